@@ -26,11 +26,11 @@ from typing import Any
 
 from broker import RESULTS, machine, revision
 from cluster.coordinator import event_loop
-from cluster.coordinator.ensemble import UNWATCHED_MS
+from cluster.coordinator.ensemble.replication import UNWATCHED_MS
 from cluster.coordinator.errors import Code
-from cluster.coordinator.replies import connected, reply
+from cluster.coordinator.protocol.replies import connected, reply
 from cluster.coordinator.server import STAT_BYTES
-from cluster.coordinator.sessions import PASSWORD_BYTES
+from cluster.coordinator.state.sessions import PASSWORD_BYTES
 from coordinator import DATA, WARM_UPS, dealt, prepared
 from figures import Figure, shown_spread, spread, table
 from logcore.quorum import Quorum

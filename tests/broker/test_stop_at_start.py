@@ -25,7 +25,7 @@ import pytest
 from cluster.broker import Broker, BrokerConfig, BrokerStopError, run_embedded
 from cluster.controller import Controller, ZooKeeper, zookeeper
 from cluster.coordinator import CoordinatorServer, parse_configuration, run_coordinator
-from cluster.coordinator.log import TransactionLog
+from cluster.coordinator.durability.log import TransactionLog
 from cluster.model import Milliseconds
 
 from ..controller.asking import until

@@ -17,13 +17,13 @@ import pytest
 
 from cluster.cli import main
 from cluster.coordinator import DataDirectoryError, Settings, parse_configuration
-from cluster.coordinator.acl import Rules, digest_identity
-from cluster.coordinator.jute import Acl, Id, Reader, Stat, Writer
-from cluster.coordinator.machine import State
-from cluster.coordinator.requests import CONTAINER, EPHEMERAL, SEQUENTIAL, TTL, Op
-from cluster.coordinator.starting import require_directories
+from cluster.coordinator.protocol.jute import Acl, Id, Reader, Stat, Writer
+from cluster.coordinator.protocol.requests import CONTAINER, EPHEMERAL, SEQUENTIAL, TTL, Op
+from cluster.coordinator.running import require_directories
+from cluster.coordinator.state.acl import Rules, digest_identity
+from cluster.coordinator.state.machine import State
+from cluster.coordinator.state.tree import CONFIG, Kind, kind_of
 from cluster.coordinator.transfer import load_directory, read_directory
-from cluster.coordinator.tree import CONFIG, Kind, kind_of
 from tests.compat.apache import JavaServer
 from tests.compat.conftest import peer_jars
 from tests.compat.test_zookeeper import (

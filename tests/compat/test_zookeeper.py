@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from cluster.coordinator import Settings
-from cluster.coordinator.acl import Rules, digest_identity
-from cluster.coordinator.jute import Acl, Id, Writer
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.jute import Acl, Id, Writer
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.state.acl import Rules, digest_identity
 from tests.compat.zookeeper_peer import TICK_MS, Reply, Request, Side, apache_zookeeper, our_coordinator
 
 OPEN = [Acl(31, Id("world", "anyone"))]

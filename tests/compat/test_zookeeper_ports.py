@@ -24,10 +24,10 @@ from kazoo.security import make_acl
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.coordinator import CoordinatorError
-from cluster.coordinator.acl import digest_identity
-from cluster.coordinator.jute import Acl, Id, Reader, Writer
-from cluster.coordinator.requests import Op
-from cluster.coordinator.tls import TlsSettings, server_context
+from cluster.coordinator.ports.tls import TlsSettings, server_context
+from cluster.coordinator.protocol.jute import Acl, Id, Reader, Writer
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.state.acl import digest_identity
 from cluster.keystores import Store
 from tests.compat.conftest import RUN_TIMEOUT, missing, peer_jars
 from tests.compat.zookeeper_peer import apache_zookeeper

@@ -18,7 +18,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from cluster.coordinator import Settings
-from cluster.coordinator.acl import Rules
+from cluster.coordinator.state.acl import Rules
 from tests.compat.conftest import KAFKA_LIBS, ROOT, RUN_TIMEOUT, missing, peer_jars
 from tests.compat.zookeeper_peer import apache_zookeeper, our_coordinator
 from tests.ports import free_port

@@ -13,8 +13,8 @@ from time import monotonic
 import pytest
 
 from cluster.coordinator import Settings
-from cluster.coordinator.jute import Writer
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.jute import Writer
+from cluster.coordinator.protocol.requests import Op
 from tests.compat.test_zookeeper import (
     OPEN,
     auth,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cluster.coordinator import CoordinatorServer, Settings
-from cluster.coordinator.jute import Reader, Writer
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.jute import Reader, Writer
+from cluster.coordinator.protocol.requests import Op
 from tests.compat.apache import START_TIMEOUT, JavaServer
 from tests.compat.conftest import peer_jars
 from tests.coordinator.support import LoopThread, RawClient

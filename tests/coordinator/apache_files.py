@@ -8,10 +8,9 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.coordinator.acl import OPEN, Rules
-from cluster.coordinator.jute import Acl, Id, Reader, Writer
-from cluster.coordinator.machine import Command, Created, Done, Failed, Machine, MultiDone, State
-from cluster.coordinator.requests import (
+from cluster.coordinator.protocol.jute import Acl, Id, Reader, Writer
+from cluster.coordinator.protocol.replies import Created, Done, Failed, MultiDone
+from cluster.coordinator.protocol.requests import (
     CONTAINER,
     EPHEMERAL,
     SEQUENTIAL,
@@ -21,10 +20,12 @@ from cluster.coordinator.requests import (
     decode_write,
     encode_create_session,
 )
-from cluster.coordinator.sessions import Session
+from cluster.coordinator.state.acl import OPEN, Rules
+from cluster.coordinator.state.machine import Command, Machine, State
+from cluster.coordinator.state.sessions import Session
+from cluster.coordinator.state.tree import Kind, NodeState, kind_of, parent_of
 from cluster.coordinator.transfer.common import session_password
 from cluster.coordinator.transfer.snapshots import write_snapshot
-from cluster.coordinator.tree import Kind, NodeState, kind_of, parent_of
 
 LOG_HEADER = b"ZKLG" + struct.pack(">iq", 2, 0)
 ACLS: tuple[tuple[Acl, ...], ...] = (

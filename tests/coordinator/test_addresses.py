@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 from cluster.coordinator import Settings, parse_configuration
-from cluster.coordinator.jute import Id, Reader
-from cluster.coordinator.listener import Listener, is_everywhere, listen_everywhere, peer_address
-from cluster.coordinator.members import host_and_port
-from cluster.coordinator.requests import Op
-from cluster.coordinator.tls import SecurePort, TlsSettings
+from cluster.coordinator.ports.listener import Listener, is_everywhere, listen_everywhere, peer_address
+from cluster.coordinator.ports.tls import SecurePort, TlsSettings
+from cluster.coordinator.protocol.jute import Id, Reader
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.state.members import host_and_port
 from cluster.keystores import Store
 from tests.ports import free_port
 

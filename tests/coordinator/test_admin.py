@@ -23,13 +23,13 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from cluster.coordinator import AdminServer, CoordinatorError, parse_configuration
-from cluster.coordinator.admin import AdminSettings
-from cluster.coordinator.commands import without_secrets
-from cluster.coordinator.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, Request, Response
-from cluster.coordinator.java_json import indented
-from cluster.coordinator.local import LocalReplication
-from cluster.coordinator.machine import State
-from cluster.coordinator.tls import TlsSettings
+from cluster.coordinator.admin.commands import without_secrets
+from cluster.coordinator.admin.java_json import indented
+from cluster.coordinator.admin.server import AdminSettings
+from cluster.coordinator.durability.local import LocalReplication
+from cluster.coordinator.ports.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, Request, Response
+from cluster.coordinator.ports.tls import TlsSettings
+from cluster.coordinator.state.machine import State
 from cluster.keystores import Store
 
 from .certificates import Authority
@@ -576,7 +576,7 @@ def test_whoever_is_being_answered_is_left_alone(slow: Slow, connect_to: Connect
 def test_who_leaves_its_answer_unread_makes_room(
     slow: Slow, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.coordinator.http.UNREAD_SECONDS", 0.0)
+    monkeypatch.setattr("cluster.coordinator.ports.http.UNREAD_SECONDS", 0.0)
     for _ in range(CONNECTIONS_MAX):
         connect_to(slow.port, b"GET /large HTTP/1.1\r\n\r\n")
     slow.thread.wait(lambda: slow.begun == CONNECTIONS_MAX)

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 
 from cluster.coordinator import Settings
-from cluster.coordinator._engine import EngineLog
-from cluster.coordinator.acl import OPEN
 from cluster.coordinator.connection import OUTSTANDING_MAX, SLOW_BYTES, TURN_MS, Connection
+from cluster.coordinator.durability.engine import EngineLog
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import MAX_BUFFER, Writer
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.jute import MAX_BUFFER, Writer
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.state.acl import OPEN
 from cluster.coordinator.unread import Unread
 
 from .conftest import OpenRaw, StartCoordinator

@@ -21,9 +21,9 @@ from cluster.coordinator import (
     run_coordinator,
     system_properties,
 )
-from cluster.coordinator.acl import Rules
-from cluster.coordinator.log import TransactionLog
-from cluster.coordinator.starting import require_directories
+from cluster.coordinator.durability.log import TransactionLog
+from cluster.coordinator.running import require_directories
+from cluster.coordinator.state.acl import Rules
 from cluster.properties import parse_properties
 from tests.coordinator.support import WAIT_SECONDS, RawClient
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cluster.coordinator import CoordinatorError, Settings, parse_configuration
-from cluster.coordinator.acl import Rules, Subject, digest_identity, resolve
 from cluster.coordinator.errors import Code, ZooKeeperError
-from cluster.coordinator.jute import Acl, Id, Reader, Writer
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.jute import Acl, Id, Reader, Writer
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.state.acl import Rules, Subject, digest_identity, resolve
 
 from .conftest import StartCoordinator
 from .support import Coordinator, RawClient

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.coordinator.exports import Exports
-from cluster.coordinator.snapshot import snapshot_path
+from cluster.coordinator.durability.snapshot import snapshot_path
+from cluster.coordinator.ensemble.exports import Exports
 
 
 def make(exports: Exports, zxid: int) -> Path:

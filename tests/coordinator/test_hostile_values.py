@@ -13,16 +13,12 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from cluster.coordinator import acl as access
-from cluster.coordinator import quota
-from cluster.coordinator.acl import ANYONE, OPEN, Rules, Subject
-from cluster.coordinator.agreed import Agreed, Proposed
+from cluster.coordinator.ensemble.agreed import Agreed, Proposed
+from cluster.coordinator.ensemble.reconfiguration import TEXT_LETTERS_MAX, reconfigured
 from cluster.coordinator.errors import Code, CoordinatorError, ZooKeeperError
-from cluster.coordinator.jute import Acl, Id
-from cluster.coordinator.machine import Command, Failed, Machine, MultiDone, Outcome
-from cluster.coordinator.members import Member, parse_members
-from cluster.coordinator.reconfiguration import TEXT_LETTERS_MAX, reconfigured
-from cluster.coordinator.requests import (
+from cluster.coordinator.protocol.jute import Acl, Id
+from cluster.coordinator.protocol.replies import Failed, MultiDone
+from cluster.coordinator.protocol.requests import (
     Check,
     Create,
     CreateSession,
@@ -35,7 +31,12 @@ from cluster.coordinator.requests import (
     Write,
     encode_reconfig,
 )
-from cluster.coordinator.tree import Change, Tree
+from cluster.coordinator.state import acl as access
+from cluster.coordinator.state import quota
+from cluster.coordinator.state.acl import ANYONE, OPEN, Rules, Subject
+from cluster.coordinator.state.machine import Command, Machine, Outcome
+from cluster.coordinator.state.members import Member, parse_members
+from cluster.coordinator.state.tree import Change, Tree
 from cluster.properties import parse_properties
 
 from .conftest import Connect, StartCoordinator
@@ -344,7 +345,8 @@ def test_whatever_is_asked_has_an_outcome(
     defects: list[Exception] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "cluster.coordinator.machine._logger.error", lambda *a, exc_info, **k: defects.append(exc_info)
+            "cluster.coordinator.state.machine._logger.error",
+            lambda *a, exc_info, **k: defects.append(exc_info),
         )
         for request in requests:
             outcome = machine.apply(_command(machine, request, Op.SET_DATA, rules))
@@ -372,7 +374,7 @@ def test_a_defect_in_a_reconfig_refuses_it(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*args: object) -> None:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("cluster.coordinator.agreed.reconfigured", broken)
+    monkeypatch.setattr("cluster.coordinator.ensemble.agreed.reconfigured", broken)
     agreed = Agreed()
     agreed.begin(0, 1, 1)
     agreed.apply_members(MEMBERS)

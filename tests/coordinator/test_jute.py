@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.coordinator.durability.snapshot import decode as decode_snapshot
 from cluster.coordinator.errors import JuteError
-from cluster.coordinator.jute import Acl, Id, Reader, Stat, Writer
-from cluster.coordinator.machine import decode_command
-from cluster.coordinator.requests import (
+from cluster.coordinator.protocol.jute import Acl, Id, Reader, Stat, Writer
+from cluster.coordinator.protocol.requests import (
     Check,
     ConnectRequest,
     Create,
@@ -25,7 +25,7 @@ from cluster.coordinator.requests import (
     decode_read,
     decode_write,
 )
-from cluster.coordinator.snapshot import decode as decode_snapshot
+from cluster.coordinator.state.machine import decode_command
 
 
 def test_connect_with_and_without_the_read_only_flag() -> None:

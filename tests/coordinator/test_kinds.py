@@ -10,12 +10,13 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from cluster.coordinator import Settings, quota
-from cluster.coordinator.acl import OPEN, Rules
+from cluster.coordinator import Settings
 from cluster.coordinator.errors import Code, ZooKeeperError
-from cluster.coordinator.jute import Writer
-from cluster.coordinator.requests import CONTAINER, TTL, Create, Delete, DeleteContainer, Op, SetData
-from cluster.coordinator.tree import Context, Effects, Kind, Tree, kind_of
+from cluster.coordinator.protocol.jute import Writer
+from cluster.coordinator.protocol.requests import CONTAINER, TTL, Create, Delete, DeleteContainer, Op, SetData
+from cluster.coordinator.state import quota
+from cluster.coordinator.state.acl import OPEN, Rules
+from cluster.coordinator.state.tree import Context, Effects, Kind, Tree, kind_of
 
 from .conftest import Connect, StartCoordinator
 from .support import Coordinator, RawClient

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from cluster.cli import main
-from cluster.coordinator import CoordinatorError, DataDirectoryError, log_place
-from cluster.coordinator._engine import open_engine_log
-from cluster.coordinator.log import TransactionLog
-from cluster.coordinator.machine import Machine
-from cluster.coordinator.own_data import OwnData
-from cluster.coordinator.snapshot import sync_directory
+from cluster.coordinator import CoordinatorError, DataDirectoryError
+from cluster.coordinator.durability import log_place
+from cluster.coordinator.durability.engine import open_engine_log
+from cluster.coordinator.durability.log import TransactionLog
+from cluster.coordinator.durability.snapshot import sync_directory
+from cluster.coordinator.ensemble.own_data import OwnData
+from cluster.coordinator.state.machine import Machine
 from cluster.coordinator.transfer import load_directory
 
 from .ensemble.test_own_data import MEMBERS, Servers, has, put_aside
@@ -497,7 +498,7 @@ def crash_before(step: int, monkeypatch: pytest.MonkeyPatch, call: Callable[[], 
     with monkeypatch.context() as patch:
         for name in ("replace", "rename", "hardlink_to", "symlink_to", "mkdir"):
             patch.setattr(Path, name, counted(getattr(Path, name)))
-        patch.setattr("cluster.coordinator.log_place.sync_directory", counted(sync_directory))
+        patch.setattr("cluster.coordinator.durability.log_place.sync_directory", counted(sync_directory))
         try:
             call()
         except Crash:
@@ -577,7 +578,7 @@ def test_a_note_that_cannot_be_written_stops_nothing(
     def refused(*_arguments: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("cluster.coordinator.log_place._write", refused)
+    monkeypatch.setattr("cluster.coordinator.durability.log_place._write", refused)
     log = TransactionLog(pair.data, log_dir=pair.logs)
     try:
         assert fingerprint(log.recover()[0]) == STATES[25]
@@ -604,7 +605,7 @@ class Meanwhile:
         self.left, self.act, self.is_done = step, act, False
         for name in ("replace", "rename", "hardlink_to", "symlink_to", "mkdir", "iterdir"):
             monkeypatch.setattr(Path, name, self.counted(getattr(Path, name)))
-        monkeypatch.setattr("cluster.coordinator.log_place._write", self.counted(log_place._write))
+        monkeypatch.setattr("cluster.coordinator.durability.log_place._write", self.counted(log_place._write))
 
     def counted(self, change: Callable[..., object]) -> Callable[..., object]:
         def or_after(*arguments: object, **named: object) -> object:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cluster.coordinator import CoordinatorError, parse_configuration
+from cluster.coordinator.durability.log import TransactionLog
 from cluster.coordinator.errors import DiskFullError
-from cluster.coordinator.log import TransactionLog
 from cluster.coordinator.transfer import load_directory
 
 from .conftest import StartCoordinator

@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.coordinator import acl as access
 from cluster.coordinator.errors import Code, ZooKeeperError
-from cluster.coordinator.jute import Acl, Id
-from cluster.coordinator.sessions import (
-    Session,
-    SessionExpiry,
-    SessionTable,
-    first_session_id,
-)
-from cluster.coordinator.settings import Settings
-from cluster.coordinator.tree import Change, Event
-from cluster.coordinator.watches import Mode, Registry, WatcherType, WatchManager
+from cluster.coordinator.protocol.jute import Acl, Id
+from cluster.coordinator.protocol.replies import Event
+from cluster.coordinator.settings.server import Settings
+from cluster.coordinator.state import acl as access
+from cluster.coordinator.state.sessions import Session, SessionExpiry, SessionTable, first_session_id
+from cluster.coordinator.state.tree import Change
+from cluster.coordinator.state.watches import Mode, Registry, WatcherType, WatchManager
 
 
 def change(event: Event, path: str) -> Change:

@@ -23,13 +23,13 @@ from cluster.coordinator import (
     parse_configuration,
     view,
 )
-from cluster.coordinator.acl import OPEN, Rules
+from cluster.coordinator.admin.exposition import exposition, java_double
+from cluster.coordinator.admin.prometheus import CLASS_NAME, PROMETHEUS, PrometheusSettings
 from cluster.coordinator.errors import Code
-from cluster.coordinator.exposition import exposition, java_double
-from cluster.coordinator.jute import Writer
 from cluster.coordinator.metrics import NAMESPACES_MAX, READS, ServerMetrics
-from cluster.coordinator.prometheus import CLASS_NAME, PROMETHEUS, PrometheusSettings
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.jute import Writer
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.state.acl import OPEN, Rules
 
 from .conftest import Connect, StartCoordinator
 from .support import WAIT_SECONDS, Coordinator, RawClient

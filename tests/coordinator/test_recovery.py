@@ -21,16 +21,11 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 
 import logcore
-from cluster.coordinator import CoordinatorError, Settings, local
-from cluster.coordinator._engine import EngineLog
-from cluster.coordinator.acl import OPEN, Rules
-from cluster.coordinator.errors import DiskFullError, JuteError
-from cluster.coordinator.jute import Acl, Id, Reader, Writer
-from cluster.coordinator.log import TransactionLog
-from cluster.coordinator.machine import Command, Machine, State, decode_command
-from cluster.coordinator.requests import CreateSession, Op, decode_write, encode_create_session
-from cluster.coordinator.sessions import Session
-from cluster.coordinator.snapshot import (
+from cluster.coordinator import CoordinatorError, Settings
+from cluster.coordinator.durability import local
+from cluster.coordinator.durability.engine import EngineLog
+from cluster.coordinator.durability.log import TransactionLog
+from cluster.coordinator.durability.snapshot import (
     SnapshotFile,
     decode,
     encode,
@@ -38,7 +33,13 @@ from cluster.coordinator.snapshot import (
     snapshot_path,
     write_snapshot,
 )
-from cluster.coordinator.tree import NodeState
+from cluster.coordinator.errors import DiskFullError, JuteError
+from cluster.coordinator.protocol.jute import Acl, Id, Reader, Writer
+from cluster.coordinator.protocol.requests import CreateSession, Op, decode_write, encode_create_session
+from cluster.coordinator.state.acl import OPEN, Rules
+from cluster.coordinator.state.machine import Command, Machine, State, decode_command
+from cluster.coordinator.state.sessions import Session
+from cluster.coordinator.state.tree import NodeState
 
 from .conftest import Connect, StartCoordinator
 from .support import WAIT_SECONDS, Coordinator, FakeClock, RawClient
@@ -409,7 +410,7 @@ def test_writes_and_reads_go_on_while_a_snapshot_is_written(
         write(file, piece)
 
     monkeypatch.setattr(SnapshotFile, "write", held)
-    monkeypatch.setattr("cluster.coordinator.snapshot.SLICE_NODES", 1)
+    monkeypatch.setattr("cluster.coordinator.durability.snapshot.SLICE_NODES", 1)
     directory = tmp_path / "slow"
     busy = start_coordinator(directory, settings=Settings(snapshot_transactions=20))
     client = connect(busy)
@@ -664,7 +665,7 @@ def test_a_server_that_stops_saves_what_the_next_start_would_have_to_apply(
     times: int,
     saved: list[int],
 ) -> None:
-    monkeypatch.setattr("cluster.coordinator.settings._SNAPSHOT_SOONEST", 50)
+    monkeypatch.setattr("cluster.coordinator.settings.server._SNAPSHOT_SOONEST", 50)
     directory = tmp_path / "stopped"
     server = start_coordinator(directory, settings=Settings(snapshot_transactions=1000))
     set_often(server, times)
@@ -699,7 +700,7 @@ def test_a_start_tells_how_long_its_snapshot_and_its_log_took(
         clock.now_ms += 5
         return read_snapshot(path)
 
-    monkeypatch.setattr("cluster.coordinator.log.read_snapshot", slow)
+    monkeypatch.setattr("cluster.coordinator.durability.log.read_snapshot", slow)
     directory = tmp_path / "slow"
     write_history(directory, history(8)[:transactions], snapshot_every=6)
     server = start_coordinator(directory, clock=clock, open_log=SlowLog)
@@ -717,7 +718,7 @@ def test_a_start_tells_how_long_its_snapshot_and_its_log_took(
 def test_a_large_state_is_not_looked_through_for_cycles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, kept: bool
 ) -> None:
-    monkeypatch.setattr("cluster.coordinator.collector.LARGE", 100)
+    monkeypatch.setattr("cluster.coordinator.durability.collector.LARGE", 100)
     before = gc.get_freeze_count()
     commands = [command(1, Op.CREATE_SESSION, encode_create_session(CreateSession(4000, b"p" * 16)))]
     there = len(Machine().tree)
@@ -743,7 +744,7 @@ def test_a_snapshot_before_a_stop_may_fail(
     def no_room(_file: SnapshotFile) -> Path:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("cluster.coordinator.settings._SNAPSHOT_SOONEST", 50)
+    monkeypatch.setattr("cluster.coordinator.settings.server._SNAPSHOT_SOONEST", 50)
     monkeypatch.setattr(SnapshotFile, "finish", no_room)
     server = start_coordinator(tmp_path / "stopped", settings=Settings(snapshot_transactions=1000))
     set_often(server, 60)
@@ -760,7 +761,7 @@ def test_no_snapshot_is_taken_of_less_than_is_in_the_log(
     full_log: type[FullLog],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cluster.coordinator.settings._SNAPSHOT_SOONEST", 5)
+    monkeypatch.setattr("cluster.coordinator.settings.server._SNAPSHOT_SOONEST", 5)
     server = start_coordinator(
         tmp_path / "full", open_log=full_log, settings=Settings(snapshot_transactions=1000)
     )

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.coordinator import CoordinatorError, Settings, parse_configuration, system_properties
-from cluster.coordinator.acl import Rules, Subject
-from cluster.coordinator.authentication import Authentication
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jaas import LoginModule, parse
-from cluster.coordinator.jute import Acl, Id, Reader, Writer
-from cluster.coordinator.requests import Op
-from cluster.coordinator.sasl import DigestMd5, Login, SaslError, proofs
+from cluster.coordinator.protocol.jute import Acl, Id, Reader, Writer
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.protocol.sasl import DigestMd5, Login, SaslError, proofs
+from cluster.coordinator.settings.authentication import Authentication
+from cluster.coordinator.settings.jaas import LoginModule, parse
+from cluster.coordinator.state.acl import Rules, Subject
 
 from .conftest import OpenRaw, StartCoordinator
 from .support import Coordinator, RawClient

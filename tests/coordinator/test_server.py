@@ -26,9 +26,9 @@ from kazoo.protocol.states import WatchedEvent
 from kazoo.security import CREATOR_ALL_ACL, make_digest_acl
 
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import Id, Reader, Writer
-from cluster.coordinator.requests import Op
-from cluster.coordinator.tree import Event
+from cluster.coordinator.protocol.jute import Id, Reader, Writer
+from cluster.coordinator.protocol.replies import Event
+from cluster.coordinator.protocol.requests import Op
 
 from .conftest import Connect, OpenRaw, StartCoordinator
 from .support import WAIT_SECONDS, Coordinator

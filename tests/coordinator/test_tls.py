@@ -18,14 +18,15 @@ from time import monotonic
 import pytest
 from kazoo.client import KazooClient
 
-from cluster.coordinator import CoordinatorError, Settings, parse_configuration, renewal
-from cluster.coordinator.acl import Rules
-from cluster.coordinator.authentication import Authentication
+from cluster.coordinator import CoordinatorError, Settings, parse_configuration
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import Acl, Id, Reader, Writer
-from cluster.coordinator.requests import Op
-from cluster.coordinator.tls import SecurePort, TlsSettings, server_context, tls_settings
-from cluster.coordinator.values import Values
+from cluster.coordinator.ports import renewal
+from cluster.coordinator.ports.tls import SecurePort, TlsSettings, server_context, tls_settings
+from cluster.coordinator.protocol.jute import Acl, Id, Reader, Writer
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.settings.authentication import Authentication
+from cluster.coordinator.settings.values import Values
+from cluster.coordinator.state.acl import Rules
 from cluster.keystores import Store
 from cluster.x509 import is_name, subject
 from tests.ports import free_port
@@ -360,7 +361,7 @@ def stores(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.Monke
     found = Stores(tmp_path, certificates)
     told = logging.Handler(logging.WARNING)
     told.emit = found.warnings.put  # type: ignore[method-assign]
-    logger = logging.getLogger("cluster.coordinator.renewal")
+    logger = logging.getLogger("cluster.coordinator.ports.renewal")
     logger.addHandler(told)
     yield found
     logger.removeHandler(told)

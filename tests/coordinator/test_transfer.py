@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 
 from cluster.cli import main
 from cluster.coordinator import CoordinatorError, Settings
-from cluster.coordinator.acl import OPEN, digest_identity
-from cluster.coordinator.jute import Acl, Id, Writer, frame
-from cluster.coordinator.log import TransactionLog
-from cluster.coordinator.machine import Machine, State
-from cluster.coordinator.requests import Op
-from cluster.coordinator.sessions import Session
+from cluster.coordinator.durability.log import TransactionLog
+from cluster.coordinator.protocol.jute import Acl, Id, Writer, frame
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.state.acl import OPEN, digest_identity
+from cluster.coordinator.state.machine import Machine, State
+from cluster.coordinator.state.sessions import Session
+from cluster.coordinator.state.tree import CONFIG, CONTAINER_OWNER, TTL_OWNER, NodeState
 from cluster.coordinator.transfer import (
     Address,
     Contradiction,
@@ -42,7 +43,6 @@ from cluster.coordinator.transfer import ensemble as live
 from cluster.coordinator.transfer.common import decode_text, session_password
 from cluster.coordinator.transfer.snapshots import write_snapshot
 from cluster.coordinator.transfer.transactions import decode_transaction
-from cluster.coordinator.tree import CONFIG, CONTAINER_OWNER, TTL_OWNER, NodeState
 
 from .apache_files import (
     LOG_HEADER,

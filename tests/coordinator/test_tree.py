@@ -10,17 +10,26 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cluster.coordinator.acl import ALL, OPEN, READ, READ_ONLY
 from cluster.coordinator.errors import Code, ZooKeeperError
-from cluster.coordinator.jute import Acl, Id
-from cluster.coordinator.requests import EPHEMERAL, SEQUENTIAL, Check, Create, Delete, Op, SetAcl, SetData
-from cluster.coordinator.tree import (
+from cluster.coordinator.protocol.jute import Acl, Id
+from cluster.coordinator.protocol.replies import Event
+from cluster.coordinator.protocol.requests import (
+    EPHEMERAL,
+    SEQUENTIAL,
+    Check,
+    Create,
+    Delete,
+    Op,
+    SetAcl,
+    SetData,
+)
+from cluster.coordinator.state.acl import ALL, OPEN, READ, READ_ONLY
+from cluster.coordinator.state.tree import (
     CONFIG,
     ROOT,
     SPECIAL_PATHS,
     Context,
     Effects,
-    Event,
     Tree,
     parent_of,
     validate_path,

@@ -17,13 +17,14 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from cluster.coordinator import Settings, saving
-from cluster.coordinator.agreed import Agreed
-from cluster.coordinator.quorum import Quorum
+from cluster.coordinator import Settings
+from cluster.coordinator.clock import Timers
+from cluster.coordinator.durability.snapshot import PAUSE_SECONDS, SnapshotFile, turn_of, write_in_turns
+from cluster.coordinator.ensemble import saving
+from cluster.coordinator.ensemble.agreed import Agreed
+from cluster.coordinator.ensemble.quorum import Quorum
+from cluster.coordinator.ensemble.saving import PAUSE_FOR_DISK, Saving
 from cluster.coordinator.replication import Service
-from cluster.coordinator.saving import PAUSE_FOR_DISK, Saving
-from cluster.coordinator.snapshot import PAUSE_SECONDS, SnapshotFile, turn_of, write_in_turns
-from cluster.coordinator.timers import Timers
 
 T = TypeVar("T")
 

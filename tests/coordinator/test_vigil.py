@@ -14,11 +14,11 @@ from typing import ClassVar
 import pytest
 
 from cluster.coordinator import event_loop
-from cluster.coordinator._engine import EngineLog
 from cluster.coordinator.connection import Connection
+from cluster.coordinator.durability.engine import EngineLog
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import Writer
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.jute import Writer
+from cluster.coordinator.protocol.requests import Op
 from cluster.coordinator.vigil import PARTIES, QUICK, VIGIL_SECONDS, Ready, VigilSelector, is_alone
 
 from .conftest import StartCoordinator

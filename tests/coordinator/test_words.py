@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from cluster.coordinator import Settings
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.requests import Op
 
 from .conftest import Connect, StartCoordinator
 from .support import Coordinator, RawClient

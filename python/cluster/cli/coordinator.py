@@ -42,7 +42,7 @@ def run(arguments: list[str]) -> int:
         event_loop,
         run_coordinator,
     )
-    from cluster.coordinator.members import host_and_port
+    from cluster.coordinator.state.members import host_and_port
 
     def ready(ports: CoordinatorPorts) -> None:
         lines = ["the coordinator is ready"]

@@ -1,16 +1,15 @@
 """The coordinator: a ZooKeeper-compatible server, in-process with the broker or by itself."""
 
-from .admin import AdminServer, AdminServerError
+from .admin.prometheus import PrometheusProvider
+from .admin.server import AdminServer, AdminServerError
+from .admin.view import view
+from .admin.words import all_gauges
 from .configuration import Configuration, parse_configuration, system_properties
 from .errors import CoordinatorError, DataDirectoryError
-from .prometheus import PrometheusProvider
-from .running import CoordinatorPorts, run_coordinator
+from .running import CoordinatorPorts, replication_of, run_coordinator
 from .server import CoordinatorServer
-from .settings import Settings
-from .starting import replication_of
-from .view import view
+from .settings.server import Settings
 from .vigil import event_loop
-from .words import all_gauges
 
 __all__ = [
     "AdminServer",

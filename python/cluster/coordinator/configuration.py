@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .acl import Rules
-from .admin import AdminSettings, admin_settings
-from .authentication import JAAS_FILE, read_authentication
-from .ensemble_settings import REQUEST_BYTES_MAX, EnsembleSettings, ensemble_settings, line_of_one
+from .admin.prometheus import PrometheusSettings, prometheus_settings
+from .admin.server import AdminSettings, admin_settings
 from .errors import CoordinatorError
-from .listener import is_everywhere
-from .members import Member, host_and_port, split_client
-from .ports import NO_PORT
-from .prometheus import PrometheusSettings, prometheus_settings
-from .settings import Settings
-from .tls import SecurePort, TlsSettings, tls_settings
-from .values import HIDDEN, INT_MAX, INT_MIN, LONG_MAX, PREFIX, Values, is_secret
+from .ports.clients import NO_PORT
+from .ports.listener import is_everywhere
+from .ports.tls import SecurePort, TlsSettings, tls_settings
+from .settings.authentication import JAAS_FILE, read_authentication
+from .settings.ensemble import REQUEST_BYTES_MAX, EnsembleSettings, ensemble_settings, line_of_one
+from .settings.server import Settings
+from .settings.values import HIDDEN, INT_MAX, INT_MIN, LONG_MAX, PREFIX, Values, is_secret
+from .state.acl import Rules
+from .state.members import Member, host_and_port, split_client
 
 TICK_TIME_MS = 3000
 """What ZooKeeper takes when ``tickTime`` is not set; its sample file has 2000."""

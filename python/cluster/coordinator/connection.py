@@ -23,22 +23,26 @@ import logging
 import ssl
 import struct
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from . import replies
-from .acl import Subject, address_identity
+from .clock import Clock
 from .errors import Code, JuteError, MissingValueError
-from .jute import IDENTITIES_BYTES_MAX, Id, Reader, Writer
-from .listener import peer_address
-from .requests import (
+from .metrics import ClientTraffic, ServerMetrics, Sizes, Traffic
+from .ports.listener import peer_address
+from .protocol import replies
+from .protocol.jute import IDENTITIES_BYTES_MAX, Id, Reader, Writer
+from .protocol.requests import (
     READS,
     WRITES,
     Auth,
+    ConnectRequest,
     Op,
     Read,
     Sasl,
     Sync,
+    Write,
     accepts_read_only,
     decode_auth,
     decode_connect,
@@ -46,12 +50,12 @@ from .requests import (
     decode_sasl,
     decode_write,
 )
-from .sasl import DigestMd5, SaslError
-from .sessions import deadline_of
-from .statistics import ClientTraffic
-
-if TYPE_CHECKING:
-    from .server import CoordinatorServer
+from .protocol.sasl import DigestMd5, SaslError
+from .settings.server import Settings
+from .state.acl import Subject, address_identity
+from .state.machine import Machine
+from .state.sessions import deadline_of
+from .unread import Unread
 
 OUTSTANDING_MAX = 1000
 """Requests of one client in flight; ZooKeeper's ``globalOutstandingLimit``, here per client."""
@@ -129,6 +133,78 @@ _AUTH, _SASL, _PING, _RECONFIG, _CLOSE_SESSION = Op.AUTH, Op.SASL, Op.PING, Op.R
 _OK = Code.OK
 
 
+class SessionGate(Protocol):
+    """What a connection asks of the state behind its server (:class:`.replication.Replication`)."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is proposed already that clients are not read for a while."""
+
+    def heard_from(self, connection: Connection) -> None:
+        """The client sent something."""
+
+    def may_send(self, connection: Connection) -> bool:
+        """Whether the client may be sent anything. If not, :meth:`Connection.go_on` is called once it may."""
+
+    def sync(self, answer: Callable[[], None]) -> bool:
+        """True if the applied state has every write answered before; else calls ``answer`` once it has."""
+
+
+class Host(Protocol):
+    """What a connection asks of its server (:class:`.server.CoordinatorServer`)."""
+
+    settings: Settings
+    clock: Clock
+    metrics: ServerMetrics
+    traffic: Traffic
+    response_sizes: Sizes
+    unread: Unread
+    auth_failed: int
+
+    @property
+    def machine(self) -> Machine:
+        """The applied state."""
+
+    @property
+    def replication(self) -> SessionGate:
+        """What orders writes and ends sessions."""
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether a new connection may stay."""
+
+    def disconnected(self, connection: Connection) -> None:
+        """The connection is gone."""
+
+    def has_output(self, connection: Connection) -> None:
+        """The connection has bytes to send at the end of this turn of the loop."""
+
+    def send_all(self) -> None:
+        """Sends what this turn of the loop produced."""
+
+    def four_letter_word(self, word: bytes, on_secure: bool) -> str | None:
+        """The answer to an administrator, or None for other bytes."""
+
+    def connect(self, connection: Connection, request: ConnectRequest) -> None:
+        """Handles a handshake."""
+
+    def write(self, connection: Connection, op: Op, request: Write, body: bytes) -> None:
+        """Proposes a write; :meth:`Connection.complete_write` is called when it is done."""
+
+    def refuse(self, connection: Connection, code: Code) -> None:
+        """Refuses a write that takes a transaction id all the same."""
+
+    def read(self, connection: Connection, xid: int, request: Read, subject: Subject) -> None:
+        """Answers a read."""
+
+    def reply(self, connection: Connection, xid: int, code: Code = Code.OK, body: bytes = b"") -> None:
+        """Answers the connection's oldest request."""
+
+    def answer_now(
+        self, connection: Connection, xid: int, zxid: int, code: Code = Code.OK, body: bytes = b""
+    ) -> None:
+        """Answers at once, before older requests."""
+
+
 class _TooManyNames(Exception):
     """The identities of one connection take more than they may."""
 
@@ -167,7 +243,7 @@ class Pending:
 class Connection(asyncio.Protocol):
     """A client; ``secure`` if its transport is TLS."""
 
-    def __init__(self, server: CoordinatorServer, secure: bool = False) -> None:
+    def __init__(self, server: Host, secure: bool = False) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()

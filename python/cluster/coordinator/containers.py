@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from .settings import Settings
+from .settings.server import Settings
 
 
 class ContainerKeeper:

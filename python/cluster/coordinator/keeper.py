@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from .clock import Clock
-from .sessions import Session, SessionExpiry
+from .state.sessions import Session, SessionExpiry
 
 _logger = logging.getLogger(__name__)
 

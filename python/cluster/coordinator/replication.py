@@ -8,21 +8,37 @@ member of an ensemble. Everything is called on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
 from .clock import Clock
-from .jute import Id
-from .machine import Command, Machine, Outcome
-from .metrics import ServerMetrics
-from .requests import ConnectRequest, Op, Write
-from .sessions import Session
-from .settings import Settings
-from .words import Ensemble
+from .connection import Connection, SessionGate
+from .metrics import ServerMetrics, Sizes
+from .protocol.jute import Id
+from .protocol.requests import ConnectRequest, Op, Write
+from .settings.server import Settings
+from .state.machine import Command, Machine, Outcome
+from .state.members import Member
+from .state.sessions import Session
 
-if TYPE_CHECKING:
-    from .connection import Connection
+
+class Ensemble(NamedTuple):
+    """What a member knows of its ensemble. ``leader``: its id and its host, or None. ``membership``: of ``conf``. ``state``: as
+    ``getDetailedPeerState`` tells it. ``proposals``: the sizes of a leader's."""
+
+    server_id: int
+    leader: tuple[int, str] | None
+    members: tuple[Member, ...]
+    observers: int
+    membership: str
+    state: str
+    proposals: Sizes | None
+
+    @property
+    def own(self) -> Member | None:
+        """This server's line, if it is listed."""
+        return next((member for member in self.members if member.server_id == self.server_id), None)
 
 
 class Service(Protocol):
@@ -70,7 +86,7 @@ class Service(Protocol):
         """The state can change no more: the service ends."""
 
 
-class Replication(Protocol):
+class Replication(SessionGate, Protocol):
     """What the server asks of the state that it serves."""
 
     @property
@@ -94,10 +110,6 @@ class Replication(Protocol):
         """Whether clients that said they may be served without writes are, and no others."""
 
     @property
-    def is_full(self) -> bool:
-        """Whether so much is proposed already that clients are not read for a while."""
-
-    @property
     def is_leading(self) -> bool:
         """Whether it is for this server to end what has lapsed."""
 
@@ -115,16 +127,6 @@ class Replication(Protocol):
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone."""
-
-    def heard_from(self, connection: Connection) -> None:
-        """A client said something."""
-
-    def may_send(self, connection: Connection) -> bool:
-        """Whether the connection's client may be sent anything: what it is sent tells it that its session lives. One that
-        may not is told to go on once it may."""
-
-    def sync(self, answer: Callable[[], None]) -> bool:
-        """True if the applied state has every write that was answered to anybody before; else calls ``answer`` once it has."""
 
     def propose(
         self,

@@ -19,13 +19,18 @@ from cluster.process import (
     until_stopped,
 )
 
-from .admin import AdminServer
+from .admin.prometheus import PrometheusProvider
+from .admin.server import AdminServer
+from .admin.view import view
+from .admin.words import all_gauges
 from .configuration import Configuration
-from .prometheus import PrometheusProvider
+from .durability.directories import APACHE_VERSIONED, MEMBER_DIRECTORY, has_apache_data, has_member, is_there
+from .ensemble.engine import open_quorum
+from .ensemble.own_data import OwnData
+from .ensemble.replication import EnsembleReplication
+from .errors import CoordinatorError, DataDirectoryError
+from .replication import Replication, Service
 from .server import CoordinatorServer
-from .starting import replication_of, require_directories
-from .view import view
-from .words import all_gauges
 
 _logger = logging.getLogger(__name__)
 
@@ -78,3 +83,64 @@ async def run_coordinator(
             admin = await commands.start()
         ready(CoordinatorPorts(server.port, server.secure_port, admin, metrics))
         await until_stopped(stopped, server.failed)
+
+
+def require_directories(configuration: Configuration) -> None:
+    """Raises DataDirectoryError where a server would begin without the data that it is to have: there is Apache ZooKeeper's and
+    none of ours, or, with ``datadir.autocreate=false``, no data or no directory; and where it may not look."""
+    try:
+        _require_directories(configuration)
+    except CoordinatorError:
+        raise
+    except OSError as error:
+        raise DataDirectoryError(
+            f"cannot look at {error.filename}: {error.strerror}; mend that, or name other directories in dataDir and dataLogDir"
+        ) from error
+
+
+def _require_directories(configuration: Configuration) -> None:
+    data_dir, log_dir = configuration.data_dir, configuration.settings.log_dir
+    is_begun = is_there(data_dir) or has_member(data_dir)
+    for directory in (data_dir, log_dir):
+        if directory is not None and not is_begun and has_apache_data(directory / APACHE_VERSIONED):
+            logs = f" --log-dir {log_dir}" if log_dir is not None else ""
+            raise DataDirectoryError(
+                f"{directory / APACHE_VERSIONED} has the data of Apache ZooKeeper, and this server would begin without it: name in dataDir what "
+                f"`logcore coordinator import {data_dir} DIR{logs}` makes of it; to begin without it, move {directory / APACHE_VERSIONED} away"
+            )
+    if configuration.makes_directories:
+        return
+    if not is_begun and not (data_dir / APACHE_VERSIONED).is_dir():
+        raise DataDirectoryError(
+            f"{data_dir} has no data of a coordinator, and datadir.autocreate is false: mount the disk that has it; for a server that is "
+            f"to begin with nothing make {data_dir / APACHE_VERSIONED}, as zkServer-initialize.sh does, or leave the setting out"
+        )
+    if log_dir is not None and not log_dir.is_dir():
+        raise DataDirectoryError(
+            f"the dataLogDir {log_dir} is not there, and datadir.autocreate is false: mount its disk, make it, or leave the setting out"
+        )
+
+
+def replication_of(configuration: Configuration) -> Callable[[Service], Replication] | None:
+    """For :class:`.server.CoordinatorServer`; None for a server by itself."""
+    settings, data_dir = configuration.ensemble, configuration.data_dir
+    if settings is None:
+        return None
+    tick_ms = configuration.settings.tick_time_ms
+
+    def replicate(service: Service) -> Replication:
+        log_dir = configuration.settings.log_dir
+        own = OwnData(data_dir, settings.members, log_dir)
+        return EnsembleReplication(
+            service,
+            lambda: open_quorum(data_dir, log_dir, settings, tick_ms, own),
+            own_data=own,
+            server_id=settings.server_id,
+            init_limit=settings.init_limit,
+            sync_limit=settings.sync_limit,
+            directory=data_dir / MEMBER_DIRECTORY,
+            exports=data_dir / "exports",
+            config=configuration.path if settings.reconfigurable else None,
+        )
+
+    return replicate

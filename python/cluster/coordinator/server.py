@@ -21,22 +21,22 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from . import replies, words
-from ._engine import open_engine_log
-from .acl import READ, Subject
+from .admin import words
+from .admin.view import view
 from .clock import Clock, SystemClock
 from .connection import Connection, Phase
 from .containers import ContainerKeeper
+from .durability.engine import open_engine_log
+from .durability.local import LocalReplication
+from .durability.log import RecordLog
 from .errors import AnswerTooLargeError, Code, CoordinatorError, ZooKeeperError
-from .jute import Writer
-from .local import LocalReplication
-from .log import RecordLog
-from .machine import Command, Failed, Machine, MultiDone, Outcome, Result
-from .metrics import READS, WRITES, ServerMetrics, Sizes
-from .ports import NO_PORT, ClientPorts
-from .reads import Client, answer
-from .replication import Replication, Service
-from .requests import (
+from .metrics import READS, WRITES, ServerMetrics, Sizes, Traffic
+from .ports.clients import NO_PORT, ClientPorts
+from .ports.tls import SecurePort, TlsSettings
+from .protocol import replies
+from .protocol.jute import Writer
+from .protocol.replies import Event, Failed, MultiDone, Result
+from .protocol.requests import (
     ConnectRequest,
     Create,
     DeleteContainer,
@@ -53,14 +53,14 @@ from .requests import (
     Write,
     encode_refusal,
 )
-from .sessions import PASSWORD_BYTES, Session
-from .settings import Settings
-from .statistics import Traffic
-from .tls import SecurePort, TlsSettings
-from .tree import Event
+from .replication import Replication, Service
+from .settings.server import Settings
+from .state.acl import READ, Subject
+from .state.machine import Command, Machine, Outcome
+from .state.reads import Client, answer
+from .state.sessions import PASSWORD_BYTES, Session
+from .state.watches import Notification, WatchManager
 from .unread import Unread
-from .view import view
-from .watches import Notification, WatchManager
 
 _logger = logging.getLogger(__name__)
 

@@ -11,15 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cluster.coordinator.jute import Reader
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.jute import Reader
+from cluster.coordinator.protocol.requests import Op
 from cluster.coordinator.transfer.logs import Logged, read_log
-from cluster.coordinator.transfer.transactions import (
-    CloseSessionTxn,
-    CreateTxn,
-    DeleteTxn,
-    SetDataTxn,
-)
+from cluster.coordinator.transfer.transactions import CloseSessionTxn, CreateTxn, DeleteTxn, SetDataTxn
 from tests.coordinator.histories.history import CREATED, DATA_CHANGED, DELETED, OK, Change, Transaction
 
 _RECORD_HEAD = 12

@@ -109,7 +109,7 @@ OURS = Maker(
 )
 
 _SAVING = (
-    "import sys; from cluster.coordinator import _quorum; _quorum.ENTRIES_KEPT = 20; "
+    "import sys; from cluster.coordinator.ensemble import engine; engine.ENTRIES_KEPT = 20; "
     "from cluster.cli import main; sys.exit(main())"
 )
 SAVING = replace(

@@ -10,20 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import logcore
-from cluster.coordinator.agreed import Agreed
-from cluster.coordinator.machine import (
-    Command,
-    Created,
-    Done,
-    Failed,
-    Machine,
-    MultiDone,
-    Outcome,
-    Result,
-    decode_command,
-)
-from cluster.coordinator.requests import EPHEMERAL, SEQUENTIAL, Create, Delete, Multi, SetData, Write
-from cluster.coordinator.tree import Event
+from cluster.coordinator.ensemble.agreed import Agreed
+from cluster.coordinator.protocol.replies import Created, Done, Event, Failed, MultiDone, Result
+from cluster.coordinator.protocol.requests import EPHEMERAL, SEQUENTIAL, Create, Delete, Multi, SetData, Write
+from cluster.coordinator.state.machine import Command, Machine, Outcome, decode_command
 from tests.coordinator.histories.history import CREATED, DATA_CHANGED, DELETED, OK, Change, Transaction
 
 NO_XID = -1

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.coordinator.jute import Acl, Id, Reader, Writer
+from cluster.coordinator.protocol.jute import Acl, Id, Reader, Writer
 from tests.coordinator.histories.history import (
     CHILDREN_CHANGED,
     DELETED,

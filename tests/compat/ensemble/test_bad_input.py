@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 from kazoo.client import KazooClient
 
-from cluster.coordinator.acl import OPEN
 from cluster.coordinator.connection import UNSENT_BYTES_MAX
-from cluster.coordinator.jute import MAX_BUFFER, Writer
-from cluster.coordinator.requests import EPHEMERAL, Op
+from cluster.coordinator.protocol.jute import MAX_BUFFER, Writer
+from cluster.coordinator.protocol.requests import EPHEMERAL, Op
+from cluster.coordinator.state.acl import OPEN
 from tests.coordinator.support import WAIT_SECONDS, RawClient
 from tests.coordinator.test_bad_input import HTTP, TLS, framed
 

@@ -14,11 +14,11 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NewConfigNoQuorumError
 
-from cluster.coordinator.acl import digest_identity
-from cluster.coordinator.jute import Acl, Id, Stat, Writer
-from cluster.coordinator.requests import EPHEMERAL, Op
+from cluster.coordinator.protocol.jute import Acl, Id, Stat, Writer
+from cluster.coordinator.protocol.requests import EPHEMERAL, Op
+from cluster.coordinator.state.acl import digest_identity
+from cluster.coordinator.state.tree import CONFIG
 from cluster.coordinator.transfer import load_directory
-from cluster.coordinator.tree import CONFIG
 from tests.compat.test_transfer import (
     PROPERTIES,
     Filled,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.coordinator.acl import digest_identity
+from cluster.coordinator.state.acl import digest_identity
 from tests.compat.test_zookeeper import SUPER, Pair, play_all
 from tests.compat.zookeeper_peer import TICK_MS
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from cluster.coordinator.jute import Acl, Id, Writer
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.jute import Acl, Id, Writer
+from cluster.coordinator.protocol.requests import Op
 from tests.compat.conftest import peer_jars
 from tests.compat.test_zookeeper_ports import PEER, UNMEASURED, ask, shape
 from tests.compat.zookeeper_peer import comparable

@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from cluster.coordinator import CoordinatorServer, Settings
-from cluster.coordinator.ensemble import EnsembleReplication
+from cluster.coordinator.ensemble.replication import EnsembleReplication
 from tests.coordinator.support import WAIT_SECONDS, LoopThread, RawClient
 
 from .fake_quorum import Delays, FakeEnsemble, FakeQuorum

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from cluster.coordinator.quorum import Event, QuorumFullError, QuorumStoppedError
+from cluster.coordinator.ensemble.quorum import Event, QuorumFullError, QuorumStoppedError
 
 Command = tuple[int, int, bytes]  # member, ticket, bytes
 MemberTuple = tuple[int, str, int, int, str, bool]

@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster.coordinator import CoordinatorServer, Settings, snapshot
-from cluster.coordinator.acl import OPEN, Rules
-from cluster.coordinator.agreed import Agreed, decode_proposed
+from cluster.coordinator import CoordinatorServer, Settings
 from cluster.coordinator.connection import Connection
-from cluster.coordinator.ensemble import EnsembleReplication
+from cluster.coordinator.durability import snapshot
+from cluster.coordinator.ensemble.agreed import Agreed, decode_proposed
+from cluster.coordinator.ensemble.replication import EnsembleReplication
+from cluster.coordinator.ensemble.snapshot import read, walk
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import Reader, Writer
-from cluster.coordinator.machine import Begun
-from cluster.coordinator.members import Member
-from cluster.coordinator.replies import encode_result
-from cluster.coordinator.requests import Op
-from cluster.coordinator.tree import CONFIG
-from cluster.coordinator.walk import read, walk
+from cluster.coordinator.protocol.jute import Reader, Writer
+from cluster.coordinator.protocol.replies import Begun, encode_result
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.state.acl import OPEN, Rules
+from cluster.coordinator.state.members import Member
+from cluster.coordinator.state.tree import CONFIG
 
 from .fake_quorum import Delays, FakeEnsemble, FakeQuorum, MemberTuple, Sink
 from .states import fingerprint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.coordinator.agreed import Agreed
+from cluster.coordinator.ensemble.agreed import Agreed
 
 
 def fingerprint(agreed: Agreed) -> tuple[object, ...]:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.coordinator.acl import OPEN, Rules
-from cluster.coordinator.agreed import Agreed, Proposed, decode_proposed
+from cluster.coordinator.ensemble.agreed import Agreed, Proposed, decode_proposed
+from cluster.coordinator.ensemble.snapshot import read, walk
+from cluster.coordinator.ensemble.touches import ROUNDS_MAX, Touches, unpack
 from cluster.coordinator.errors import Code, JuteError
-from cluster.coordinator.jute import OPEN_ACL, Acl, Id, Reader, Writer
-from cluster.coordinator.machine import Created, Done, Failed
-from cluster.coordinator.members import Member
-from cluster.coordinator.requests import (
+from cluster.coordinator.protocol.jute import OPEN_ACL, Acl, Id, Reader, Writer
+from cluster.coordinator.protocol.replies import Created, Done, Failed
+from cluster.coordinator.protocol.requests import (
     WRITES,
     CloseSession,
     CreateSession,
@@ -25,9 +25,9 @@ from cluster.coordinator.requests import (
     encode_create_session,
     encode_refusal,
 )
-from cluster.coordinator.touches import ROUNDS_MAX, Touches, unpack
-from cluster.coordinator.tree import CONFIG
-from cluster.coordinator.walk import read, walk
+from cluster.coordinator.state.acl import OPEN, Rules
+from cluster.coordinator.state.members import Member
+from cluster.coordinator.state.tree import CONFIG
 
 from .states import fingerprint
 
@@ -288,7 +288,7 @@ def random_command(chance: random.Random, agreed: Agreed) -> bytes:
 def test_a_walk_is_the_state_it_began_with_whatever_is_applied_meanwhile(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.coordinator.snapshot.SLICE_NODES", 2)
+    monkeypatch.setattr("cluster.coordinator.durability.snapshot.SLICE_NODES", 2)
     chance = random.Random(seed)
     agreed = begun()
     agreed.begin(2, 1, 1_700_000_000_000)

@@ -13,10 +13,10 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import NoNodeError, NotReadOnlyCallError
 from kazoo.protocol.states import KeeperState
 
-from cluster.coordinator.acl import OPEN
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import Writer
-from cluster.coordinator.requests import Op
+from cluster.coordinator.protocol.jute import Writer
+from cluster.coordinator.protocol.requests import Op
+from cluster.coordinator.state.acl import OPEN
 from tests.coordinator.support import WAIT_SECONDS, RawClient
 from tests.coordinator.test_bad_input import reads_and_writes_unread
 from tests.coordinator.test_server import Events, States
@@ -176,7 +176,7 @@ def test_a_server_that_has_applied_nothing_serves_no_reads(
     start_ensemble: StartEnsemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If this failed, a member that is started alone would tell read-only clients that there are no nodes, whatever is in its log."""
-    monkeypatch.setattr("cluster.coordinator.contact.READ_ONLY_MS_MIN", 10)
+    monkeypatch.setattr("cluster.coordinator.ensemble.contact.READ_ONLY_MS_MIN", 10)
     ensemble = start_ensemble(replace(SETTINGS, tick_time_ms=50), numbers=(1,))
     ensemble.wait(lambda: "no reads are served, either" in caplog.text)
     assert ensemble.ask(1, "isro") == "null"

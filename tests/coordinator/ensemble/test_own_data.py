@@ -12,29 +12,25 @@ from pathlib import Path
 import pytest
 
 from cluster.cli import main
-from cluster.coordinator import (
-    CoordinatorError,
-    CoordinatorServer,
-    parse_configuration,
-    replication_of,
-)
-from cluster.coordinator.acl import OPEN, Rules
-from cluster.coordinator.agreed import Agreed, Proposed
-from cluster.coordinator.ensemble import EnsembleReplication
+from cluster.coordinator import CoordinatorError, CoordinatorServer, parse_configuration, replication_of
+from cluster.coordinator.durability.directories import has_member, is_there
+from cluster.coordinator.durability.log import TransactionLog
+from cluster.coordinator.durability.snapshot import snapshot_path
+from cluster.coordinator.ensemble.agreed import Agreed, Proposed
+from cluster.coordinator.ensemble.own_data import OwnData, first_agreed
+from cluster.coordinator.ensemble.quorum import SnapshotSink
+from cluster.coordinator.ensemble.replication import EnsembleReplication
+from cluster.coordinator.ensemble.snapshot import read, walk
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import Writer
-from cluster.coordinator.log import TransactionLog
-from cluster.coordinator.machine import Machine, State
-from cluster.coordinator.members import parse_members
-from cluster.coordinator.own_data import OwnData, first_agreed, has_member, is_there
-from cluster.coordinator.quorum import SnapshotSink
-from cluster.coordinator.requests import CreateSession, Op, encode_create_session
-from cluster.coordinator.sessions import first_session_id
-from cluster.coordinator.snapshot import snapshot_path
+from cluster.coordinator.protocol.jute import Writer
+from cluster.coordinator.protocol.requests import CreateSession, Op, encode_create_session
+from cluster.coordinator.state.acl import OPEN, Rules
+from cluster.coordinator.state.machine import Machine, State
+from cluster.coordinator.state.members import parse_members
+from cluster.coordinator.state.sessions import first_session_id
+from cluster.coordinator.state.tree import CONFIG, NodeState
 from cluster.coordinator.transfer import begin_directory, load_directory, read_own
 from cluster.coordinator.transfer.common import session_password
-from cluster.coordinator.tree import CONFIG, NodeState
-from cluster.coordinator.walk import read, walk
 from tests.coordinator.conftest import StartCoordinator
 from tests.coordinator.support import WAIT_SECONDS, LoopThread, RawClient
 from tests.coordinator.test_transfer import SESSION, no_nodes, rich_state

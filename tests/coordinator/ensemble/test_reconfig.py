@@ -22,17 +22,23 @@ from kazoo.exceptions import (
 from kazoo.security import make_acl
 
 from cluster.coordinator import CoordinatorServer
-from cluster.coordinator.acl import Rules
-from cluster.coordinator.agreed import Agreed, Proposed, Reconfiguration
+from cluster.coordinator.ensemble.agreed import Agreed, Proposed, Reconfiguration
+from cluster.coordinator.ensemble.files import ConfigurationFiles, dynamic_version, write_configuration
+from cluster.coordinator.ensemble.quorum import QuorumError
+from cluster.coordinator.ensemble.reconfiguration import reconfigured
+from cluster.coordinator.ensemble.snapshot import read, walk
 from cluster.coordinator.errors import Code, ZooKeeperError
-from cluster.coordinator.files import ConfigurationFiles, dynamic_version, write_configuration
-from cluster.coordinator.machine import Begun, Failed, Reconfigured
-from cluster.coordinator.members import Member, members_text
-from cluster.coordinator.quorum import QuorumError
-from cluster.coordinator.reconfiguration import reconfigured
-from cluster.coordinator.requests import EndReconfig, Op, Reconfig, encode_end_reconfig, encode_reconfig
-from cluster.coordinator.tree import CONFIG
-from cluster.coordinator.walk import read, walk
+from cluster.coordinator.protocol.replies import Begun, Failed, Reconfigured
+from cluster.coordinator.protocol.requests import (
+    EndReconfig,
+    Op,
+    Reconfig,
+    encode_end_reconfig,
+    encode_reconfig,
+)
+from cluster.coordinator.state.acl import Rules
+from cluster.coordinator.state.members import Member, members_text
+from cluster.coordinator.state.tree import CONFIG
 from cluster.properties import parse_properties, read_properties
 from tests.coordinator.support import WAIT_SECONDS, LoopThread, RawClient
 from tests.coordinator.test_server import Events

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from cluster.coordinator import CoordinatorError, Settings
-from cluster.coordinator.contact import Contact
-from cluster.coordinator.ensemble import UNWATCHED_MS, WATCHED_MS
+from cluster.coordinator.clock import Timers
+from cluster.coordinator.durability.snapshot import read_snapshot
+from cluster.coordinator.ensemble.contact import Contact
+from cluster.coordinator.ensemble.outbox import Outbox
+from cluster.coordinator.ensemble.replication import UNWATCHED_MS, WATCHED_MS
+from cluster.coordinator.ensemble.snapshot import read, walk
 from cluster.coordinator.errors import Code
-from cluster.coordinator.jute import Writer
 from cluster.coordinator.keeper import SessionKeeper
-from cluster.coordinator.machine import Machine
 from cluster.coordinator.metrics import ServerMetrics
-from cluster.coordinator.outbox import Outbox
-from cluster.coordinator.requests import DeleteContainer, Op
-from cluster.coordinator.sessions import Session
-from cluster.coordinator.snapshot import read_snapshot
-from cluster.coordinator.timers import Timers
-from cluster.coordinator.walk import read, walk
+from cluster.coordinator.protocol.jute import Writer
+from cluster.coordinator.protocol.requests import DeleteContainer, Op
+from cluster.coordinator.state.machine import Machine
+from cluster.coordinator.state.sessions import Session
 from tests.coordinator.support import WAIT_SECONDS, FakeClock, RawClient
 
 from .conftest import Ensemble, StartEnsemble
@@ -365,8 +365,8 @@ def test_of_the_snapshots_that_were_asked_for_the_newest_stay(start_ensemble: St
 @pytest.fixture
 def full(start_ensemble: StartEnsemble, monkeypatch: pytest.MonkeyPatch) -> Ensemble:
     """Its members have applied so much that they take a snapshot before they stop, in many pieces, and took none before."""
-    monkeypatch.setattr("cluster.coordinator.settings._SNAPSHOT_SOONEST", 50)
-    monkeypatch.setattr("cluster.coordinator.snapshot.SLICE_NODES", 1)
+    monkeypatch.setattr("cluster.coordinator.settings.server._SNAPSHOT_SOONEST", 50)
+    monkeypatch.setattr("cluster.coordinator.durability.snapshot.SLICE_NODES", 1)
     ensemble = start_ensemble(Settings(tick_time_ms=1000, snapshot_transactions=1000))
     ensemble.wait_until_serving()
     client = RawClient(ensemble.ports[2])

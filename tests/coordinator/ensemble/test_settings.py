@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cluster.coordinator import CoordinatorError, CoordinatorServer, parse_configuration, replication_of
-from cluster.coordinator.acl import Rules
+from cluster.coordinator.ensemble.reconfiguration import reconfigured
 from cluster.coordinator.errors import ZooKeeperError
-from cluster.coordinator.members import Member, configured_members, members_text, parse_members
-from cluster.coordinator.reconfiguration import reconfigured
-from cluster.coordinator.requests import Reconfig
+from cluster.coordinator.protocol.requests import Reconfig
+from cluster.coordinator.state.acl import Rules
+from cluster.coordinator.state.members import Member, configured_members, members_text, parse_members
 from cluster.properties import parse_properties
 from tests.coordinator.support import WAIT_SECONDS
 

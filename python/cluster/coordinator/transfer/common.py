@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ..errors import CoordinatorError
-from ..machine import State
+from ..state.machine import State
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, how much is, and of how much: bytes of files, or nodes of an unknown number, 0."""

@@ -17,12 +17,12 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..apache_names import LOG, SNAPSHOT, VERSIONED
+from ..durability.directories import APACHE_LOG, APACHE_SNAPSHOT, APACHE_VERSIONED
+from ..durability.snapshot import sync_directory
 from ..errors import CoordinatorError
-from ..machine import State
-from ..quota import LIMITS, ROOT_OF_QUOTAS
-from ..snapshot import sync_directory
-from ..tree import Kind, kind_of
+from ..state.machine import State
+from ..state.quota import LIMITS, ROOT_OF_QUOTAS
+from ..state.tree import Kind, kind_of
 from .common import Damaged, Moved, Progress, session_password, some
 from .draft import Draft
 from .logs import Logged, read_log
@@ -68,8 +68,8 @@ class _Reading:
         self._difference: str | None = None
 
     def read(self) -> Moved:
-        snapshots = self._numbered(self._snapshot_dir, "snapshot.", SNAPSHOT)
-        logs = self._numbered(self._log_dir, "log.", LOG)
+        snapshots = self._numbered(self._snapshot_dir, "snapshot.", APACHE_SNAPSHOT)
+        logs = self._numbered(self._log_dir, "log.", APACHE_LOG)
         snapshot = self._newest(snapshots, logs)
         draft = snapshot.draft
         if snapshot.through == draft.last_zxid:
@@ -230,7 +230,7 @@ def _versioned(directory: Path) -> Path:
     """Where a data directory's files are; ``version-2`` itself may be named too."""
     if not directory.is_dir():
         raise CoordinatorError(f"{directory} is no directory")
-    inside = directory / VERSIONED
+    inside = directory / APACHE_VERSIONED
     return inside if inside.is_dir() else directory
 
 
@@ -262,7 +262,7 @@ def write_directory(directory: Path, state: State, progress: Progress = lambda *
         raise CoordinatorError(
             f"Apache ZooKeeper does not start where there is {limits}; delete this node first"
         )
-    versioned = directory / VERSIONED
+    versioned = directory / APACHE_VERSIONED
     versioned.mkdir(parents=True)
     for name in _EPOCH_FILES:
         with (versioned / name).open("w", encoding="ascii") as file:

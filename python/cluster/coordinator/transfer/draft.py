@@ -12,12 +12,12 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from .. import quota
-from ..jute import Acl
-from ..machine import State
-from ..requests import MAX_TTL_MS
-from ..sessions import Session
-from ..tree import ROOT, SPECIAL_PATHS, TTL_OWNER, Kind, NodeState, Tree, kind_of, name_of, parent_of
+from ..protocol.jute import Acl
+from ..protocol.requests import MAX_TTL_MS
+from ..state import quota
+from ..state.machine import State
+from ..state.sessions import Session
+from ..state.tree import ROOT, SPECIAL_PATHS, TTL_OWNER, Kind, NodeState, Tree, kind_of, name_of, parent_of
 from .common import Damaged, Moved, session_password, some
 from .transactions import (
     Change,

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import Code, CoordinatorError, JuteError
-from ..jute import Acl, Reader, Stat, Writer, frame
-from ..requests import Op
-from ..tree import ROOT, NodeState
+from ..protocol.jute import Acl, Reader, Stat, Writer, frame
+from ..protocol.requests import Op
+from ..state.tree import ROOT, NodeState
 from .common import Moved, Progress, some
 from .draft import Draft, DraftNode
 from .transactions import read_acls

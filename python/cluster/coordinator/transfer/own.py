@@ -14,15 +14,15 @@ from pathlib import Path
 import logcore
 from logcore import quorum as engine
 
-from .. import log_place
-from ..agreed import Agreed
+from ..durability import log_place
+from ..durability.directories import MEMBER_DIRECTORY, MEMBER_LOG, has_member, is_there, require_whole
+from ..durability.log import TransactionLog
+from ..durability.snapshot import sync_directory, write_snapshot
+from ..ensemble.agreed import Agreed
+from ..ensemble.snapshot import read
 from ..errors import CoordinatorError, JuteError
-from ..log import TransactionLog
-from ..machine import State
-from ..members import Member
-from ..own_data import DIRECTORY, LOG, has_member, is_there, require_whole
-from ..snapshot import sync_directory, write_snapshot
-from ..walk import read
+from ..state.machine import State
+from ..state.members import Member
 from .common import Moved
 
 _MAY_BE_THERE = frozenset({".lock", "myid"})
@@ -67,7 +67,7 @@ def read_own(directory: Path, log_dir: Path | None = None) -> Moved:
     member of an ensemble as if all that it has were agreed on. Changes nothing that was answered: opening a log that was not closed
     cuts a torn tail, and makes its indexes and marks anew. Raises CoordinatorError when it is none, is damaged, or is in use."""
     if has_member(directory):
-        return _read_member(directory / DIRECTORY, log_dir and log_dir / DIRECTORY)
+        return _read_member(directory / MEMBER_DIRECTORY, log_dir and log_dir / MEMBER_DIRECTORY)
     if not is_there(directory):
         raise CoordinatorError(
             f"{directory} is no data directory of a coordinator: it has neither snapshots nor logs"
@@ -81,7 +81,7 @@ def read_own(directory: Path, log_dir: Path | None = None) -> Moved:
 
 
 def _read_member(directory: Path, log_dir: Path | None) -> Moved:
-    log = log_place.find(directory / LOG, log_dir)
+    log = log_place.find(directory / MEMBER_LOG, log_dir)
     with _with_log(directory, log) as whole:
         try:
             files = engine.MemberFiles(whole)
@@ -90,7 +90,7 @@ def _read_member(directory: Path, log_dir: Path | None) -> Moved:
             finally:
                 files.close()
         except (logcore.LogError, engine.QuorumError, OSError, JuteError, ValueError) as error:
-            told = str(error).replace(str(whole / LOG), str(log)).replace(str(whole), str(directory))
+            told = str(error).replace(str(whole / MEMBER_LOG), str(log)).replace(str(whole), str(directory))
             raise CoordinatorError(f"the data of a member of an ensemble cannot be read: {told}") from error
     machine = agreed.machine
     state = State(
@@ -109,14 +109,14 @@ def _read_member(directory: Path, log_dir: Path | None) -> Moved:
 @contextmanager
 def _with_log(directory: Path, log: Path) -> Iterator[Path]:
     """A directory with a member's files, and its log where that is: the member's own, or one of links to what is in it."""
-    own = directory / LOG
+    own = directory / MEMBER_LOG
     if not own.is_symlink() or (own.exists() and own.samefile(log)):
         yield directory
         return
     with tempfile.TemporaryDirectory(prefix="logcore-") as made:
         links = Path(made)
         for path in directory.iterdir():
-            (links / path.name).symlink_to((log if path.name == LOG else path).absolute())
+            (links / path.name).symlink_to((log if path.name == MEMBER_LOG else path).absolute())
         yield links
 
 

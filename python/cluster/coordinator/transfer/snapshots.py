@@ -26,12 +26,12 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from .. import acl as access
-from ..jute import Acl, Id, Writer
-from ..machine import State
-from ..snapshot import MAGIC as OWN_MAGIC
-from ..snapshot import sync_directory
-from ..tree import ROOT, NodeState
+from ..durability.snapshot import MAGIC as OWN_MAGIC
+from ..durability.snapshot import sync_directory
+from ..protocol.jute import Acl, Id, Writer
+from ..state import acl as access
+from ..state.machine import State
+from ..state.tree import ROOT, NodeState
 from .common import Damaged, Progress
 from .draft import Draft, DraftNode
 from .stream import Stream, Tell

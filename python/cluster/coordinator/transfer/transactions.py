@@ -23,9 +23,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import JuteError
-from ..jute import Acl, Id, Reader
-from ..requests import Op
-from ..tree import CONTAINER_OWNER, TTL_OWNER
+from ..protocol.jute import Acl, Id, Reader
+from ..protocol.requests import Op
+from ..state.tree import CONTAINER_OWNER, TTL_OWNER
 from .common import decode_text
 
 _DIGEST_VERSION = 2

@@ -1,0 +1,181 @@
+"""What a `zoo.cfg` says of an ensemble (``QuorumPeerConfig``): the servers, which of them this one is, and its limits.
+
+Owns these settings and the two files beside `zoo.cfg`: ``<dataDir>/myid``, the number of this server, and the file that
+``dynamicConfigFile`` names, where the lines ``server.N`` may be instead. Pure but for reading the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.properties import PropertiesError, read_properties
+
+from ..errors import CoordinatorError
+from ..state.members import SERVER_ID_MAX, Ensemble, Member, judge_voters, parse_members, shared_addresses
+from .values import Values
+
+REQUEST_BYTES_MAX = 15 << 20
+"""The quorum takes commands of 16 MiB: a request, and who sent it."""
+_HIERARCHY = ("group.", "weight.")
+_ANYWHERE = ("0.0.0.0", "::")
+_NUMBER = re.compile("0*([0-9]{1,9})")
+_SECRETS = ("sslQuorum", "quorum.auth.enableSasl")
+
+
+@dataclass(frozen=True)
+class EnsembleSettings:
+    """``init_limit`` and ``sync_limit`` are in ticks. ``standalone``: a single participant would be a server by itself."""
+
+    server_id: int
+    members: tuple[Member, ...]
+    init_limit: int
+    sync_limit: int
+    listen_on_all: bool = False
+    standalone: bool = True
+    reconfigurable: bool = False
+
+    @property
+    def own(self) -> Member:
+        """This server's line."""
+        return next(member for member in self.members if member.server_id == self.server_id)
+
+
+def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> EnsembleSettings | None:
+    """None for a server by itself: no line ``server.N``, or a single one unless ``standaloneEnabled`` is false. Adds to
+    ``warnings``. Raises CoordinatorError, which names the setting or the file."""
+    ensemble = _named(values)
+    standalone = values.boolean("standaloneEnabled", True)
+    listen_on_all = values.boolean("quorumListenOnAllIPs", False)
+    init_limit, sync_limit = values.number("initLimit", 0), values.number("syncLimit", 0)
+    peer_type = values.choice("peerType", "", ("participant", "observer"))
+    count, voters = len(ensemble.members), ensemble.voters
+    if count == 0:
+        if not standalone:
+            raise CoordinatorError(
+                "standaloneEnabled is false, and no server is named: add the lines server.N=host:port:port"
+            )
+        return None
+    if voters == 0 or (standalone and voters == 1 and count > 1):
+        raise CoordinatorError(
+            f"the file names {count - voters} observers and {voters or 'no'} participant"
+            f"{', which is no ensemble unless standaloneEnabled=false' if voters else ': somebody has to vote'}"
+        )
+    if standalone and voters == 1:
+        return None
+    for name, limit in (("initLimit", init_limit), ("syncLimit", sync_limit)):
+        if limit == 0:
+            raise CoordinatorError(
+                f"the file names {count} servers, and {name} is not set: give it in ticks, as in {name}=5"
+            )
+    for name in _SECRETS:
+        if values.boolean(name, False):
+            raise CoordinatorError(
+                f"{name}=true: the servers of an ensemble do not encrypt what they say, nor ask who says it; leave the setting out "
+                "and keep their ports in a network of their own"
+            )
+    server_id = _own_id(data_dir)
+    own = ensemble.find(server_id)
+    if own is None:
+        named = ", ".join(f"server.{member.server_id}" for member in ensemble.members)
+        raise CoordinatorError(
+            f"{data_dir / 'myid'} says that this is server {server_id}, and there are lines for {named} only: correct the number, "
+            "or add the line on every server"
+        )
+    if peer_type and (peer_type == "observer") != own.observer:
+        told = "an observer" if own.observer else "a participant"
+        warnings.append(f"peerType={peer_type}: the line server.{server_id} says {told}, and that counts")
+    if values.boolean("localSessionsEnabled", False):
+        warnings.append(
+            "localSessionsEnabled=true: every session is known to all servers, as without the setting"
+        )
+    warnings += ensemble.warnings
+    for member in ensemble.members:
+        if member.host in _ANYWHERE:
+            warnings.append(
+                f"server.{member.server_id} is at {member.host}, where every machine finds itself: unless all servers are on this one, "
+                "give it the host by which the others reach it, the same line in every server's file; with quorumListenOnAllIPs=true "
+                "it listens on all addresses nevertheless"
+            )
+    if (judged := judge_voters(voters)) is not None:
+        warnings.append(judged)
+    return EnsembleSettings(
+        server_id,
+        ensemble.members,
+        init_limit,
+        sync_limit,
+        listen_on_all,
+        standalone,
+        values.boolean("reconfigEnabled", False),
+    )
+
+
+def line_of_one(values: Values, data_dir: Path) -> Member | None:
+    """The line of a server by itself, if there is one: that of the number in ``myid``, or of the only one that votes where there
+    is no such file. Raises CoordinatorError, which names the setting or the file."""
+    ensemble = _named(values)
+    if (data_dir / "myid").exists() and ensemble.members:
+        return ensemble.find(_own_id(data_dir))
+    return next((member for member in ensemble.members if not member.observer), None)
+
+
+def _named(values: Values) -> Ensemble:
+    ensemble = parse_members(_lines(values))
+    if not values.text("dynamicConfigFile"):  # a `reconfig` writes there what is a fault here
+        for _host, told in shared_addresses(ensemble.members):
+            raise CoordinatorError(f"{told}: give each its own")
+    return ensemble
+
+
+def _lines(values: Values) -> Mapping[str, str]:
+    """The lines ``server.N``, wherever they are."""
+    lines = values.beginning("server.")
+    path = values.text("dynamicConfigFile")
+    hierarchy = [name for prefix in _HIERARCHY for name in values.beginning(prefix)]
+    if path:
+        if lines or hierarchy:
+            raise CoordinatorError(
+                f"dynamicConfigFile is set, and {min([*lines, *hierarchy])} is here: it has to be in {path}"
+            )
+        lines = _dynamic(Path(path))
+        hierarchy = [name for name in lines if name.startswith(_HIERARCHY)]
+    if hierarchy:
+        raise CoordinatorError(
+            f"{min(hierarchy)}: there are no groups and weights here, every participant counts the same; leave it out"
+        )
+    return lines
+
+
+def _dynamic(path: Path) -> dict[str, str]:
+    try:
+        found = read_properties(path)
+    except (OSError, PropertiesError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CoordinatorError(f"the dynamicConfigFile {path} cannot be read: {reason}") from None
+    for name in found:
+        if not name.startswith(("server.", *_HIERARCHY)) and name != "version":
+            raise CoordinatorError(
+                f"{name} in the dynamicConfigFile {path}: only the lines server.N and version are there"
+            )
+    found.pop("version", None)
+    return found
+
+
+def _own_id(data_dir: Path) -> int:
+    path = data_dir / "myid"
+    try:
+        text = (path.read_text(encoding="utf-8").splitlines() or [""])[0].strip()
+    except FileNotFoundError:
+        raise CoordinatorError(
+            f"{path} is missing: write this server's number into it, the N of its line server.N"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CoordinatorError(f"{path} cannot be read: {error}") from None
+    found = _NUMBER.fullmatch(text)
+    if found is None or not 1 <= int(found[1]) <= SERVER_ID_MAX:
+        raise CoordinatorError(
+            f"{path} has {text!r} in it, and has to have this server's number, from 1 to {SERVER_ID_MAX}"
+        )
+    return int(found[1])
