@@ -1,11 +1,11 @@
-"""`log.format`: how a record of `logging` is written, as text or (`json`) as one JSON object a line, for machines that read logs.
+"""`log.format`: the format of log records, text or (`json`) one JSON object a line.
 
-JSON's keys: `time` (UTC, RFC 3339, milliseconds), `level`, `logger`, `message`; `exception` with the traceback of one; and what
-the line was given as `extra`, which for those of the data plane is `connection`, `client_id`, `topic` and the like.
+The keys of JSON are `time` (UTC, RFC 3339, milliseconds), `level`, `logger`, `message`, `exception` with a traceback, and
+the keys of `extra`; the data plane's records have `connection`, `client_id`, `topic` and others.
 
-Names of groups, topics and clients are what somebody sent. So a message is one line whatever is in it, and not a long one, as in
-the data plane's log (`lines.rs`). A traceback keeps its lines; as text they are indented, and none looks like a record of its
-own. `logging` of the standard library and nothing else.
+Names of groups, topics and clients come from clients. So control characters in a message are escaped, and a long message
+is cut in the middle, as in the data plane's log. A traceback keeps its lines; as text they are indented, so none looks
+like a record. Uses only the standard library's `logging`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from datetime import UTC, datetime
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; anything else was given as `extra`."""
+"""Attributes of every record; the others come from `extra`."""
 
 _BREAKS_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, Unicode's separators of lines and overrides of direction, and what is half a character."""
+"""Control characters, Unicode's line separators and direction overrides, and surrogates."""
 
 _CUT = " ... (cut) ... "
 
 _LINE_MAX = 4096 + len(_CUT)
-"""Of a message's or a field's characters. A line that the data plane has cut is not cut again."""
+"""Characters of a message or a field. A line that the data plane has cut is not cut again."""
 
 _TRACEBACK_MAX = 65_536
-"""Of a traceback's characters, which are a few thousand where nobody's text is in it."""
+"""Characters of a traceback; a usual one has a few thousand."""
 
 _INDENTATION = "    "
 
 
 def formatter(log_format: str | None) -> logging.Formatter:
-    """The one that `log.format` names."""
+    """The formatter for a value of `log.format`."""
     return JsonFormatter() if log_format == "json" else TextFormatter(_TEXT)
 
 
@@ -43,7 +43,7 @@ class TextFormatter(logging.Formatter):
     """Formats a record as one line, and the lines of its traceback below it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """The line, without a line break."""
         return one_line(super().formatMessage(record))
 
     def formatException(self, ei: logging._SysExcInfoType) -> str:
@@ -59,7 +59,7 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """The line, without a line break."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "time": when.replace("+00:00", "Z"),
@@ -76,14 +76,15 @@ class JsonFormatter(logging.Formatter):
 
 
 def one_line(text: str) -> str:
-    """The text without what ends a line or moves a terminal's cursor, and without its middle where it gets too long: what
-    is said of somebody's text often stands behind it.
+    """The text with control characters escaped, and with its middle cut if it is too long.
+
+    The end is kept, because a message often ends with the reason.
     """
     return _shortened(_BREAKS_LINE.sub(_escaped, text), _LINE_MAX)
 
 
 def _lines(text: str, indentation: str = "") -> str:
-    """The same for a text of several lines, which it keeps, but for those in the middle of a long one."""
+    """`one_line` for each line of a text. Of a long text it drops lines in the middle."""
     lines = "\n".join(indentation + one_line(line) for line in text.split("\n"))
     if len(lines) <= _TRACEBACK_MAX:
         return lines

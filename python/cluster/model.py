@@ -1,8 +1,7 @@
-"""The words all rooms share: typed ids, topics, partitions, brokers.
+"""Values that all packages share: typed ids, topics, partitions, brokers.
 
-Owns no behaviour and no I/O; values only, immutable, usable from any thread. Imported by every room; imports
-none. Topic ids are the 16 bytes of KIP-516's UUID; as text (znodes, partition.metadata) they are URL-safe
-base64 without padding, as Kafka's `Uuid.toString` writes them.
+All are immutable, so any thread may use them. Topic ids are the 16 bytes of KIP-516's UUID. Their text (znodes,
+partition.metadata) is URL-safe base64 without padding, as Kafka's `Uuid.toString` writes it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ LeaderEpoch = NewType("LeaderEpoch", int)
 ControllerEpoch = NewType("ControllerEpoch", int)
 Offset = NewType("Offset", int)
 Milliseconds = NewType("Milliseconds", int)
-"""Since 1970 UTC where it is a time, else a duration."""
+"""A time since 1970 UTC, or a duration."""
 
 TopicId = NewType("TopicId", bytes)
 
@@ -26,11 +25,11 @@ NO_LEADER = BrokerId(-1)
 NO_BROKER = BrokerId(-1)
 NO_LEADER_EPOCH = LeaderEpoch(-1)
 METADATA_TOPIC_ID = TopicId(bytes(15) + b"\x01")
-"""The id Kafka reserves for the topic of its own metadata."""
+"""The reserved id of Kafka's own metadata topic."""
 
 
 class TopicPartition(NamedTuple):
-    """A partition by its topic's name and its index."""
+    """A partition: its topic's name and its index."""
 
     topic: str
     partition: int
@@ -41,7 +40,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a broker listens: Kafka's listener name, host, port and security protocol."""
+    """An endpoint of a broker: listener name, host, port and security protocol."""
 
     listener: str
     host: str
@@ -63,13 +62,13 @@ class BrokerInfo:
     epoch: int = -1
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """The endpoint of that listener's name, if the broker has one."""
+        """The endpoint of the listener, if the broker has it."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """The brokers that hold a partition, preferred leader first, and what a reassignment adds and removes."""
+    """The replicas of a partition, preferred leader first, and those that a reassignment adds and removes."""
 
     replicas: tuple[BrokerId, ...]
     adding: tuple[BrokerId, ...] = ()
@@ -78,7 +77,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who leads a partition; `zk_version` is the version of the znode that says so."""
+    """A partition's leader, epochs and ISR. `zk_version` is the version of its znode."""
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
@@ -90,7 +89,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as clients see it: assignment and leadership by partition, and the settings of its own."""
+    """A topic: assignment and state by partition, and its own settings."""
 
     name: str
     id: TopicId
@@ -105,7 +104,7 @@ def topic_id_text(topic_id: TopicId) -> str:
 
 
 def parse_topic_id(text: str) -> TopicId:
-    """The topic id that `text` writes; ValueError when it is none."""
+    """The topic id of `text`. Raises ValueError if it is not one."""
     try:
         raw = base64.urlsafe_b64decode(text + "==")
     except ValueError as error:
@@ -116,7 +115,7 @@ def parse_topic_id(text: str) -> TopicId:
 
 
 def new_topic_id() -> TopicId:
-    """A random topic id (UUID version 4) that is not reserved and whose text does not begin with a dash."""
+    """A random topic id (UUID version 4). It is not reserved, and its text does not begin with a dash."""
     while True:
         raw = bytearray(secrets.token_bytes(16))
         raw[6] = raw[6] & 0x0F | 0x40

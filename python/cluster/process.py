@@ -1,7 +1,6 @@
-"""What a server asks of the process it runs in: signals that stop it or ask what it does, files it may open, and a log on standard
-error.
+"""The process of a server: signals, the limit of open files, and the log on standard error.
 
-Called on the event loop of the program's own commands; whoever embeds a server decides about these himself.
+The command line calls this on its event loop. Programs that embed a server decide about these themselves.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _DESCRIPTORS_FEW = 1024
-"""Fewer than this, the usual limit of a shell, and a few clients and topics are too many."""
+"""The usual limit of a shell. With fewer, a few clients and topics are too many."""
 
 
 def stop_signal(stack: AsyncExitStack) -> asyncio.Event:
-    """Set by SIGINT and SIGTERM, until the stack is left."""
+    """An event that SIGINT and SIGTERM set, until the stack is left."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -36,19 +35,21 @@ def stop_signal(stack: AsyncExitStack) -> asyncio.Event:
     return stopped
 
 
-def tell_stacks_on_quit() -> None:
-    """SIGQUIT has every thread's Python stack told on standard error, as a Java machine's, and nothing ends; from here on, for a stop
-    that takes long is asked, too. Without a standard error it does nothing."""
+def print_stacks_on_quit() -> None:
+    """Makes SIGQUIT print every thread's Python stack to standard error, as in Java, without ending the process.
+
+    Without a standard error SIGQUIT does nothing. It stays so until the process ends, to see what a long stop waits for.
+    """
     try:
-        told = sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):  # closed at the start, or later, or no file
+        descriptor = sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # closed, or not a file
         signal.signal(signal.SIGQUIT, signal.SIG_IGN)
     else:
-        faulthandler.register(signal.SIGQUIT, told)
+        faulthandler.register(signal.SIGQUIT, descriptor)
 
 
 def raise_descriptor_limit() -> None:
-    """Lets the process open as many files as it may, as Java does: every segment and connection takes one."""
+    """Raises the limit of open files to its maximum, as Java does: every segment and connection takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -63,8 +64,8 @@ def raise_descriptor_limit() -> None:
 
 
 def log_to_stderr(log_format: str | None) -> None:
-    """Warnings and errors on standard error, as text or JSON, unless the program has set up its logging itself."""
-    # What kazoo has to say (each attempt to connect) is of use only to those who ask for it.
+    """Logs warnings and errors to standard error, as text or JSON, unless logging is set up already."""
+    # kazoo logs each attempt to connect.
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
     logger = logging.getLogger("cluster")
     if not logger.handlers and not logging.getLogger().handlers:
@@ -75,7 +76,7 @@ def log_to_stderr(log_format: str | None) -> None:
 
 
 async def unless_stopped(stopped: asyncio.Event, starting: Coroutine[Any, Any, T]) -> T | None:
-    """What `starting` gives; None when the signal to stop came first: it was cancelled, and has closed what it had opened."""
+    """The result of `starting`; None if the signal to stop came first and cancelled it."""
     start = asyncio.create_task(starting)
     signalled = asyncio.create_task(stopped.wait())
     try:
@@ -88,7 +89,7 @@ async def unless_stopped(stopped: asyncio.Event, starting: Coroutine[Any, Any, T
 
 
 async def until_stopped(stopped: asyncio.Event, failed: asyncio.Future[None] | None) -> None:
-    """Waits for the signal to stop; raises what a running server fails with first."""
+    """Waits for the signal to stop. Raises the server's error if it fails first."""
     assert failed is not None, "it was started"
     signalled = asyncio.ensure_future(stopped.wait())
     try:

@@ -1,7 +1,7 @@
-"""Java's `.properties` text, as `server.properties`, `zoo.cfg` and client files are written (java.util.Properties.load).
+"""Java's `.properties` format: `server.properties`, `zoo.cfg` and client files (java.util.Properties.load).
 
-Java reads a file's bytes as ISO-8859-1. A file that is UTF-8 is read as that here, for editors write it, and Java's reading of it is
-what nobody meant; any other file is read as Java does. The two differ in characters beyond ASCII only.
+Java reads a file's bytes as ISO-8859-1. Here a file that is valid UTF-8 is read as UTF-8, because editors write UTF-8. Any
+other file is read as in Java. The two differ only in characters beyond ASCII.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _SEPARATOR = re.compile(r"(?<!\\)(?:\\\\)*(?:\s*[=:]\s*|\s+)")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _SHOWN = 6
-"""Letters of an escape: what is shown of a malformed one."""
+"""Characters of a malformed escape that an error shows."""
 
 
 class PropertiesError(ValueError):
-    """Text that Java refuses; says where and why."""
+    """Text that Java refuses; the error says where and why."""
 
 
 class PropertiesLine(NamedTuple):
-    """A line with those that it goes on in, as they are, breaks and all; a blank one and a comment have no key."""
+    """A line with its continuation lines and line breaks. A blank line and a comment have no key."""
 
     text: str
     key: str | None = None
@@ -32,22 +32,22 @@ class PropertiesLine(NamedTuple):
 
 
 def parse_properties(text: str, lenient: bool = False) -> dict[str, str]:
-    """Parses properties text into a mapping; the last of a repeated key wins. A `\\u` without four hexadecimal digits is a
-    PropertiesError; with `lenient` it is a `u`.
+    """Parses properties text into a mapping. The last of a repeated key counts.
 
-    Comments begin with `#` or `!`; a backslash at the end of a line joins the next one; `\\u` and four hexadecimal digits,
-    `\\t`, `\\n`, `\\r`, `\\f` and a backslash before any other character are escapes.
+    Comments begin with `#` or `!`. A backslash at the end of a line joins the next line. Escapes are `\\u` with four
+    hexadecimal digits, `\\t`, `\\n`, `\\r`, `\\f`, and a backslash before any other character. A `\\u` without four
+    hexadecimal digits raises PropertiesError; with `lenient` it is a `u`.
     """
     return {line.key: line.value for line in properties_lines(text, lenient) if line.key is not None}
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A file's properties. OSError when it cannot be read, PropertiesError for what Java refuses."""
+    """A file's properties. Raises OSError if it cannot be read, PropertiesError for text that Java refuses."""
     return parse_properties(decode_properties(path.read_bytes()))
 
 
 def decode_properties(data: bytes) -> str:
-    """A file's text: UTF-8, or else ISO-8859-1, which every byte is."""
+    """A file's text: UTF-8 if it is valid, else ISO-8859-1."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -55,7 +55,7 @@ def decode_properties(data: bytes) -> str:
 
 
 def properties_lines(text: str, lenient: bool = False) -> Iterator[PropertiesLine]:
-    """All lines, of which the texts together are `text`. PropertiesError as for :func:`parse_properties`."""
+    """All lines, in order; their texts together are `text`. Raises PropertiesError as `parse_properties`."""
     parts = _LINE_BREAK.split(text)
     raw: list[str] = []
     pending: list[str] = []
@@ -74,7 +74,7 @@ def properties_lines(text: str, lenient: bool = False) -> Iterator[PropertiesLin
             continue
         whole = "".join(pending)
         if not whole and (goes_on or not lenient):
-            yield PropertiesLine("".join(raw))  # backslashes and no more
+            yield PropertiesLine("".join(raw))  # only backslashes
         else:
             yield _line("".join(raw), whole, first, lenient)
         raw.clear()
@@ -97,8 +97,8 @@ def _line(text: str, line: str, number: int, lenient: bool) -> PropertiesLine:
             if found[2] == "u":
                 shown = part[found.start() :][:_SHOWN]
                 raise PropertiesError(
-                    f"line {number}: {shown} of {key} is no character: \\u takes four hexadecimal digits, as in \\u00e9, and a "
-                    "backslash is written \\\\"
+                    f"line {number}: {shown} of {key} is not a character: \\u needs four hexadecimal digits, as in "
+                    "\\u00e9; a backslash is written \\\\"
                 )
     return PropertiesLine(text, _joined(_unescape(key)), _joined(_unescape(value)))
 
@@ -112,5 +112,5 @@ def _unescape(text: str) -> str:
 
 
 def _joined(text: str) -> str:
-    """With each two halves of a character, as Java has those beyond 16 bits, as one."""
+    """Joins surrogate pairs, which Java uses for characters beyond 16 bits."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

@@ -237,7 +237,7 @@ def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
     path.write_bytes("# café\nzookeeper.connect=zk:2181/café\n".encode("iso-8859-1"))
     assert BrokerConfig.load(path).zookeeper_connect == "zk:2181/café"
     path.write_text("zookeeper.connect=zk:2181\nx=\\u12\n")
-    with pytest.raises(BrokerStartError, match=r"server\.properties: line 2: \\u12 of x is no character"):
+    with pytest.raises(BrokerStartError, match=r"server\.properties: line 2: \\u12 of x is not a character"):
         asyncio.run(run_properties(path, overrides={}, ready=lambda _broker: None))
 
 

@@ -325,7 +325,7 @@ def test_a_number_of_network_threads_holds_from_the_next_start_on(
             assert await alter(wire, BROKER, "0", *changes) == "ok"
             assert await described(wire, BROKER, "0", "num.network.threads") == ("4", 2)
             assert network_threads(broker) == 2
-            assert "num.network.threads holds from the next start on" in caplog.text
+            assert "num.network.threads has effect from the next start on" in caplog.text
             assert "have no effect here: background.threads" not in caplog.text
             assert "settings of Kafka that have no effect here: num.io.threads" in caplog.text
 
@@ -747,7 +747,7 @@ def test_an_entity_that_cannot_be_keeps_no_other_from_its_quotas(
                 for entity in entities
             ]
             answer = await wire.ask("AlterClientQuotas", 0, entries=entries, validate_only=False)
-            refused = "INVALID_REQUEST: No znode can be named {}, so there are no quotas of this {}"
+            refused = "INVALID_REQUEST: The {1} {0} cannot have quotas, because no znode can have this name"
             assert [outcome(entry) for entry in answer["entries"]] == [
                 "ok",
                 refused.format("..", "user"),

@@ -248,7 +248,7 @@ def test_who_says_nothing_is_cut_off_and_few_may(monkeypatch: pytest.MonkeyPatch
         for each in silent:
             each.close()
         until(lambda: answers(listener.address))
-        monkeypatch.setattr(metrics_listener, "_PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr(metrics_listener, "_SCRAPE_TIMEOUT_SECONDS", 0.05)
         with connect() as mute:
             mute.sendall(b"GET /metrics HTTP/1.1\r\n")
             assert mute.recv(1) == b""

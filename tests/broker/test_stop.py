@@ -93,7 +93,7 @@ def test_a_broker_ends_when_its_last_log_directory_fails(start_broker: StartBrok
     assert last.startswith(
         f"logcore start: stopped, but not cleanly (exit status 1): every log directory has failed ({logs}: "
     )
-    assert "mend the disk, or set log.dirs to another, and start again" in last
+    assert "repair the disk, or set log.dirs to another, and start again" in last
     assert "Traceback" not in broker.output()
 
 

@@ -62,12 +62,15 @@ def opened(settings: dict[str, str]) -> ListenerTls:
         ({}, "ssl.keystore.location= is not allowed: listener SSL: .*needs a key"),
         (STORE | {"ssl.client.auth": "required"}, r"ssl.client.auth=required .*set ssl.truststore.location"),
         (STORE | {"ssl.client.auth": "maybe"}, "required, requested or none"),
-        (STORE | {"ssl.keystore.type": "BCFKS"}, "ssl.keystore.type=BCFKS .*JKS, PKCS12, PEM"),
+        (STORE | {"ssl.keystore.type": "BCFKS"}, "ssl.keystore.type=BCFKS .*PKCS12 or PEM is needed"),
         (STORE | {"ssl.truststore.type": "x"}, "ssl.truststore.type=x"),
         (STORE | {"ssl.provider": "BC"}, "ssl.provider=BC .*leave the line out"),
         (STORE | {"ssl.engine.factory.class": "com.example.X"}, "ssl.engine.factory.class=com.example.X"),
-        (STORE | {"ssl.enabled.protocols": "TLSv1,TLSv1.1"}, "none of them is served: TLSv1.2 and TLSv1.3"),
-        (STORE | {"ssl.enabled.protocols": "TLSv1.4"}, "there is no TLSv1.4"),
+        (
+            STORE | {"ssl.enabled.protocols": "TLSv1,TLSv1.1"},
+            "none of these is supported; TLSv1.2 and TLSv1.3",
+        ),
+        (STORE | {"ssl.enabled.protocols": "TLSv1.4"}, "TLSv1.4 is unknown"),
         (STORE | {"ssl.protocol": "SSLv2"}, "ssl.protocol=SSLv2"),
         (
             STORE | {"ssl.keystore.key": "secret"},
@@ -83,7 +86,7 @@ def opened(settings: dict[str, str]) -> ListenerTls:
         ),
         (
             STORE | {"ssl.principal.mapping.rules": "RULE:("},
-            "ssl.principal.mapping.rules=RULE:.*begins with no rule",
+            "ssl.principal.mapping.rules=RULE:.*does not begin with a rule",
         ),
         (
             STORE | {"listener.name.ssl.ssl.client.auth": "x"},
@@ -128,7 +131,7 @@ def test_a_listener_has_its_own_settings_over_everybodys() -> None:
     assert own.trust is not None
     assert (own.keys.location, own.trust.location, own.client_auth) == ("/own.p12", "/t.p12", "required")
     assert own.protocols == ("TLSv1.3",)
-    assert "TLSv1.1 are not served" in own.warnings[0]
+    assert "TLSv1.1 is not supported" in own.warnings[0]
     assert config.warnings == (
         "settings of Kafka that have no effect here: listener.name.outside.ssl.keymanager.algorithm, "
         "ssl.endpoint.identification.algorithm",
@@ -295,9 +298,9 @@ def test_cipher_suites_have_javas_names(broker_pem: Path, caplog: pytest.LogCapt
     caplog.clear()
     opened(store | {"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_AES_128_CBC_SHA"})
     assert [record.getMessage() for record in caplog.records] == [
-        "listener SSL: ssl.cipher.suites names what there is not here, which is left out: TLS_RSA_WITH_AES_128_CBC_SHA"
+        "listener SSL: ssl.cipher.suites has suites that are not supported and are left out: TLS_RSA_WITH_AES_128_CBC_SHA"
     ]
-    with pytest.raises(BrokerStartError, match="TLS_RSA_WITH_AES_128_CBC_SHA: there is none of them here"):
+    with pytest.raises(BrokerStartError, match="TLS_RSA_WITH_AES_128_CBC_SHA: none of these is supported"):
         opened(store | {"ssl.cipher.suites": "TLS_RSA_WITH_AES_128_CBC_SHA"})
     with pytest.raises(
         BrokerStartError, match="none of the cipher suites belongs to one of the enabled protocols"
@@ -339,9 +342,9 @@ def test_who_no_rule_applies_to_is_nobody() -> None:
 @pytest.mark.parametrize(
     ("rules", "told"),
     [
-        ("DEFAULTS", "begins with no rule"),
-        ("RULE:a/b", "begins with no rule"),
-        ("RULE:a/b/X", "begins with no rule"),
+        ("DEFAULTS", "does not begin with a rule"),
+        ("RULE:a/b", "does not begin with a rule"),
+        ("RULE:a/b/X", "does not begin with a rule"),
         ("RULE:(/b/", "cannot be used"),
         ("RULE:[a&&b]/b/", "cannot be used"),
         ("RULE:a/$1/", r"names a group that 'a' does not have: \$1"),

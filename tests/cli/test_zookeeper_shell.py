@@ -282,7 +282,9 @@ def test_a_dynamic_configuration_is_read_from_its_file(tmp_path: Path) -> None:
 def test_a_malformed_configuration_is_told(tmp_path: Path) -> None:
     file = tmp_path / "zoo.cfg.dynamic"
     file.write_text("server.1=\\u12\n")
-    with pytest.raises(ShellError, match=r"^Error processing .*: line 1: \\u12 of server\.1 is no character"):
+    with pytest.raises(
+        ShellError, match=r"^Error processing .*: line 1: \\u12 of server\.1 is not a character"
+    ):
         members_of(str(file))
     with pytest.raises(ShellError, match=r"^The configuration cannot be read: line 1: \\u12 of server\.1"):
         client_addresses(file.read_text())

@@ -29,7 +29,7 @@ def test_a_file_that_is_no_utf_8_is_read_as_java_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a=1\nx=\\u12", r"^line 2: \\u12 of x is no character"),
+        ("a=1\nx=\\u12", r"^line 2: \\u12 of x is not a character"),
         ("x=\\u", r"^line 1: \\u of x"),
         ("x=1\\u00g0", r"\\u00g0 of x"),
         ("x=\\u +1", r"\\u \+1 of x"),

@@ -44,7 +44,7 @@ def test_counts_stay_right_through_joins_updates_and_leaves() -> None:
             if what == "add":
                 group.add(member(number, names, f"i{number}"))
             elif what == "bring":
-                group.bring(group.members[old], tuple((name, b"") for name in names))
+                group.set_protocols(group.members[old], tuple((name, b"") for name in names))
             elif what == "remove":
                 group.remove(old)
             else:

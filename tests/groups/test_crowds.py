@@ -16,7 +16,7 @@ import pytest
 
 from cluster.errors import NONE
 from cluster.groups import GroupCoordinator, GroupLimits, Join, Leaving
-from cluster.groups.driver import _DUE_AT_ONCE
+from cluster.groups.driver import _TIMERS_AT_ONCE
 from cluster.groups.group import GroupState, Member
 from cluster.groups.machine import GroupMachine
 from cluster.groups.messages import Action, Respond, StoredGroup, StoredMember
@@ -160,7 +160,7 @@ def test_others_have_their_turns_while_a_crowd_is_thrown_out() -> None:
         return left
 
     left = asyncio.run(run())
-    assert max(before - after for before, after in itertools.pairwise(left)) == _DUE_AT_ONCE
+    assert max(before - after for before, after in itertools.pairwise(left)) == _TIMERS_AT_ONCE
     assert left[-1] == 0
 
 

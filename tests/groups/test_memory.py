@@ -98,7 +98,7 @@ class Groups:
 
     def nothing_is_left(self) -> bool:
         machine = self.machine
-        return not machine.groups and not machine.held.bytes and not machine.timers._queued
+        return not machine.groups and not machine.memory.bytes and not machine.timers._queued
 
     def until_refused(self, join: Callable[[int], JoinResult]) -> list[JoinResult]:
         """Those who are let in before the first that is not; far more than there may be come."""
@@ -106,7 +106,7 @@ class Groups:
         let_in = [result for result in results if result.error != CoordinatorNotAvailable.code]
         assert results[: len(let_in)] == let_in, "who brings as much is let in after another was refused"
         assert len(let_in) < len(results)
-        assert self.machine.held.bytes <= 2 * MOST
+        assert self.machine.memory.bytes <= 2 * MOST
         return let_in
 
 
@@ -153,10 +153,10 @@ def test_what_all_members_are_assigned_is_bounded() -> None:
     groups = Groups()
     joined = {name: groups.join(name, 0) for name in "abc"}
     assert [groups.sync(name, joined[name], MUCH) for name in "ab"] == [NONE, NONE]
-    held = groups.machine.held.bytes
+    held = groups.machine.memory.bytes
     assert groups.sync("c", joined["c"], MUCH) == CoordinatorNotAvailable.code
     assert groups.machine.groups["c"].state is GroupState.COMPLETING
-    assert groups.machine.held.bytes == held
+    assert groups.machine.memory.bytes == held
     assert groups.join("d", MUCH).error == CoordinatorNotAvailable.code
     groups.machine.leave("a", [Leaving(joined["a"].member)], 0)
     assert groups.sync("c", joined["c"], MUCH) == NONE
@@ -183,7 +183,7 @@ def test_a_new_decision_takes_the_place_of_the_one_before() -> None:
 def test_those_who_bring_little_are_bounded_by_twice_as_much() -> None:
     groups = Groups()
     let_in = groups.until_refused(lambda number: groups.join(f"g{number}", LITTLE))
-    assert groups.machine.held.bytes > 2 * MOST - 3 * LITTLE
+    assert groups.machine.memory.bytes > 2 * MOST - 3 * LITTLE
     assert groups.join("g0", LITTLE, let_in[0].member).error == NONE
     groups.machine.leave("g0", [Leaving(let_in[0].member)], 0)
     assert groups.join("new", LITTLE).error == NONE
@@ -199,7 +199,7 @@ def test_ids_are_counted(known_id_required: bool) -> None:
     assert 0 < len(let_in) <= 2 * MOST // len(long)
     groups.machine.advance(20_000)
     groups.machine.expire_offsets(20_000)
-    assert groups.machine.held.bytes == 0
+    assert groups.machine.memory.bytes == 0
     assert groups.join("g", MUCH).error == NONE
 
 
@@ -208,9 +208,9 @@ def test_a_static_member_that_comes_back_takes_its_own_place() -> None:
     for name in "ab":
         assert groups.join(name, MUCH, instance="i").error == NONE
     assert groups.join("c", MUCH, instance="i").error == CoordinatorNotAvailable.code
-    held = groups.machine.held.bytes
+    held = groups.machine.memory.bytes
     assert groups.join("a", MUCH, instance="i").error == NONE
-    assert abs(groups.machine.held.bytes - held) < 10, "but for the length of its new id"
+    assert abs(groups.machine.memory.bytes - held) < 10, "but for the length of its new id"
 
 
 def test_groups_that_are_loaded_and_deleted_are_counted() -> None:
@@ -218,15 +218,15 @@ def test_groups_that_are_loaded_and_deleted_are_counted() -> None:
     member = StoredMember("m", "i", "c", "/h", 1, 1, bytes(100), bytes(50))
     for _ in range(2):
         machine.load_group(StoredGroup("g", "consumer", 1, "range", "m", 0, (member,)), "g")
-        assert machine.held.bytes == group_bytes("g") + machine.groups["g"].members["m"].held_bytes
+        assert machine.memory.bytes == group_bytes("g") + machine.groups["g"].members["m"].memory_bytes
     machine.load_offset("g", TopicPartition("t", 0), CommittedOffset(1))
     machine.load_group(None, "g")
-    assert machine.held.bytes == 0
+    assert machine.memory.bytes == 0
     groups = Groups()
     assert groups.join("g", 0, known_id_required=True).error == MemberIdRequired.code
-    assert groups.machine.held.bytes > 0
+    assert groups.machine.memory.bytes > 0
     assert groups.machine.delete("g", 0)[0] == NONE
-    assert groups.machine.held.bytes == 0
+    assert groups.machine.memory.bytes == 0
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["who leaves", "who is silent"])
@@ -279,7 +279,7 @@ def test_a_group_stays_whose_commit_is_under_way() -> None:
 
 def test_groups_are_counted_while_they_are_without_offsets() -> None:
     groups = Groups()
-    held, own = groups.machine.held, group_bytes("g")
+    held, own = groups.machine.memory, group_bytes("g")
     joined = groups.join("g", 0)
     with_member = held.bytes
     groups.leave("g", joined.member)
@@ -368,11 +368,11 @@ def test_no_more_is_taken_than_is_counted(stays: str) -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        taken, held = tracemalloc.get_traced_memory()[0], groups.machine.held.bytes
+        taken, held = tracemalloc.get_traced_memory()[0], groups.machine.memory.bytes
         for number in range(1, 501):
             come(number)
         taken = tracemalloc.get_traced_memory()[0] - taken
-        held = groups.machine.held.bytes - held
+        held = groups.machine.memory.bytes - held
     finally:
         tracemalloc.stop()
     assert held / 3 < taken <= held

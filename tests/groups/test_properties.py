@@ -47,9 +47,9 @@ def check_what_is_kept(machine: GroupMachine) -> None:
         names = (name for member in group.members.values() for name in dict(member.protocols))
         assert group.supported == Counter(names)
         assert group.awaiting_join == sum(member.join_token is not None for member in group.members.values())
-        held += sum(member.held_bytes for member in group.members.values())
+        held += sum(member.memory_bytes for member in group.members.values())
         held += sum(ids_bytes(member_id) for member_id in group.pending)
-        if not group.offsets and not group.uncommitted:
+        if not group.offsets and not group.pending_commits:
             held += group_bytes(group.id)
             stored = group.generation > 0
             assert stored or group.pending or group.state is not GroupState.EMPTY, "nobody uses the group"
@@ -57,7 +57,7 @@ def check_what_is_kept(machine: GroupMachine) -> None:
         known |= {(group.id, "pending", member_id) for member_id in group.pending}
         if group.state is not GroupState.EMPTY:
             known |= {(group.id, "join", ""), (group.id, "sync", "")}
-    assert machine.held.bytes == held
+    assert machine.memory.bytes == held
     assert machine.timers._queued.keys() <= known
     assert sorted(machine.timers._numbered.values()) == sorted(machine.timers._queued)
 
@@ -412,7 +412,7 @@ class ManyGroups(RuleBasedStateMachine):
         self.expire()
         assert not self.machine.groups
         assert not self.machine.timers._queued
-        assert self.machine.held.bytes == 0
+        assert self.machine.memory.bytes == 0
 
 
 ManyGroups.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)

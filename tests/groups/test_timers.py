@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.groups._timers import _STALE_MIN, Due, Timers
+from cluster.groups._timers import _STALE_MIN, TimerKey, Timers
 
-DUES: list[Due] = [("g", "session", str(number)) for number in range(4)]
+DUES: list[TimerKey] = [("g", "session", str(number)) for number in range(4)]
 
 
 @given(
@@ -27,8 +27,8 @@ DUES: list[Due] = [("g", "session", str(number)) for number in range(4)]
         max_size=60,
     )
 )
-def test_each_thing_is_due_when_its_last_deadline_is_over(steps: list[tuple[str, Due, int]]) -> None:
-    timers, deadlines, now = Timers(), dict[Due, int](), 0
+def test_each_thing_is_due_when_its_last_deadline_is_over(steps: list[tuple[str, TimerKey, int]]) -> None:
+    timers, deadlines, now = Timers(), dict[TimerKey, int](), 0
     for verb, due, number in steps:
         if verb == "set":
             deadlines[due] = now + number
@@ -68,7 +68,9 @@ def test_what_is_cancelled_takes_no_memory_until_its_time(others: int) -> None:
 
 def test_those_who_stay_when_a_crowd_goes_are_due_in_their_order() -> None:
     timers = Timers()
-    deadlines: dict[Due, int] = {("g", "session", str(number)): 1_000 - number for number in range(1_000)}
+    deadlines: dict[TimerKey, int] = {
+        ("g", "session", str(number)): 1_000 - number for number in range(1_000)
+    }
     for due, deadline in deadlines.items():
         timers.schedule(due, deadline)
     stay = [due for due in deadlines if deadlines[due] % 10 == 0]

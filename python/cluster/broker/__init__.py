@@ -1,8 +1,8 @@
-"""The broker: settings, start and stop, and an answer for every API that is not answered in Rust.
+"""The broker: its settings, its start and stop, and the handlers of the APIs that Rust does not answer.
 
-`run` serves until a signal comes; `run_properties` does so from a server.properties file, and `run_embedded`
-with a coordinator in the same process. `Broker` and `start_embedded` are for programs with an event loop of
-their own.
+- `run` serves until SIGINT or SIGTERM; `run_properties` takes the settings from a server.properties file.
+- `run_embedded` also runs a coordinator in the same process.
+- `Broker` and `start_embedded` are for programs with their own event loop.
 """
 
 from cluster.broker._broker import Broker

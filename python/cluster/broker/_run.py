@@ -1,8 +1,7 @@
-"""Running a broker, with a coordinator or without, until it is told to stop: the entrances of the command line.
+"""Runs a broker until SIGINT or SIGTERM, with or without its own coordinator. The command line calls this.
 
-`run` takes a configuration whose coordinator runs elsewhere; `run_embedded` runs the coordinator too, in the
-same process and on a loopback port, with all data below one directory: `kafka-logs` and `coordinator`. A signal during the start
-ends it, as it ends the service.
+`run` uses a coordinator in another process. `run_embedded` runs the coordinator in this process on a loopback port; its
+data is in one directory, in `kafka-logs` and `coordinator`. A signal during the start ends the start.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from cluster.broker.errors import BrokerStartError, BrokerStopError
 from cluster.broker.settings import ConfigError
 from cluster.process import (
     log_to_stderr,
+    print_stacks_on_quit,
     raise_descriptor_limit,
     stop_signal,
-    tell_stacks_on_quit,
     unless_stopped,
     until_stopped,
 )
@@ -39,22 +38,24 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Ready = Callable[[Broker], None]
-"""Called once clients are served."""
+"""Called when clients are served."""
 
 _EMBEDDED_DEFAULTS = {
     "broker.id": "0",
     "offsets.topic.replication.factor": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""As in the server.properties that Kafka ships for a single broker."""
+"""As in Kafka's server.properties for a single broker."""
 
 
 async def run(config: BrokerConfig, ready: Ready) -> None:
-    """Runs a broker until SIGINT or SIGTERM; BrokerStartError when it cannot start, BrokerStopError when it did
-    not end cleanly, or ended because it has no log directory left.
+    """Runs a broker until SIGINT or SIGTERM.
+
+    Raises BrokerStartError. Raises BrokerStopError if it did not stop cleanly, or stopped because every log directory
+    failed.
     """
     log_to_stderr(config.text("log.format"))
-    tell_stacks_on_quit()
+    print_stacks_on_quit()
     raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         stopped = stop_signal(stack)
@@ -83,11 +84,13 @@ async def run_embedded(
     overrides: Mapping[str, str] | None = None,
     ready: Ready = lambda broker: None,
 ) -> None:
-    """Runs a broker and its coordinator until SIGINT or SIGTERM; BrokerStartError when they cannot start,
-    BrokerStopError when they did not end cleanly, or ended because the coordinator or every log directory failed.
+    """Runs a broker and its coordinator until SIGINT or SIGTERM.
+
+    Raises BrokerStartError. Raises BrokerStopError if they did not stop cleanly, or stopped because the coordinator or
+    every log directory failed.
     """
     log_to_stderr((overrides or {}).get("log.format"))
-    tell_stacks_on_quit()
+    print_stacks_on_quit()
     raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         stopped = stop_signal(stack)
@@ -106,9 +109,9 @@ async def start_embedded(
     port: int = 9092,
     overrides: Mapping[str, str] | None = None,
 ) -> Broker:
-    """Starts a broker and its coordinator; leaving `stack` stops them. BrokerStartError says what to do.
+    """Starts a broker and its coordinator; leaving `stack` stops them. Raises BrokerStartError.
 
-    The process stays as it is: whoever embeds a broker decides about signals and limits itself.
+    It changes no signal handler and no limit of the process.
     """
     broker, _ = await _start_both(stack, data_dir, host, port, overrides)
     return broker
@@ -142,20 +145,22 @@ async def _start_broker(stack: AsyncExitStack, config: BrokerConfig) -> Broker:
 async def _start_coordinator(stack: AsyncExitStack, directory: Path) -> tuple[CoordinatorServer, int]:
     from cluster.coordinator import CoordinatorServer
 
-    # The sessions of an earlier process are dead, and this broker was the only one that had any.
+    # Only this broker had sessions, and its earlier process is gone.
     coordinator = CoordinatorServer(directory, "127.0.0.1", 0, expire_sessions_at_start=True)
     try:
         port = await coordinator.start()
     except OSError as error:
-        raise BrokerStartError(f"the coordinator's data in {directory} cannot be used: {error}") from None
+        raise BrokerStartError(
+            f"the coordinator's data in {directory} cannot be used: {error}; repair the directory, or choose another"
+        ) from None
     _stop_at_exit(stack, coordinator.stop)
     return coordinator, int(port)
 
 
 def _stop_at_exit(stack: AsyncExitStack, stop: Callable[[], Awaitable[None]]) -> None:
-    """Has `stop` called when `stack` is left; what it fails with joins what was said before, in one sentence."""
+    """Calls `stop` when `stack` is left. Its failure and an earlier BrokerStopError become one BrokerStopError."""
 
-    async def stop_and_tell(_kind: object, before: BaseException | None, _trace: object) -> bool:
+    async def stop_and_report(_kind: object, before: BaseException | None, _trace: object) -> bool:
         try:
             await stop()
         except Exception as error:
@@ -170,15 +175,16 @@ def _stop_at_exit(stack: AsyncExitStack, stop: Callable[[], Awaitable[None]]) ->
             raise BrokerStopError(text) from None
         return False
 
-    stack.push_async_exit(stop_and_tell)
+    stack.push_async_exit(stop_and_report)
 
 
 async def _stopped_or_failed(
     stopped: asyncio.Event, broker: Broker, coordinator: CoordinatorServer | None = None
 ) -> None:
-    """Waits for the signal to stop; BrokerStopError when the coordinator fails first, for without it no topic
-    can be made and no restart is safe, or the last log directory does: nothing is served, and whoever supervises the process
-    would take it for sound.
+    """Waits for the signal to stop. Raises BrokerStopError if the coordinator or every log directory fails first.
+
+    Without the coordinator no topic can be created. Without a log directory nothing is served, and a supervisor would
+    not notice.
     """
     from cluster.coordinator import CoordinatorError
 
@@ -195,18 +201,16 @@ async def _stopped_or_failed(
             ending.result()
             return
     except CoordinatorError as error:
-        raise BrokerStopError(f"{error}, so the broker stopped; mend that disk and start again") from None
+        raise BrokerStopError(f"{error}, so the broker stopped; repair that disk and start again") from None
     raise BrokerStopError(
-        f"every log directory has failed ({failing.result()}), so the broker stopped; mend the disk, or set log.dirs to "
-        "another, and start again"
+        f"every log directory has failed ({failing.result()}), so the broker stopped; repair the disk, or set log.dirs "
+        "to another, and start again"
     )
 
 
 @contextmanager
 def _sole_use(data_dir: Path) -> Iterator[None]:
-    """Makes the directory and keeps a second process out of it; the lock ends with the process, however it
-    ends.
-    """
+    """Creates the directory and locks it against a second process. The lock ends with the process."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(data_dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -214,7 +218,7 @@ def _sole_use(data_dir: Path) -> Iterator[None]:
         reason = error.strerror or str(error)
         raise BrokerStartError(
             f"data directory {data_dir} cannot be used: {reason}; "
-            "give the user the right to, or choose another"
+            "give this user access to it, or choose another directory"
         ) from None
     try:
         try:

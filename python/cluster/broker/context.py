@@ -1,4 +1,4 @@
-"""What a handler is given: the request, and the parts of the broker it may use."""
+"""The arguments of a handler: the request, and the parts of the broker it may use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cluster.groups import GroupCoordinator
 from cluster.model import BrokerId, Endpoint
 
 Body = dict[str, Any]
-"""A decoded message: a key for each field, as the codec makes it."""
+"""A decoded message of the codec: one key for each field."""
 
 
 class Request(Protocol):
@@ -28,19 +28,19 @@ class Request(Protocol):
 
     @property
     def api_version(self) -> int:
-        """The version it was sent in, and is answered in."""
+        """The version of the request and its response."""
 
     @property
     def client_id(self) -> str | None:
-        """What the client calls itself."""
+        """The client's id."""
 
     @property
     def connection_id(self) -> str:
-        """The connection it came on."""
+        """The id of its connection."""
 
     @property
     def principal(self) -> str:
-        """Who the client is."""
+        """The client's principal."""
 
     @property
     def client_host(self) -> str:
@@ -48,46 +48,46 @@ class Request(Protocol):
 
     @property
     def listener(self) -> str:
-        """The listener it came in on."""
+        """The listener of its connection."""
 
     @property
     def large(self) -> bool:
-        """Whether a thread should be the first to ask for `body`."""
+        """`body` takes long to decode, so a thread should read it first."""
 
     @property
     def body(self) -> Body:
         """The decoded request."""
 
     def respond(self, body: Body, apart: bool = False) -> None:
-        """Sends the answer; `apart` in a thread."""
+        """Sends the response. `apart`: the caller is a thread, not the event loop."""
 
     def close(self) -> None:
-        """Closes the connection without an answer."""
+        """Closes the connection without a response."""
 
 
 class ReplicaLogs(Protocol):
-    """What operators ask of this broker's logs (`logcore._native.Server`); all of it blocks."""
+    """Operators' requests on this broker's logs (`logcore._native.Server`). Every method blocks."""
 
     def delete_records(self, offsets: list[tuple[str, int, int]]) -> list[tuple[int, int]]:
-        """Moves the starts of logs forward; error code and start of each."""
+        """Moves the starts of logs forward. Returns error code and log start of each."""
 
     def describe_log_dirs(
         self,
     ) -> list[tuple[str, tuple[int, int] | None, list[tuple[str, int, int, int, bool]]]]:
-        """Path, space (None: offline) and replicas of each log directory."""
+        """Path, space (None if offline) and replicas of each log directory."""
 
     def alter_replica_log_dirs(self, moves: list[tuple[str, int, str]]) -> list[int]:
-        """Begins to move logs to other directories; error codes."""
+        """Begins to move logs to other directories. Returns error codes."""
 
     def describe_producers(
         self, topic: str, partition: int
     ) -> tuple[int, list[tuple[int, int, int, int, int, int]]]:
-        """Error code, and the producers whose state the log keeps."""
+        """Error code, and the producers that the log has state of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The broker, as handlers see it."""
+    """The parts of the broker that handlers use."""
 
     broker_id: BrokerId
     dynamic: DynamicConfigs
@@ -99,17 +99,17 @@ class Context:
     logs: ReplicaLogs
 
     def has_partition(self, topic: str, partition: int) -> bool:
-        """Whether the cluster has a partition, here or elsewhere."""
+        """The cluster has the partition, on this broker or another."""
         info = self.metadata.topic(topic)
         return info is not None and partition in info.assignment
 
     @property
     def config(self) -> BrokerConfig:
-        """The broker's settings as they are now."""
+        """The broker's current settings."""
         return self.dynamic.live.current
 
     def endpoint_of(self, broker: BrokerId, listener: str) -> Endpoint | None:
-        """Where clients of `listener` reach a broker."""
+        """The endpoint of a broker for clients of `listener`."""
         info = self.metadata.brokers.get(broker)
         return info.endpoint(listener) if info is not None else None
 
@@ -117,18 +117,18 @@ class Context:
 TOPIC_OPERATIONS = 3576
 GROUP_OPERATIONS = 328
 CLUSTER_OPERATIONS = 8096
-OPERATIONS_NOT_ASKED = -(2**31)
-"""Bit fields of all operations there are on a topic, a group, a cluster (AclEntry.supportedOperations):
-without an authorizer everybody may do everything.
+OPERATIONS_NOT_REQUESTED = -(2**31)
+"""Bit fields of all operations on a topic, a group, a cluster (AclEntry.supportedOperations). Without an authorizer
+every client may do everything.
 """
 
 
 def mutation_quota(context: Context, request: Request, strict_since: int) -> MutationQuota:
-    """What the client may create and delete; from version `strict_since` on it is refused what is above."""
+    """The client's quota of creations and deletions. From version `strict_since` on, requests above it are refused."""
     strict = request.api_version >= strict_since
     return context.dynamic.mutations.of(request.principal, request.client_id or "", strict)
 
 
-def told(error: KafkaProtocolError) -> str | None:
-    """What an answer says of an error beside its code; nothing when that is all there is to say (`ApiError`)."""
+def error_message(error: KafkaProtocolError) -> str | None:
+    """The error's message in a response. As Kafka's `ApiError`: None if it is the standard message of the code."""
     return None if str(error) == error.message else str(error)

@@ -1,8 +1,7 @@
-"""__consumer_offsets on this broker: what the group coordinator writes and reads again.
+"""The log of the group coordinator: __consumer_offsets on this broker.
 
-Owns no decision. Appends go to the data plane at once, from the loop: one small batch, one write to the page
-cache. Reading happens in threads, piece by piece. After a crash the log's own recovery has cut a torn last
-batch, whose commit was then never answered.
+Appends run on the event loop: one small batch is one write to the page cache. Reads run in threads, piece by piece.
+After a crash the log's recovery cuts off a torn last batch; its commit was never answered.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ class OffsetsLog:
         return number if topic.partitions[number].leader == self._broker else None
 
     def owns(self, group: str) -> bool:
-        """Whether the group's partition is led here."""
+        """This broker leads the group's partition."""
         return self._partition(group) is not None
 
     def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
-        """Appends one batch to the group's partition; raises KafkaProtocolError."""
+        """Appends one batch to the group's partition. Raises KafkaProtocolError."""
         from logcore._native import ServerError
 
         number = self._partition(group)
@@ -66,7 +65,7 @@ class OffsetsLog:
             raise for_code(error.code or -1)(str(error)) from error
 
     async def read(self) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
-        """Every record of the partitions led here, in pieces."""
+        """Every record of the partitions that this broker leads, in pieces."""
         for number in self._led():
             offset, end, _ = self._server.offsets(GROUP_METADATA_TOPIC, number)
             while offset < end:

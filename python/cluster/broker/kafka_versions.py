@@ -1,4 +1,4 @@
-"""The names of Kafka's versions that settings such as `inter.broker.protocol.version` take.
+"""Kafka's version names, the values of settings such as `inter.broker.protocol.version`.
 
 Source: `MetadataVersion` of Kafka 3.9.1. Pure; any thread.
 """
@@ -32,7 +32,7 @@ _REVISIONS = {
     "3.8": 1,
     "3.9": 1,
 }
-"""How many revisions a version had before its release: 3.0-IV0, 3.0-IV1."""
+"""The number of revisions before a release: 3.0-IV0, 3.0-IV1."""
 
 _WITHOUT_REVISIONS = ("0.8.0", "0.8.1", "0.8.2", "0.9.0")
 _UNRELEASED = ("4.0-IV0", "4.0-IV1")
@@ -48,7 +48,7 @@ _NAMES = frozenset(
 
 
 def is_kafka_version(text: str) -> bool:
-    """Whether Kafka knows the version: what follows its number, as the last 1 of 2.8.1, may be anything."""
+    """Kafka knows the version. Like Kafka it ignores the text after the first numbers, as in 2.8.1."""
     numbers = 3 if text.startswith("0.") else 2
     words = text.rstrip(".").split(".")
     return (".".join(words[:numbers]) if len(words) > numbers else text) in _NAMES

@@ -1,13 +1,12 @@
-"""What Prometheus is told: the data plane's measurements and the cluster's state, under the names operators know.
+"""The metrics for Prometheus: the data plane's measurements and the cluster's state, under names that operators know.
 
-The names are those that come out of the rule files most dashboards for Kafka are built on: `example_configs/
-kafka-2_0_0.yml` of prometheus/jmx_exporter and `packaging/examples/metrics/kafka-metrics.yaml` of
-strimzi/strimzi-kafka-operator. Both make `kafka_DOMAIN_TYPE_NAME` of an MBean's name, in lower case, with its
-other keys as labels, `PerSec` meters as counters ending in `_total`, and what ends in `Percent` a share from 0 to 1.
-The times are histograms here, where those files make gauges with a `quantile`. Names that begin with `logcore_` are ours.
+Most Kafka dashboards use the names of two rule files: `example_configs/kafka-2_0_0.yml` of prometheus/jmx_exporter and
+`packaging/examples/metrics/kafka-metrics.yaml` of strimzi/strimzi-kafka-operator. Both turn an MBean into
+`kafka_DOMAIN_TYPE_NAME` in lower case, with its other keys as labels. `PerSec` meters are counters that end in `_total`;
+`Percent` is a share from 0 to 1. Times are histograms here, where those files have gauges with a `quantile`. Names with
+`logcore_` are this broker's own.
 
-Called on the threads of the metrics listener, never on the event loop. Reads what any thread may read and changes nothing. A part
-of the broker that has not started yet is left out.
+The threads of the metrics listener call this. It only reads. Parts that have not started are left out.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
     from logcore._native import LoadProgress, Measurements
 
 _Partition = tuple[str, int, int, int, int, int, bool, bool]
-"""As `Measurements.partitions` has them."""
+"""An element of `Measurements.partitions`."""
 
 _YIELD_EVERY = 200
-"""So many samples are written between two moments at which other threads may run: about a millisecond."""
+"""Samples written before other threads may run: about a millisecond."""
 
 _TOPIC = "kafka_server_brokertopicmetrics"
 _REQUEST = "kafka_network_requestmetrics"
@@ -44,7 +43,7 @@ _PURGATORY = "kafka_server_delayedoperationpurgatory"
 _GAUGES = {
     "network_idle": (
         "kafka_network_socketserver_networkprocessoravgidle_percent",
-        "Share of their time, 0 to 1, in which the network threads slept; awake for a quick client (socket.busy.poll.us) they do not.",
+        "Share of time, 0 to 1, that the network threads slept; busy polling (socket.busy.poll.us) counts as work.",
     ),
     "request_queue_size": ("kafka_network_requestchannel_requestqueuesize", "Requests waiting for Python."),
     "fetch_sessions": (
@@ -60,34 +59,34 @@ _GAUGES = {
 }
 _COUNTERS = {
     "connections_accepted": ("logcore_connections_accepted", "Connections accepted."),
-    "connections_refused": ("logcore_connections_refused", "Connections closed because of what they sent."),
+    "connections_refused": ("logcore_connections_refused", "Connections closed because of invalid requests."),
     "network_bytes_in": ("logcore_network_bytes_in", "Bytes of requests."),
     "network_bytes_out": ("logcore_network_bytes_out", "Bytes of responses."),
     "network_busy_seconds": ("logcore_network_busy_seconds", "Seconds the network threads worked."),
 }
 _AUTHENTICATIONS = (
-    ("successful_authentication", "Connections that authenticated themselves, with TLS's handshake."),
-    ("failed_authentication", "Connections that failed to."),
+    ("successful_authentication", "Connections whose TLS handshake succeeded."),
+    ("failed_authentication", "Connections whose TLS handshake failed."),
 )
 _TOPIC_HELP = {
-    "BytesIn": "Bytes of record batches taken from clients.",
+    "BytesIn": "Bytes of record batches received from clients.",
     "BytesOut": "Bytes of record batches sent to consumers.",
     "BytesRejected": "Bytes refused as larger than max.message.bytes.",
-    "MessagesIn": "Records taken from clients.",
-    "FailedProduceRequests": "Partitions of Produce requests refused, but for reasons in the course of things.",
-    "FailedFetchRequests": "Partitions of Fetch requests refused, but for reasons in the course of things.",
+    "MessagesIn": "Records received from clients.",
+    "FailedProduceRequests": "Partitions of Produce requests refused for an unexpected reason.",
+    "FailedFetchRequests": "Partitions of Fetch requests refused for an unexpected reason.",
     "TotalProduceRequests": "Partitions of Produce requests.",
     "TotalFetchRequests": "Partitions of Fetch requests.",
     "ProduceMessageConversions": "Records converted from an older format.",
     "FetchMessageConversions": "Records converted to an older format.",
 }
 _STAGE_HELP = {
-    "RequestQueueTimeMs": "Milliseconds in the queue to Python; 0 for what is answered without it.",
+    "RequestQueueTimeMs": "Milliseconds in the queue to Python; 0 for requests that Rust answers.",
     "LocalTimeMs": "Milliseconds of the broker's own work.",
-    "RemoteTimeMs": "Milliseconds of waiting for data, replicas or members of a group.",
-    "ThrottleTimeMs": "Milliseconds the client was made to wait by a quota.",
-    "ResponseQueueTimeMs": "Milliseconds from Python's answer to the connection.",
-    "ResponseSendTimeMs": "Milliseconds of sending, which takes as long as the client takes to read.",
+    "RemoteTimeMs": "Milliseconds of waiting for data, replicas or group members.",
+    "ThrottleTimeMs": "Milliseconds of delay by a quota.",
+    "ResponseQueueTimeMs": "Milliseconds from Python's response to the connection.",
+    "ResponseSendTimeMs": "Milliseconds of sending, which includes the client's time to read.",
     "TotalTimeMs": "Milliseconds from the whole request to the whole response.",
 }
 
@@ -99,10 +98,10 @@ class BrokerCollector(Collector):
         self._parts = parts
 
     def collect(self) -> Iterator[Metric]:
-        """Every family; long ones let other threads run in between."""
+        """Every family. While samples of long ones are written, other threads run."""
         for metric in self._families():
-            # Only iterated over, so whatever iterates will do.
-            metric.samples = cast(list[Sample], _Considerate(metric.samples))
+            # Callers only iterate over the samples.
+            metric.samples = cast(list[Sample], _YieldingSamples(metric.samples))
             yield metric
 
     def _families(self) -> Iterator[Metric]:
@@ -129,10 +128,10 @@ class BrokerCollector(Collector):
         return self._parts.metadata.snapshot() if self._parts.metadata is not None else []
 
 
-class _Considerate:
-    """Samples; who iterates over them gives the interpreter to threads that wait for it, now and then.
+class _YieldingSamples:
+    """Samples whose iteration regularly releases the interpreter.
 
-    Otherwise each of the event loop's turns during a scrape would wait for the interpreter's switch interval.
+    Otherwise each step of the event loop during a scrape would wait for the interpreter's switch interval.
     """
 
     def __init__(self, samples: Iterable[Sample]) -> None:
@@ -244,7 +243,7 @@ def _logs(measured: Measurements) -> Iterator[Metric]:
 
 
 def _of_partitions(name: str, partitions: Sequence[_Partition], column: int) -> Iterator[Sample]:
-    """Thousands, so each is made when it is written, and none is kept for the garbage collector to look at."""
+    """There may be thousands of samples. Each is made when it is written, so the garbage collector does not see them."""
     for values in partitions:
         labels = {"topic": values[0], "partition": str(values[1])}
         yield Sample(name, labels, _number(values[column]))
@@ -274,7 +273,7 @@ def _replicas(measured: Measurements, topics: Sequence[TopicInfo]) -> Iterator[M
 
 
 def _cluster(topics: Sequence[TopicInfo], active: bool) -> Iterator[Metric]:
-    """Only the active controller knows; the others say 0, as Kafka's do."""
+    """The cluster's metrics. As in Kafka, a broker that is not the active controller reports 0."""
     partitions = [state for topic in topics for state in topic.partitions.values()]
     offline = sum(state.leader == NO_LEADER for state in partitions)
     values: Iterable[tuple[str, str, int]] = (

@@ -1,8 +1,8 @@
-"""The HTTP listener Prometheus scrapes: `metrics.listener`.
+"""The HTTP listener for Prometheus: `metrics.listener`.
 
-Its own threads, so that a scrape neither waits for the event loop nor holds it up, and an operator sees a broker that is
-stuck. At most so many at once and each for a limited time: who connects and says nothing costs a thread for seconds.
-Plain HTTP without authentication: the address decides who can read it. Nothing is on disk.
+It has its own threads, so a scrape does not wait for the event loop and works while the loop is stuck. The number of
+scrapes and their time are limited, because an idle connection holds a thread. It is plain HTTP without authentication:
+bind it to an address that only the monitoring system reaches.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cluster.broker.parts import Parts
 log = logging.getLogger(__name__)
 
 _SCRAPES_MAX = 8
-_PATIENCE_SECONDS = 10.0
-"""For a request and its answer; Prometheus gives up after ten seconds itself (`scrape_timeout`)."""
+_SCRAPE_TIMEOUT_SECONDS = 10.0
+"""The time for a request and its response, as Prometheus' default `scrape_timeout`."""
 
 
 class MetricsListener:
-    """Serves the metrics of `parts` on `host` and `port`, 0 for a free one; OSError when that cannot be."""
+    """Serves the metrics of `parts` on `host` and `port` (0: a free port). Raises OSError if it cannot listen."""
 
     def __init__(self, parts: Parts, host: str, port: int) -> None:
         registry = CollectorRegistry(auto_describe=False)
@@ -40,13 +40,13 @@ class MetricsListener:
 
     @property
     def address(self) -> str:
-        """Where it is, as a URL."""
+        """The URL of the metrics."""
         host, port = self._server.server_address[:2]
         name = host.decode() if isinstance(host, bytes | bytearray) else host
         return f"http://{f'[{name}]' if ':' in name else name}:{port}/metrics"
 
     def stop(self) -> None:
-        """Accepts no more; returns once the port is free. Waits for nobody who scrapes."""
+        """Stops accepting and frees the port. Does not wait for running scrapes."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -56,7 +56,7 @@ _App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def _guarded(app: _App) -> _App:
-    """A scrape that fails is told in the log, not on standard error."""
+    """Logs a scrape that fails. Otherwise its traceback would go to standard error."""
 
     def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
@@ -85,7 +85,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def server_bind(self) -> None:
-        # Not as HTTPServer does it, which asks the resolver for this host's name.
+        # Not HTTPServer's method, which resolves this host's name.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "metrics", self.server_address[1]
         self.setup_environ()
@@ -101,21 +101,21 @@ class _Server(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        patience = threading.Timer(_PATIENCE_SECONDS, _cut, [request])
-        patience.daemon = True
-        patience.start()
+        timeout = threading.Timer(_SCRAPE_TIMEOUT_SECONDS, _shut_down, [request])
+        timeout.daemon = True
+        timeout.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
-            patience.cancel()
+            timeout.cancel()
             self._slots.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         log.debug("a scrape from %s ended early", client_address, exc_info=True)
 
 
-def _cut(request: socket.socket) -> None:
-    """Ends whatever waits for this peer."""
+def _shut_down(request: socket.socket) -> None:
+    """Ends the thread's read or write on the socket."""
     try:
         request.shutdown(socket.SHUT_RDWR)
     except OSError:

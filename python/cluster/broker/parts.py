@@ -1,6 +1,6 @@
-"""A broker as those see it who measure it: how far its start or stop is, and the parts that are there.
+"""The parts of a broker that the metrics read, and its state.
 
-Set by the broker on the event loop, one field after the other; read by the threads of the metrics listener.
+The broker sets the fields on the event loop. The threads of the metrics listener read them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BrokerState(IntEnum):
 
 @dataclass(slots=True)
 class Parts:
-    """What there is of a broker; None is not there yet."""
+    """The parts of a broker; None before a part exists."""
 
     state: BrokerState = BrokerState.NOT_RUNNING
     loading: LoadProgress | None = None

@@ -1,8 +1,8 @@
-"""Whom a client's certificate names: `ssl.principal.mapping.rules`.
+"""`ssl.principal.mapping.rules`: from the distinguished name in a certificate to a principal.
 
-Owns the rules of SslPrincipalMapper: `DEFAULT`, the distinguished name itself, and `RULE:pattern/replacement/` with
-`L` or `U` behind it, the first that matches the whole name. Patterns are Java's; one that Python's `re` does not
-have, or reads otherwise, is refused. Pure; any thread.
+Owns the rules of SslPrincipalMapper. The first rule that matches the whole name applies. `DEFAULT` is the name itself.
+`RULE:pattern/replacement/` replaces; `L` or `U` after it changes the case. Patterns are Java's; a pattern that Python's
+`re` does not accept, or reads differently, is refused. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CASES: dict[str, Callable[[str], str]] = {"L": str.lower, "U": str.upper, "": s
 
 
 class RuleError(ValueError):
-    """A rule that cannot be used; the text has it and says why."""
+    """A rule that cannot be used; the text has the rule and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,18 @@ class _Rule:
 
 
 class PrincipalMapper:
-    """The rules, in their order; RuleError for the first that is none."""
+    """The rules, in order. Raises RuleError for the first that is not valid."""
 
     def __init__(self, text: str) -> None:
         self._rules: list[_Rule | None] = []
-        """None is the name itself."""
+        """None is DEFAULT."""
         text = text.strip()
         position = 0
         while position < len(text):
             position = self._take(text, position)
 
     def _take(self, text: str, start: int) -> int:
-        """Reads one rule, perhaps an empty one, and the comma behind it."""
+        """Reads one rule, which may be empty, and the comma after it."""
         rule = _RULE.match(text, start)
         position = start
         if rule is not None:
@@ -58,8 +58,8 @@ class PrincipalMapper:
         end = _END.match(text, position)
         if end is None:
             raise RuleError(
-                f"{text[start:]!r} begins with no rule: DEFAULT and RULE:pattern/replacement/, with L or U behind it "
-                "if need be, are what there is, with commas between them"
+                f"{text[start:]!r} does not begin with a rule: rules are DEFAULT and RULE:pattern/replacement/, the latter "
+                "optionally with L or U after it, separated by commas"
             )
         if rule is not None:
             pattern = _pattern(rule[1])
@@ -69,7 +69,7 @@ class PrincipalMapper:
         return end.end()
 
     def name(self, distinguished_name: str) -> str:
-        """The principal's name; ValueError when no rule applies."""
+        """The principal's name. Raises ValueError if no rule applies."""
         for rule in self._rules:
             mapped = distinguished_name if rule is None else rule.apply(distinguished_name)
             if mapped is not None:
@@ -79,7 +79,7 @@ class PrincipalMapper:
 
 def _pattern(text: str) -> re.Pattern[str]:
     with warnings.catch_warnings():
-        # What Java takes for a set in a set, Python will one day.
+        # Java reads a set in a set. Python warns that it will in the future.
         warnings.simplefilter("error", FutureWarning)
         try:
             return re.compile(_NAMED_GROUP.sub("(?P<", text), re.ASCII)
@@ -88,7 +88,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _replacement(text: str, pattern: re.Pattern[str]) -> Callable[[re.Match[str]], str]:
-    """A function that gives what stands for a match: text, and groups by their numbers or names."""
+    """A function from a match to its replacement: text, and groups by number or name."""
     pieces: list[str | int] = []
     position = 0
     for found in _PIECE.finditer(text):
@@ -112,7 +112,7 @@ def _replacement(text: str, pattern: re.Pattern[str]) -> Callable[[re.Match[str]
 
 
 def _group(digits: str, groups: int) -> int | None:
-    """The longest number in front of which there is a group; None if there is none."""
+    """The longest prefix of the digits that is the number of a group; None if there is none."""
     for length in range(min(len(digits), len(str(groups))), 0, -1):
         number = int(digits[:length])
         if number <= groups and str(number) == digits[:length]:

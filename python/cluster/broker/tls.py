@@ -1,7 +1,6 @@
-"""Opens what a listener's TLS needs: its key, its certificates, those it trusts.
+"""Opens a listener's TLS: its key, its certificates, and the certificates it trusts.
 
-Owns the way from settings to what the data plane serves TLS with. Reads files and may run the program openssl; called on a
-thread, once for each listener, at the start.
+Turns settings into the data plane's `ListenerTls`. Reads files; the start calls it in a thread, once for each listener.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def open_tls(settings: TlsSettings) -> ListenerTls:
-    """Opens the stores; BrokerStartError says which file or setting cannot be used, and what to do."""
+    """Opens the stores. BrokerStartError says which file or setting cannot be used, and what to do."""
     from logcore._native import ListenerTls, ServerConfigError
 
     listener = settings.listener
@@ -41,8 +40,8 @@ def open_tls(settings: TlsSettings) -> ListenerTls:
     mapper = settings.mapper
     try:
         own = _identity(settings.keys)
-        asked = settings.client_auth != "none"
-        trusted = _trusted(settings.trust, asked) if settings.trust is not None else []
+        asks_clients = settings.client_auth != "none"
+        trusted = _trusted(settings.trust, asks_clients) if settings.trust is not None else []
         authorities = _authorities(settings.trust, trusted) if settings.trust is not None else []
     except KeyStoreError as error:
         raise BrokerStartError(f"listener {listener}: {error}") from None
@@ -59,18 +58,18 @@ def open_tls(settings: TlsSettings) -> ListenerTls:
             principal=lambda certificate: mapper.name(subject(certificate)),
         )
     except ServerConfigError as error:
-        stores = [_called(material) for material in (settings.keys, settings.trust) if material is not None]
+        stores = [_name(material) for material in (settings.keys, settings.trust) if material is not None]
         raise BrokerStartError(
             f"listener {listener} cannot serve TLS ({', '.join(stores)}): {error}"
         ) from None
 
 
-def _called(material: Material) -> str:
+def _name(material: Material) -> str:
     return f"{material.setting}={material.location}" if material.location else material.setting
 
 
 def _identity(keys: Material) -> Identity:
-    what = _called(keys)
+    what = _name(keys)
     pem, password = keys.pem, keys.key_password
     if keys.location:
         pem, password = read_key_store(Store(Path(keys.location), keys.password), what)
@@ -78,43 +77,43 @@ def _identity(keys: Material) -> Identity:
     return identity(pem, password, what, keys.password_setting)
 
 
-def _trusted(trust: Material, asked: bool) -> list[bytes]:
-    what = _called(trust)
+def _trusted(trust: Material, asks_clients: bool) -> list[bytes]:
+    what = _name(trust)
     if trust.location:
-        return read_trust_store(Store(Path(trust.location), trust.password), what, asked=asked)
+        return read_trust_store(Store(Path(trust.location), trust.password), what, asked=asks_clients)
     return certificates(trust.pem, what)
 
 
 def _authorities(trust: Material, trusted: list[bytes]) -> list[bytes]:
-    """Those who may vouch for others."""
+    """The certificates that may sign others."""
     try:
         return [certificate for certificate in trusted if is_authority(certificate)]
     except ValueError as error:
-        raise KeyStoreError(f"{_called(trust)} has a certificate that cannot be read: {error}") from None
+        raise KeyStoreError(f"{_name(trust)}: {error}") from None
 
 
 def _check_validity(settings: TlsSettings, own: Identity) -> None:
-    what = f"listener {settings.listener}: {_called(settings.keys)}"
+    what = f"listener {settings.listener}: {_name(settings.keys)}"
     for certificate in own.certificates:
         try:
             begin, end = validity(certificate)
             name = subject(certificate)
         except ValueError as error:
-            raise BrokerStartError(f"{what} has a certificate that cannot be read: {error}") from None
+            raise BrokerStartError(f"{what}: {error}") from None
         now = datetime.now(UTC)
         if now > end:
             raise BrokerStartError(
-                f"{what} has the certificate of {name}, which was valid until {end:%Y-%m-%d %H:%M:%S} UTC: put a new one there"
+                f"{what} has the certificate of {name}, which was valid until {end:%Y-%m-%d %H:%M:%S} UTC: replace it"
             )
         if now < begin:
             raise BrokerStartError(
-                f"{what} has the certificate of {name}, which is valid from {begin:%Y-%m-%d %H:%M:%S} UTC on: put one there "
-                "that is valid, or set this machine's clock"
+                f"{what} has the certificate of {name}, which is valid from {begin:%Y-%m-%d %H:%M:%S} UTC: replace it, or "
+                "set this machine's clock"
             )
 
 
 def _suites(settings: TlsSettings) -> list[str]:
-    """Those of `ssl.cipher.suites` that there are; none at all stands for all."""
+    """The supported suites of `ssl.cipher.suites`. An empty list stands for all."""
     from logcore._native import tls_cipher_suites
 
     known = tls_cipher_suites()
@@ -122,12 +121,12 @@ def _suites(settings: TlsSettings) -> list[str]:
     found = [suite for suite in settings.cipher_suites if suite in known]
     if missing and not found:
         raise BrokerStartError(
-            f"listener {settings.listener}: ssl.cipher.suites={','.join(missing)}: there is none of them here; name some of "
-            f"{', '.join(known)}, or leave the line out"
+            f"listener {settings.listener}: ssl.cipher.suites={','.join(missing)}: none of these is supported; name some "
+            f"of {', '.join(known)}, or leave the line out"
         )
     if missing:
         log.warning(
-            "listener %s: ssl.cipher.suites names what there is not here, which is left out: %s",
+            "listener %s: ssl.cipher.suites has suites that are not supported and are left out: %s",
             settings.listener,
             ", ".join(missing),
         )

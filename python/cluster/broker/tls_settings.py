@@ -1,7 +1,7 @@
-"""What the settings of a listener say about TLS: `ssl.*`, and `listener.name.NAME.ssl.*` over them.
+"""A listener's TLS settings: `ssl.*`, and `listener.name.NAME.ssl.*`, which take precedence.
 
-Owns Kafka's names and the rules between them (SslConfigs, BrokerSecurityConfigs, DefaultSslEngineFactory). Pure: what the
-files hold is `tls.py`'s to see. A store's type is told by its content, whatever `ssl.keystore.type` says.
+Owns Kafka's names and the rules between them (SslConfigs, BrokerSecurityConfigs, DefaultSslEngineFactory). Pure: `tls.py`
+reads the files. The content of a store decides its type, whatever `ssl.keystore.type` says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CERTIFICATES = "ssl.truststore.certificates"
 
 
 class ListenerSettings:
-    """The settings as one listener has them. Errors name the setting that was given."""
+    """The settings of one listener. Errors name the setting that is in the file."""
 
     def __init__(
         self,
@@ -41,24 +41,24 @@ class ListenerSettings:
         self._table = table
 
     def name(self, setting: str) -> str:
-        """What the setting is called in the file."""
+        """The setting's name in the file."""
         own = f"listener.name.{self.listener.lower()}.{setting}"
         return own if own in self._given else setting
 
     def value(self, setting: str) -> Value:
-        """The listener's own, else everybody's."""
+        """The listener's own value, else the general one."""
         name = self.name(setting)
         if name == setting:
             return self._values[setting]
         return replace(self._table[setting], name=name).parse(self._given[name])
 
     def text(self, setting: str) -> str:
-        """The same of a text; empty where there is none."""
+        """The value of a text setting; empty if there is none."""
         value = self.value(setting)
         return value if isinstance(value, str) else ""
 
     def words(self, setting: str) -> list[str]:
-        """The same of a list."""
+        """The value of a list setting."""
         value = self.value(setting)
         return [word for word in value if word] if isinstance(value, list) else []
 
@@ -69,7 +69,7 @@ class ListenerSettings:
 
 @dataclass(frozen=True)
 class Material:
-    """Where keys or certificates are: a file, or PEM in the settings. `setting` is what to call it."""
+    """Keys or certificates: a file, or PEM in the settings. `setting` is its name in errors."""
 
     setting: str
     location: str = ""
@@ -81,7 +81,7 @@ class Material:
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """TLS of one listener. `cipher_suites` are Java's names, none stands for all."""
+    """TLS of one listener. `cipher_suites` has Java's names; empty stands for all."""
 
     listener: str
     keys: Material
@@ -94,19 +94,19 @@ class TlsSettings:
 
     @property
     def mapper(self) -> PrincipalMapper:
-        """Whom certificates name."""
+        """Maps names in certificates to principals."""
         return PrincipalMapper(self.mapping_rules)
 
 
 def tls_settings(of: ListenerSettings) -> TlsSettings:
-    """Checks a listener's settings; ConfigError for what is missing or cannot be had."""
+    """Checks a listener's settings. Raises ConfigError for a missing or unsupported one."""
     for setting in _JAVA_ONLY:
         if of.text(setting):
             raise of.error(
-                setting, of.text(setting), "classes of Java's cannot be had here: leave the line out"
+                setting, of.text(setting), "Java classes are not supported here: leave the line out"
             )
     if of.text("ssl.protocol") not in _CONTEXTS:
-        raise of.error("ssl.protocol", of.text("ssl.protocol"), f"{', '.join(_CONTEXTS)} are what there is")
+        raise of.error("ssl.protocol", of.text("ssl.protocol"), f"one of {', '.join(_CONTEXTS)} is needed")
     keys = _keys(of)
     trust = _trust(of)
     client_auth = of.text("ssl.client.auth")
@@ -114,8 +114,8 @@ def tls_settings(of: ListenerSettings) -> TlsSettings:
         raise of.error(
             "ssl.client.auth",
             client_auth,
-            f"clients' certificates are asked for, and nothing says which to trust: set {TRUSTSTORE}, or "
-            f"{CERTIFICATES}, to the authorities of clients' certificates",
+            f"there are no trusted certificates to check those of clients with: set {TRUSTSTORE} or {CERTIFICATES} to the "
+            "authorities of clients' certificates",
         )
     protocols, older = _protocols(of)
     rules = of.text("ssl.principal.mapping.rules")
@@ -126,7 +126,7 @@ def tls_settings(of: ListenerSettings) -> TlsSettings:
     warnings: tuple[str, ...] = ()
     if older:
         name = of.name("ssl.enabled.protocols")
-        warnings = (f"{name}: {', '.join(older)} are not served, {', '.join(protocols)} are",)
+        warnings = (f"{name}: {', '.join(older)} is not supported; {', '.join(protocols)} is served",)
     return TlsSettings(
         of.listener,
         keys,
@@ -143,7 +143,9 @@ def _check_type(of: ListenerSettings, setting: str) -> None:
     kind = of.text(setting)
     if kind.upper() not in _TYPES:
         raise of.error(
-            setting, kind, f"{', '.join(_TYPES)} are what there is, of which JKS has to be converted"
+            setting,
+            kind,
+            f"PKCS12 or PEM is needed; {_TYPES[0]} is accepted, but the file must be one of them",
         )
 
 
@@ -152,9 +154,9 @@ def _keys(of: ListenerSettings) -> Material:
     location, key, chain = of.text(KEYSTORE), of.text(KEY), of.text(CHAIN)
     for this, other, present, missing in ((KEY, CHAIN, key, chain), (CHAIN, KEY, chain, key)):
         if present and not missing:
-            raise of.error(this, "[hidden]", f"it needs {other} beside it")
+            raise of.error(this, "[hidden]", f"{other} must be set too")
         if present and location:
-            raise of.error(this, "[hidden]", f"only one of it and {KEYSTORE} can be")
+            raise of.error(this, "[hidden]", f"only one of it and {KEYSTORE} can be set")
     key_password = of.text("ssl.key.password")
     if key:
         setting, password_setting = of.name(KEY), of.name("ssl.key.password")
@@ -168,9 +170,9 @@ def _keys(of: ListenerSettings) -> Material:
             f"and certificate, or set {KEY} and {CHAIN}",
         )
     password = of.text("ssl.keystore.password")
-    asked = "ssl.key.password" if key_password or not password else "ssl.keystore.password"
+    named = "ssl.key.password" if key_password or not password else "ssl.keystore.password"
     return Material(
-        of.name(KEYSTORE), location, "", password or key_password, key_password or password, of.name(asked)
+        of.name(KEYSTORE), location, "", password or key_password, key_password or password, of.name(named)
     )
 
 
@@ -178,7 +180,7 @@ def _trust(of: ListenerSettings) -> Material | None:
     _check_type(of, "ssl.truststore.type")
     location, certificates = of.text(TRUSTSTORE), of.text(CERTIFICATES)
     if location and certificates:
-        raise of.error(CERTIFICATES, "[hidden]", f"only one of it and {TRUSTSTORE} can be")
+        raise of.error(CERTIFICATES, "[hidden]", f"only one of it and {TRUSTSTORE} can be set")
     if certificates:
         return Material(of.name(CERTIFICATES), pem=certificates)
     if location:
@@ -187,15 +189,15 @@ def _trust(of: ListenerSettings) -> Material | None:
 
 
 def _protocols(of: ListenerSettings) -> tuple[tuple[str, ...], list[str]]:
-    """Those that are served, and those that are not."""
+    """The enabled protocols that are served, and those that are not supported."""
     name = "ssl.enabled.protocols"
     enabled = of.words(name) or list(PROTOCOLS)
     for word in enabled:
         if word not in (*PROTOCOLS, *_OLDER):
             raise of.error(
-                name, ",".join(enabled), f"there is no {word}; {' and '.join(PROTOCOLS)} are served"
+                name, ",".join(enabled), f"{word} is unknown; {' and '.join(PROTOCOLS)} are supported"
             )
     served = tuple(protocol for protocol in PROTOCOLS if protocol in enabled)
     if not served:
-        raise of.error(name, ",".join(enabled), f"none of them is served: {' and '.join(PROTOCOLS)} are")
+        raise of.error(name, ",".join(enabled), f"none of these is supported; {' and '.join(PROTOCOLS)} are")
     return served, [word for word in enabled if word not in PROTOCOLS]

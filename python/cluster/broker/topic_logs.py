@@ -1,10 +1,8 @@
-"""The data plane as the controller commands it: a topic's settings, which Kafka keeps as they were written, go to it as
-their values.
+"""The data plane's logs, with the settings of topics parsed.
 
-Owns the way of a topic's own settings into the data plane, the same when a topic is made, changed and opened at the
-start; the broker's defaults go as values too (`BrokerConfig.server_settings`). A setting that the data plane refuses is
-named in the log once and left out, and keeps neither the partition nor the other settings back. Called by the
-controller's threads, of which only one is at a topic at a time. Not persistent.
+Kafka stores a topic's settings as they were written; the data plane gets their parsed values, here as in
+`BrokerConfig.server_settings`. A setting that the data plane refuses is logged once and left out; the partition opens
+with the other settings. Called by the controller's threads, one at a time for each topic. Not persistent.
 """
 
 from __future__ import annotations
@@ -19,12 +17,12 @@ log = logging.getLogger(__name__)
 
 
 class TopicLogs:
-    """The logs of topics (`cluster.controller.Logs`), with settings as they were written."""
+    """`cluster.controller.Logs` that takes topic settings as they were written."""
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
         self._refused: dict[str, dict[str, str]] = {}
-        """By topic: settings, with the values that the data plane did not take."""
+        """By topic: the settings that the data plane refused, with their values."""
 
     def create_partition(
         self,
@@ -40,17 +38,17 @@ class TopicLogs:
     ) -> None:
         """Opens or creates a partition's log."""
 
-        def create(taken: dict[str, str]) -> None:
+        def create(accepted: dict[str, str]) -> None:
             self._logs.create_partition(
-                topic, topic_id, partition, leader_epoch, leader_id, taken, new, replicas, isr
+                topic, topic_id, partition, leader_epoch, leader_id, accepted, new, replicas, isr
             )
 
-        self._give(topic, config, create)
+        self._apply(topic, config, create)
 
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
-        """Gives the logs of a topic their settings."""
+        """Applies settings to the logs of a topic."""
         self._refused.pop(topic, None)
-        self._give(topic, config, lambda taken: self._logs.update_topic_config(topic, taken))
+        self._apply(topic, config, lambda accepted: self._logs.update_topic_config(topic, accepted))
 
     def delete_topic(self, topic: str) -> None:
         """Closes and deletes the logs of a topic."""
@@ -58,32 +56,32 @@ class TopicLogs:
         self._logs.delete_topic(topic)
 
     def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None:
-        """Tells what the cluster has of a topic."""
+        """Sets the number of the topic's partitions and this broker's offline ones."""
         self._logs.know_topic(topic, id, partitions, offline)
 
     def forget_topic(self, topic: str) -> None:
-        """The cluster has the topic no longer."""
+        """The topic was deleted."""
         self._logs.forget_topic(topic)
 
     def partition_room(self) -> int:
-        """How many more logs may be created before the limit of open files or of mappings is near."""
+        """How many more logs can be created before the limit of open files or of mappings is near."""
         return self._logs.partition_room()
 
-    def _give(self, topic: str, config: Mapping[str, str], give: Callable[[dict[str, str]], None]) -> None:
+    def _apply(self, topic: str, config: Mapping[str, str], apply: Callable[[dict[str, str]], None]) -> None:
         from logcore._native import ServerConfigError
 
         refused = self._refused.get(topic, {})
-        taken = {name: text for name, text in canonical(config).items() if refused.get(name) != text}
+        accepted = {name: text for name, text in canonical(config).items() if refused.get(name) != text}
         while True:
             try:
-                return give(taken)
+                return apply(accepted)
             except ServerConfigError as error:
                 name = str(error).partition("=")[0]
-                if name not in taken:
+                if name not in accepted:
                     raise
-                self._refused.setdefault(topic, {})[name] = taken.pop(name)
+                self._refused.setdefault(topic, {})[name] = accepted.pop(name)
                 log.error(
-                    "a setting of topic %s is left out, and the broker's default holds in its place: %s; "
+                    "a setting of topic %s is not applied, and the broker's default is used: %s; "
                     "give %s another value, or delete it (kafka-configs.sh --alter)",
                     topic,
                     error,
@@ -92,9 +90,7 @@ class TopicLogs:
 
 
 def canonical(config: Mapping[str, str]) -> dict[str, str]:
-    """The settings with the texts of their values, so that `gzip ` is `gzip`. Those that have no value, which another program
-    stored, stay as they are: the data plane says what is wrong.
-    """
+    """The settings with canonical values: `gzip ` becomes `gzip`. Invalid values stay, and the data plane refuses them."""
     return {name: _canonical(name, text) for name, text in config.items()}
 
 

@@ -1,4 +1,4 @@
-"""What settings a topic may have, and what it gets by default."""
+"""Checks of a topic's settings, and the broker's defaults for new topics. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cluster.controller import TopicDefaults
 from cluster.errors import InvalidConfig
 
 _THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
-"""A replica whose copying is slowed down: partition and broker (`ThrottledReplicaListValidator`)."""
+"""A throttled replica: partition and broker (`ThrottledReplicaListValidator`)."""
 
 
 def check_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Raises InvalidConfig naming the first setting that a topic cannot have, or cannot have together with another or
-    with the broker's default of another (`LogConfig.validate`).
+    """Raises InvalidConfig for the first setting that is not allowed, alone or together with another setting or the
+    broker's default of it (`LogConfig.validate`).
     """
     table = topic_settings()
     values: dict[str, Value] = {}
@@ -49,14 +49,14 @@ def _check_throttled(values: Mapping[str, Value]) -> None:
         replicas = values.get(name)
         if not isinstance(replicas, list) or replicas == ["*"]:
             continue
-        # In Python's own steps, between which others have the interpreter: there may be very many.
+        # There may be very many. A loop in Python lets other threads run.
         if not all(_THROTTLED.fullmatch(replica) for replica in replicas):
             shown = ",".join(replicas)
             raise InvalidConfig(f"{name}={shown} is not allowed: * or PARTITION:BROKER pairs are needed")
 
 
 def _check_remote(values: Mapping[str, Value]) -> None:
-    """There is no remote storage here, nor are its later settings in ZooKeeper mode."""
+    """Refuses tiered storage, and its settings that Kafka refuses in ZooKeeper mode."""
     for name in ("remote.log.delete.on.disable", "remote.log.copy.disable"):
         if values.get(name) is True:
             raise InvalidConfig(
@@ -71,7 +71,7 @@ def _check_remote(values: Mapping[str, Value]) -> None:
 
 
 def topic_defaults(live: LiveConfig) -> TopicDefaults:
-    """The broker's defaults for topics that do not say."""
+    """The broker's defaults for new topics."""
     return TopicDefaults(
         live.static.number("num.partitions"),
         live.static.number("default.replication.factor"),

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from cluster.process import (
     log_to_stderr,
+    print_stacks_on_quit,
     raise_descriptor_limit,
     stop_signal,
-    tell_stacks_on_quit,
     unless_stopped,
     until_stopped,
 )
@@ -51,7 +51,7 @@ async def run_coordinator(
     clients are served. `text` is that of the `zoo.cfg`. CoordinatorError when it cannot start or its disk fails.
     """
     log_to_stderr(None)
-    tell_stacks_on_quit()
+    print_stacks_on_quit()
     raise_descriptor_limit()
     for warning in configuration.warnings:
         _logger.warning("%s", warning)

@@ -1,7 +1,11 @@
-"""Consumer groups: who is in them, who reads what, how far they have read.
+"""Consumer groups: members, assignments and committed offsets.
 
-`machine.py` is the pure state machine (`group.py` its data, `messages.py` what goes in and out), `records.py`
-what is stored of it, `driver.py` what makes it happen. Only the broker imports this room.
+- `machine.py`: the pure state machine, made of `_core.py`, `_membership.py`, `_offsets.py` and `_timers.py`.
+- `group.py`, `messages.py`: its data, and its requests and results.
+- `records.py`: the records of __consumer_offsets.
+- `driver.py`: the coordinator that calls the machine.
+
+Only the broker imports this package.
 """
 
 from cluster.groups.driver import GroupCoordinator, GroupLog

@@ -1,6 +1,4 @@
-"""What the parts of the group machine share: the groups, what is due when, what is to be done, what is being
-written. Pure.
-"""
+"""The state that the parts of the group machine share: groups, timers, actions, unfinished writes. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping
 
 from cluster.errors import FencedInstanceId, UnknownMemberId
-from cluster.groups._timers import Due, Timers
-from cluster.groups.group import CommittedOffset, Group, Held, Member, Token
+from cluster.groups._timers import TimerKey, Timers
+from cluster.groups.group import CommittedOffset, Group, Member, MemoryUse, Token
 from cluster.groups.messages import Action, GroupLimits, Respond, Result, StoredGroup, Write
 from cluster.model import TopicPartition
 
@@ -23,16 +21,16 @@ class Core:
     def __init__(self, limits: GroupLimits, new_id: Callable[[], str]) -> None:
         self.limits = limits
         self.groups: dict[str, Group] = {}
-        self.held = Held()
+        self.memory = MemoryUse()
         self.timers = Timers()
         self.refused = 0
-        """How many requests were refused because members and groups hold too much."""
+        """How many requests were refused because members and groups use too much memory."""
         self._new_id = new_id
         self._out: list[Action] = []
         self._writing: dict[int, Written] = {}
         self._write_ids = itertools.count(1)
 
-    # ---- what is to be done ----
+    # ---- actions ----
 
     def _take(self) -> list[Action]:
         actions, self._out = self._out, []
@@ -55,17 +53,17 @@ class Core:
         self._out.append(Write(number, group.id, stored, remove_group, offsets or {}))
 
     def stored(self, write: int, error: int, now: int) -> list[Action]:
-        """A Write was carried out: `error` is 0, or the code of what went wrong."""
+        """A Write was carried out; `error` is its error code, or 0."""
         self._writing.pop(write)(error, now)
         return self._take()
 
-    # ---- what is due when ----
+    # ---- timers ----
 
     def next_deadline(self) -> int | None:
-        """When `advance` is to be called next; it may be that nothing has to be done then."""
+        """When `advance` must be called next. It may have nothing to do then."""
         return self.timers.next()
 
-    def _deadline(self, due: Due) -> int | None:
+    def _deadline(self, due: TimerKey) -> int | None:
         name, kind, member_id = due
         group = self.groups[name]
         if kind == "join":
@@ -76,16 +74,16 @@ class Core:
             return group.pending[member_id]
         return group.members[member_id].deadline
 
-    def _heard_of(self, group: Group, member: Member, now: int, patience_ms: int | None = None) -> None:
-        """The member lives: it has its session timeout (or `patience_ms`) again."""
-        member.deadline = now + (member.session_timeout_ms if patience_ms is None else patience_ms)
+    def _renew_session(self, group: Group, member: Member, now: int, timeout_ms: int | None = None) -> None:
+        """Starts the member's session again, with its session timeout or `timeout_ms`."""
+        member.deadline = now + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self.timers.schedule((group.id, "session", member.id), member.deadline)
 
-    # ---- who is who ----
+    # ---- members and groups ----
 
     @staticmethod
     def _check_member(group: Group, member_id: str, instance_id: str | None) -> int:
-        """0, or the error for a member that is not, or not any longer, who it says."""
+        """The error if the member id is unknown or not the current one of its static identity, else 0."""
         if instance_id is not None:
             current = group.static.get(instance_id)
             if current is None:
@@ -94,17 +92,19 @@ class Core:
                 return FencedInstanceId.code
         return 0 if member_id in group.members else UnknownMemberId.code
 
-    def _found(self, group_id: str, offsets: dict[TopicPartition, CommittedOffset] | None = None) -> Group:
-        """A group that was not there, with what it has committed."""
-        group = self.groups[group_id] = Group(group_id, self.held, self.timers, offsets=offsets or {})
+    def _add_group(
+        self, group_id: str, offsets: dict[TopicPartition, CommittedOffset] | None = None
+    ) -> Group:
+        """Adds a group with its committed offsets."""
+        group = self.groups[group_id] = Group(group_id, self.memory, self.timers, offsets=offsets or {})
         return group
 
-    def _bury(self, group: Group) -> None:
-        """The group is no more."""
+    def _remove_group(self, group: Group) -> None:
+        """Removes a group."""
         group.end()
         del self.groups[group.id]
 
-    def _bury_unused(self, group: Group) -> None:
-        """A group of which nothing was ever stored goes with the last that was in it: it needs no tombstone."""
+    def _remove_unused(self, group: Group) -> None:
+        """Removes a group without members that was never stored. It needs no tombstone."""
         if group.unused:
-            self._bury(group)
+            self._remove_group(group)

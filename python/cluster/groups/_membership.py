@@ -1,8 +1,8 @@
-"""Joining, syncing, heartbeats, leaving: how a group comes to agree on who is in it and who does what.
+"""Joining, syncing, heartbeats and leaving: the membership of a group and its rebalances.
 
-Source: kafka.coordinator.group.GroupCoordinator. Pure: requests with the time in, actions out. The rules in
-short: a change of members starts a rebalance; everybody joins again within the rebalance timeout or is out;
-the leader decides and syncs; its decision is written before anybody hears of it; then the group is stable.
+A change of members starts a rebalance. Every member must join again within the rebalance timeout, or it is removed. The
+leader sends the assignment with its sync. The assignment is written before members get it; then the group is stable.
+Pure: requests and the time in, actions out. Source: kafka.coordinator.group.GroupCoordinator.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ from cluster.groups.messages import (
 )
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""A new member cannot send heartbeats yet; one that is gone would otherwise wait in the group for ever."""
+"""A new member does not send heartbeats yet. Without this timeout one that is gone would stay for ever."""
 
-_LITTLE_BYTES = 16 * 1024
-"""A consumer that reads hundreds of topics brings less, and is assigned less."""
+_SMALL_BYTES = 16 * 1024
+"""The subscription and the assignment of a consumer that reads hundreds of topics are smaller."""
 
 
 class Membership(Core):
-    """The part of the machine that knows who is a member."""
+    """The part of the machine for members and rebalances."""
 
     # ---- join ----
 
     def join(self, token: Token, request: Join, now: int) -> list[Action]:
-        """JoinGroup; answered when the join phase ends, or at once with an error."""
+        """JoinGroup. Answered when the join phase ends, or at once with an error."""
         self._join(token, request, now)
         group = self.groups.get(request.group)
         if group is not None:
             if group.state is GroupState.PREPARING:
                 self._maybe_end_join(group, now)
-            self._bury_unused(group)
+            self._remove_unused(group)
         return self._take()
 
     def _join(self, token: Token, request: Join, now: int) -> None:
@@ -73,7 +73,7 @@ class Membership(Core):
         if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
             self._respond(token, JoinResult(InvalidSessionTimeout.code, request.member))
             return
-        if not self._may_bring(request):
+        if not self._join_fits(request):
             self._respond(token, JoinResult(CoordinatorNotAvailable.code, request.member))
             return
         group = self.groups.get(request.group)
@@ -81,8 +81,8 @@ class Membership(Core):
             if request.member:
                 self._respond(token, JoinResult(UnknownMemberId.code, request.member))
                 return
-            group = self._found(request.group)
-        if not self._has_room(group, request.member):
+            group = self._add_group(request.group)
+        if not self._below_size_limit(group, request.member):
             group.remove(request.member)
             self._respond(token, JoinResult(GroupMaxSizeReached.code))
         elif not group.supports(request.protocol_type, request.protocols):
@@ -94,38 +94,38 @@ class Membership(Core):
         else:
             self._join_again(group, token, request, now)
 
-    def _may_bring(self, request: Join) -> bool:
-        """Whether what the member brings may be kept."""
+    def _join_fits(self, request: Join) -> bool:
+        """The member's protocols fit into the memory limit."""
         group = self.groups.get(request.group)
         member = group.find(request.member, request.instance) if group is not None else None
         size = protocols_bytes(request.protocols)
         if member is not None:
-            return self._has_memory(size, protocols_bytes(member.protocols), size <= _LITTLE_BYTES)
+            return self._fits_memory(size, protocols_bytes(member.protocols), size <= _SMALL_BYTES)
         size += ids_bytes(request.instance or request.client_id, request.instance, request.client_id)
         if group is None:
             size += group_bytes(request.group)
         promised = group is not None and request.member in group.pending
-        return self._has_memory(size, ids_bytes(request.member) if promised else 0, size <= _LITTLE_BYTES)
+        return self._fits_memory(size, ids_bytes(request.member) if promised else 0, size <= _SMALL_BYTES)
 
-    def _may_assign(self, group: Group, request: Sync) -> bool:
-        """Whether what the leader decided may be kept."""
+    def _assignment_fits(self, group: Group, request: Sync) -> bool:
+        """The leader's assignment fits into the memory limit."""
         sizes = [len(request.assignments.get(name, b"")) for name in group.members]
         before = sum(len(member.assignment) for member in group.members.values())
-        return self._has_memory(sum(sizes), before, max(sizes) <= _LITTLE_BYTES)
+        return self._fits_memory(sum(sizes), before, max(sizes) <= _SMALL_BYTES)
 
-    def _has_memory(self, size: int, before: int, little: bool) -> bool:
-        """Whether so much may be held instead of what there was, beside what all others hold. Kafka knows no such bound;
-        here members whose clients are gone, and who stay until their timeouts as there, would fill the memory. Those that
-        bring little are let in until others hold twice as much.
+    def _fits_memory(self, size: int, before: int, small: bool) -> bool:
+        """`size` bytes in place of `before` fit into the memory limit. Small ones may use twice the limit.
+
+        Kafka has no such limit. Members whose clients are gone stay until their timeouts, and could fill the memory.
         """
         if size <= before:
             return True
-        most = self.limits.members_bytes_max * (2 if little else 1)
-        fits = self.held.bytes - before + size <= most
+        most = self.limits.members_bytes_max * (2 if small else 1)
+        fits = self.memory.bytes - before + size <= most
         self.refused += not fits
         return fits
 
-    def _has_room(self, group: Group, member_id: str) -> bool:
+    def _below_size_limit(self, group: Group, member_id: str) -> bool:
         if group.state is GroupState.EMPTY:
             return True
         member = group.members.get(member_id)
@@ -168,7 +168,7 @@ class Membership(Core):
         if group.state is GroupState.EMPTY:
             self._respond(token, JoinResult(UnknownMemberId.code, request.member))
         elif group.state is GroupState.COMPLETING and same:
-            # The answer to the first join was lost: the same once more.
+            # The answer to the first join was lost.
             self._respond(token, self._joined(group, member))
         elif group.state is GroupState.STABLE and same and group.leader != member.id:
             self._respond(token, self._joined(group, member, members=()))
@@ -193,14 +193,14 @@ class Membership(Core):
             group.new_member_added = True
         group.add(member)
         group.await_join(member, token)
-        self._heard_of(group, member, now, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._renew_session(group, member, now, NEW_MEMBER_JOIN_TIMEOUT_MS)
         if group.can_rebalance():
             self._prepare_rebalance(group, now)
 
     def _update(self, group: Group, member: Member, token: Token, request: Join) -> None:
-        # A second join of the same member takes the place of the first, whose client has given up on it.
+        # A second join of a member replaces its first one, which the client has given up.
         self._respond(group.take_join(member), JoinResult(RebalanceInProgress.code, member.id))
-        group.bring(member, request.protocols)
+        group.set_protocols(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
         group.await_join(member, token)
@@ -208,14 +208,14 @@ class Membership(Core):
     def _replace_static(
         self, group: Group, old_id: str, member_id: str, token: Token, request: Join, now: int
     ) -> None:
-        """A static member came back under a new id: the old one is fenced, its assignment stays."""
+        """A static member came back: it gets a new id, the old id is fenced, its assignment stays."""
         leader_before = group.leader or ""
         member = group.members[old_id]
         self._respond(group.take_join(member), JoinResult(FencedInstanceId.code, old_id))
         self._respond(member.sync_token, SyncResult(FencedInstanceId.code))
         member.sync_token = None
         group.replace_static(request.instance or "", old_id, member_id)
-        self._heard_of(group, member, now)
+        self._renew_session(group, member, now)
         self._update(group, member, token, request)
         if group.state is GroupState.STABLE:
             if group.elect_protocol() == group.protocol:
@@ -226,7 +226,7 @@ class Membership(Core):
             else:
                 self._prepare_rebalance(group, now)
         elif group.state is GroupState.COMPLETING:
-            # The leader may already decide for the old id, which would leave the new one without anything.
+            # The leader may already assign partitions to the old id; the new id would get none.
             self._prepare_rebalance(group, now)
 
     def _static_replaced(
@@ -237,7 +237,7 @@ class Membership(Core):
         if group.state is not GroupState.STABLE:
             return
         token = group.take_join(member)
-        self._heard_of(group, member, now)
+        self._renew_session(group, member, now)
         if error:
             self._respond(token, JoinResult(error))
         elif request.skips_assignment:
@@ -245,8 +245,7 @@ class Membership(Core):
             answer = self._joined(group, member, skip_assignment=leads)
             self._respond(token, answer)
         else:
-            # Before version 9 the leader must not decide again in a stable group: it is told of the old
-            # leader.
+            # Before version 9 the leader must not assign again in a stable group, so it gets the old leader's id.
             self._respond(token, self._joined(group, member, members=(), leader=leader_before))
 
     def _joined(
@@ -297,7 +296,7 @@ class Membership(Core):
         self.timers.schedule((group.id, "join", ""), deadline)
 
     def _maybe_end_join(self, group: Group, now: int) -> None:
-        """Ends the join phase when nobody is missing; the first members' gathering runs its time."""
+        """Ends the join phase if every member has joined. The initial delay of a new group is not shortened."""
         if group.initial_remaining_ms is None and group.all_joined():
             self._end_join(group, now)
 
@@ -319,7 +318,7 @@ class Membership(Core):
             if member.join_token is None and member.instance_id is None:
                 group.remove(member.id)
         if group.members and not group.elect_leader():
-            # Only static members, none of which joined: wait until their sessions end, or they come.
+            # Only static members that have not joined: wait until they join or their sessions end.
             self._await_joins(group, now + group.rebalance_timeout_ms())
             return
         group.next_generation(now)
@@ -328,7 +327,7 @@ class Membership(Core):
             return
         for member in group.members.values():
             self._respond(group.take_join(member), self._joined(group, member))
-            self._heard_of(group, member, now)
+            self._renew_session(group, member, now)
             member.is_new = False
             group.pending_sync.add(member.id)
         group.sync_deadline = now + group.rebalance_timeout_ms()
@@ -337,7 +336,7 @@ class Membership(Core):
     # ---- sync ----
 
     def sync(self, token: Token, request: Sync, now: int) -> list[Action]:
-        """SyncGroup; answered when the leader's decision is written, or at once with an error."""
+        """SyncGroup. Answered when the leader's assignment is written, or at once with an error."""
         group = self.groups.get(request.group)
         error = UnknownMemberId.code if group is None else self._check_sync(group, request)
         if group is None or error:
@@ -350,7 +349,7 @@ class Membership(Core):
             member = group.members[request.member]
             self._synced(group, member.id)
             self._respond(token, SyncResult(NONE, group.protocol_type, group.protocol, member.assignment))
-            self._heard_of(group, member, now)
+            self._renew_session(group, member, now)
         return self._take()
 
     def _check_sync(self, group: Group, request: Sync) -> int:
@@ -369,8 +368,8 @@ class Membership(Core):
 
     def _sync_completing(self, group: Group, token: Token, request: Sync, now: int) -> None:
         member = group.members[request.member]
-        if group.leader == member.id and not self._may_assign(group, request):
-            # Nothing else has happened: the others wait for a leader that finds room, or until they are to join again.
+        if group.leader == member.id and not self._assignment_fits(group, request):
+            # The other members wait until the leader tries again, or until the sync timeout.
             self._respond(token, SyncResult(CoordinatorNotAvailable.code))
             return
         self._respond(member.sync_token, SyncResult(RebalanceInProgress.code))
@@ -390,7 +389,7 @@ class Membership(Core):
         self, group: Group, generation: int, assignment: Mapping[str, bytes], error: int, now: int
     ) -> None:
         if group.state is not GroupState.COMPLETING or group.generation != generation:
-            # Another rebalance began meanwhile; this decision is of no use any more.
+            # Another rebalance began meanwhile; this assignment is obsolete.
             return
         if error:
             self._reset_assignments(group, error, now)
@@ -415,10 +414,10 @@ class Membership(Core):
             self._respond(token, SyncResult(error))
         else:
             self._respond(token, SyncResult(NONE, group.protocol_type, group.protocol, member.assignment))
-        self._heard_of(group, member, now)
+        self._renew_session(group, member, now)
 
     def _sync_due(self, group: Group, now: int) -> None:
-        """Members that joined but never asked what they got are out."""
+        """Removes the members that joined and did not sync in time."""
         group.sync_deadline = None
         for member_id in list(group.pending_sync):
             member = group.remove(member_id)
@@ -432,7 +431,7 @@ class Membership(Core):
     def heartbeat(
         self, group_id: str, generation: int, member_id: str, instance: str | None, now: int
     ) -> int:
-        """Heartbeat; the error to answer."""
+        """Heartbeat. Returns the error code."""
         group = self.groups.get(group_id)
         if group is None:
             return UnknownMemberId.code
@@ -441,11 +440,11 @@ class Membership(Core):
             return error
         if generation != group.generation:
             return IllegalGeneration.code
-        self._heard_of(group, group.members[member_id], now)
+        self._renew_session(group, group.members[member_id], now)
         return RebalanceInProgress.code if group.state is GroupState.PREPARING else NONE
 
     def leave(self, group_id: str, leaving: Sequence[Leaving], now: int) -> tuple[LeaveResult, list[Action]]:
-        """LeaveGroup, of one member or several; the answer, and what follows from it."""
+        """LeaveGroup, of one member or several. Returns the response and the actions."""
         group = self.groups.get(group_id)
         if group is None:
             return LeaveResult(NONE, (UnknownMemberId.code,) * len(leaving)), []
@@ -470,7 +469,7 @@ class Membership(Core):
         return NONE
 
     def _drop(self, group: Group, member_id: str, now: int) -> None:
-        """The member is out; the others share what it had."""
+        """Removes a member and starts a rebalance."""
         member = group.members[member_id]
         self._respond(group.take_join(member), JoinResult(UnknownMemberId.code))
         self._respond(member.sync_token, SyncResult(UnknownMemberId.code))
@@ -486,15 +485,15 @@ class Membership(Core):
         group.remove(member_id)
         if group.state is GroupState.PREPARING:
             self._maybe_end_join(group, now)
-        self._bury_unused(group)
+        self._remove_unused(group)
 
     def _session_due(self, group: Group, member_id: str, now: int) -> None:
         member = group.members[member_id]
         member.deadline = None
-        if not member.waits:
+        if not member.is_waiting:
             self._drop(group, member_id, now)
 
-    # ---- what is stored ----
+    # ---- records ----
 
     @staticmethod
     def _stored_group(group: Group, assignment: Mapping[str, bytes]) -> StoredGroup:

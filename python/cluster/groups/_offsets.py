@@ -1,9 +1,8 @@
-"""Committed offsets: who may commit, what is kept, when it lapses. Source: GroupCoordinator, GroupMetadata
-(KIP-211).
+"""Committed offsets: commits, fetches and retention. Source: GroupCoordinator, GroupMetadata (KIP-211).
 
-Pure. An offset counts from the moment it is written, and lapses `offsets.retention.minutes` after the group
-became empty; or, for a topic nobody of a living consumer group reads, and for groups without members at all,
-that long after it was committed.
+An offset is committed once it is written. It expires `offsets.retention.minutes` after the group became empty. For a
+group that never had members, and for a topic that no member of a consumer group reads, it expires that long after the
+commit. Pure.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ from cluster.groups.messages import Action, Commit, CommitResult
 from cluster.model import TopicPartition
 
 Subscription = Callable[[bytes], frozenset[str] | None]
-"""Reads the topics out of a consumer's subscription; None when it cannot be read."""
+"""The topics in a consumer's subscription; None if it cannot be decoded."""
 
 
 class Offsets(Core):
-    """The part of the machine that knows how far a group has read."""
+    """The part of the machine for committed offsets."""
 
     read_subscription: Subscription = staticmethod(lambda data: None)
 
     def commit(self, token: Token, request: Commit, now: int) -> list[Action]:
-        """OffsetCommit; answered when it is written, or at once with an error."""
+        """OffsetCommit. Answered when it is written, or at once with an error."""
         group = self.groups.get(request.group)
         if group is None:
             if request.generation >= 0:
                 self._respond(token, CommitResult(IllegalGeneration.code))
                 return self._take()
-            # The group only keeps its offsets here and needs no members.
-            group = self._found(request.group)
+            # The group stores only its offsets here and has no members.
+            group = self._add_group(request.group)
         error = self._check_commit(group, request)
         if error:
             self._respond(token, CommitResult(error))
             return self._take()
         if group.state in (GroupState.STABLE, GroupState.PREPARING) and request.member in group.members:
-            self._heard_of(group, group.members[request.member], now)
+            self._renew_session(group, group.members[request.member], now)
         limit = self.limits.metadata_bytes_max
         fitting = {
             item: kept for item, kept in request.offsets.items() if len(kept.metadata.encode()) <= limit
@@ -54,7 +53,7 @@ class Offsets(Core):
         errors = {item: OffsetMetadataTooLarge.code for item in request.offsets if item not in fitting}
         if not fitting:
             self._respond(token, CommitResult(NONE, errors))
-            self._bury_unused(group)
+            self._remove_unused(group)
             return self._take()
         group.begin_commit(fitting.keys())
         self._write(group, partial(self._committed, group, token, fitting, errors), offsets=fitting)
@@ -64,7 +63,7 @@ class Offsets(Core):
         if request.generation < 0 and group.state is GroupState.EMPTY:
             return NONE
         if request.generation < 0 and not request.member and request.instance is None:
-            # Only members may commit while there are any.
+            # While a group has members, only they may commit.
             return UnknownMemberId.code
         error = self._check_member(group, request.member, request.instance)
         if error:
@@ -86,21 +85,21 @@ class Offsets(Core):
             group.keep(offsets)
         group.end_commit(offsets.keys())
         self._respond(token, CommitResult(error, errors))
-        self._bury_unused(group)
+        self._remove_unused(group)
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """Everything the group has committed."""
+        """All committed offsets of a group."""
         group = self.groups.get(group_id)
         return {} if group is None else group.offsets
 
     def expire_offsets(self, now: int) -> list[Action]:
-        """Removes what has lapsed, and groups that have nothing left."""
+        """Removes expired offsets, and groups that have no offsets left."""
         for group in list(self.groups.values()):
             self._remove_offsets(group, self._expired(group, now), now)
         return self._take()
 
     def topics_deleted(self, topics: Iterable[str], now: int) -> list[Action]:
-        """Offsets in topics that are gone mean nothing."""
+        """Removes offsets in deleted topics."""
         gone = set(topics)
         for group in list(self.groups.values()):
             self._remove_offsets(group, [item for item in group.offsets if item.topic in gone], now)
@@ -111,7 +110,7 @@ class Offsets(Core):
         # A group that never had a generation was never stored, and needs no tombstone.
         lapsed = group.state is GroupState.EMPTY and not group.has_offsets() and not group.pending
         if lapsed:
-            self._bury(group)
+            self._remove_group(group)
         if items or (lapsed and group.generation > 0):
             tombstones = dict.fromkeys(items)
             self._write(
@@ -119,11 +118,11 @@ class Offsets(Core):
             )
 
     def _expired(self, group: Group, now: int) -> list[TopicPartition]:
-        since = _lapse_begin(group)
+        since = _retention_start(group)
         lapsed = [
             item
             for item, kept in group.offsets.items()
-            if item not in group.uncommitted and self._lapsed(kept, since, now)
+            if item not in group.pending_commits and self._is_expired(kept, since, now)
         ]
         if not lapsed or group.protocol_type is None or group.state is GroupState.EMPTY:
             return lapsed
@@ -131,7 +130,7 @@ class Offsets(Core):
         return [] if read is None else [item for item in lapsed if item.topic not in read]
 
     def _subscriptions(self, group: Group) -> Set[str] | None:
-        """The topics that the members of a group of consumers read; None where that is not known."""
+        """The topics that the members of a consumer group read; None if that is not known."""
         if group.protocol_type != CONSUMER_PROTOCOL:
             return None
         topics: set[str] = set()
@@ -142,7 +141,7 @@ class Offsets(Core):
             topics |= found
         return topics
 
-    def _lapsed(self, kept: CommittedOffset, since: Callable[[CommittedOffset], int], now: int) -> bool:
+    def _is_expired(self, kept: CommittedOffset, since: Callable[[CommittedOffset], int], now: int) -> bool:
         if kept.expire_ms is not None:
             return now >= kept.expire_ms
         return now - since(kept) >= self.limits.offsets_retention_ms
@@ -152,8 +151,8 @@ def _commit_time(kept: CommittedOffset) -> int:
     return kept.commit_ms
 
 
-def _lapse_begin(group: Group) -> Callable[[CommittedOffset], int]:
-    """When an offset of the group begins to lapse: when the group became empty, if that is known."""
+def _retention_start(group: Group) -> Callable[[CommittedOffset], int]:
+    """The start of the retention of a group's offsets: when the group became empty, if known, else the commit."""
     emptied = group.state_since_ms
     if group.state is not GroupState.EMPTY or group.protocol_type is None or emptied is None:
         return _commit_time

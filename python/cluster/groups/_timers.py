@@ -1,9 +1,8 @@
-"""What is due when, of members that move their deadlines all the time.
+"""Timers whose deadlines often move to a later time.
 
-A deadline that moves to a later time costs nothing: what is queued for the earlier one looks again once that is
-over, and goes back in. Times of what is forgotten, or due sooner by now, stay in the heap until there are more of
-them than of others; their names do not. So memory is proportional to what is queued, and a heartbeat leaves the
-heap alone. Pure.
+Moving a deadline to a later time costs nothing: the queued entry checks the deadline when it expires, and is queued again.
+Entries of cancelled timers, and of those with an earlier deadline since, stay in the heap until they are the majority.
+So the memory is proportional to the number of timers, and a heartbeat does not touch the heap. Pure.
 """
 
 from __future__ import annotations
@@ -12,29 +11,29 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator
 
-Due = tuple[str, str, str]
-"""Group, kind (session, pending, join, sync), and the member where it is about one."""
+TimerKey = tuple[str, str, str]
+"""Group, kind (session, pending, join, sync), and the member for the first two kinds."""
 
 _STALE_MIN = 64
-"""So many stale times are not worth a rebuild."""
+"""With so few stale entries the heap is not rebuilt."""
 
 
 class Timers:
-    """At most one deadline for each thing."""
+    """At most one timer for each key."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
-        """Deadlines, each with a number of its own."""
-        self._queued: dict[Due, tuple[int, int]] = {}
-        self._numbered: dict[int, Due] = {}
+        """Deadlines, each with a unique number."""
+        self._queued: dict[TimerKey, tuple[int, int]] = {}
+        self._numbered: dict[int, TimerKey] = {}
         self._numbers = itertools.count()
 
     def next(self) -> int | None:
-        """When `over` is to be called next; it may be that nothing is due then."""
+        """When `over` must be called next. No timer may be due then."""
         return self._heap[0][0] if self._heap else None
 
-    def schedule(self, due: Due, deadline: int) -> None:
-        """To be looked at then, or sooner if it is queued for a sooner time."""
+    def schedule(self, due: TimerKey, deadline: int) -> None:
+        """Queues a timer for `deadline`, unless it is queued for an earlier time."""
         queued = self._queued.get(due)
         if queued is not None:
             if queued[0] <= deadline:
@@ -46,16 +45,19 @@ class Timers:
         heapq.heappush(self._heap, (deadline, number))
         self._drop_stale()
 
-    def cancel(self, due: Due) -> None:
-        """Forgets what is due of a thing, if anything is."""
+    def cancel(self, due: TimerKey) -> None:
+        """Removes a timer if there is one."""
         queued = self._queued.pop(due, None)
         if queued is not None:
             del self._numbered[queued[1]]
             self._drop_stale()
 
-    def over(self, now: int, current: Callable[[Due], int | None], most: int | None = None) -> Iterator[Due]:
-        """Each thing whose deadline is over, as it is asked for; `current` knows where deadlines are by now. No more than
-        `most` are looked at, those that go back in too.
+    def over(
+        self, now: int, current: Callable[[TimerKey], int | None], most: int | None = None
+    ) -> Iterator[TimerKey]:
+        """Yields each timer whose deadline is over. `current` returns a timer's current deadline.
+
+        It checks at most `most` timers, with those that are queued again.
         """
         looks = itertools.count() if most is None else range(most)
         for _ in looks:

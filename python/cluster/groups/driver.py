@@ -1,10 +1,8 @@
-"""The group coordinator at work: hands requests to the machine, writes what it says, wakes it when something
-is due.
+"""The group coordinator: passes requests to the machine, writes its records, and calls it when a timer is due.
 
-Owns the one timer, the futures of waiting clients and the way to the log; no decisions. Lives on the event
-loop. Appends are done at once on the loop: a write to the page cache of one small batch, and in order. After
-a crash the log is read again from its start; until that is done clients are told
-COORDINATOR_LOAD_IN_PROGRESS.
+Owns the event loop's timer, the futures of waiting requests and the appends; no decisions. Lives on the event loop.
+Appends run on the loop, in order: one small batch is one write to the page cache. The start reads the log from its
+beginning; until then requests get COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 from __future__ import annotations
@@ -75,34 +73,32 @@ _GROUP_ERRORS = _COMMIT_ERRORS | {
 }
 
 _LATE_MS = 200
-"""A timer that is later was held up by something else than a busy moment."""
+"""A timer that is later than this means that the event loop stood still."""
 
-_WARNED_MS = 60_000
+_WARN_INTERVAL_MS = 60_000
 
-_HEARD_MS = 1000
-"""In that time all is read that came while the loop stood still."""
+_CATCH_UP_MS = 1000
+"""Within this time the requests that came while the loop stood still are read."""
 
-_DUE_AT_ONCE = 64
-"""So many deadlines take about a millisecond, or some where each writes a group's end."""
+_TIMERS_AT_ONCE = 64
+"""Timers handled in one step of the event loop, in about a millisecond."""
 
 
 class GroupLog(Protocol):
-    """__consumer_offsets, as the coordinator needs it."""
+    """The coordinator's view of __consumer_offsets."""
 
     def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
-        """Appends one batch to the group's partition; raises KafkaProtocolError."""
+        """Appends one batch to the group's partition. Raises KafkaProtocolError."""
 
     def owns(self, group: str) -> bool:
-        """Whether the group's partition is led here."""
+        """This broker leads the group's partition."""
 
     def read(self) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
-        """Every record led here, in pieces, oldest first within a partition; nothing when there is no such
-        topic.
-        """
+        """Every record of the partitions led here, in pieces, in the partitions' order."""
 
 
 class Clock:
-    """Milliseconds since 1970 that never go back, so that a corrected clock throws nobody out of a group."""
+    """Milliseconds since 1970 that never go back, so that a change of the system clock ends no session."""
 
     def __init__(self) -> None:
         self._start = time.time() - time.monotonic()
@@ -136,11 +132,11 @@ class GroupCoordinator:
     # ---- start and stop ----
 
     def start(self) -> None:
-        """Begins to read the log, in the background."""
+        """Starts a task that reads the log."""
         self._loader = asyncio.create_task(self._load(), name="groups")
 
     async def stop(self) -> None:
-        """Answers those who wait with COORDINATOR_NOT_AVAILABLE, so that they look for it again."""
+        """Answers waiting requests with COORDINATOR_NOT_AVAILABLE, so that clients look for the coordinator again."""
         self._stopped = True
         if self._loader is not None:
             self._loader.cancel()
@@ -163,7 +159,7 @@ class GroupCoordinator:
         async for records in self._log.read():
             skipped += load_records(self.machine, records)
         if skipped:
-            log.warning("%d records of __consumer_offsets could not be understood and were left out", skipped)
+            log.warning("%d records of __consumer_offsets could not be decoded and were skipped", skipped)
         self._loading = False
         self._do(self.machine.loaded(self._clock.now()))
         self._schedule_expiry()
@@ -171,7 +167,7 @@ class GroupCoordinator:
             log.info("%d consumer groups were loaded", len(self.machine.groups))
 
     def status(self, group: str, empty_allowed: bool = False) -> int:
-        """0, or why requests about this group cannot be answered here now."""
+        """The error for requests about this group if this broker cannot answer them now, else 0."""
         if not group and not empty_allowed:
             return InvalidGroupId.code
         if self._stopped:
@@ -182,7 +178,7 @@ class GroupCoordinator:
 
     @property
     def loading(self) -> bool:
-        """Whether the log is still being read."""
+        """The log is being read."""
         return self._loading
 
     def now(self) -> int:
@@ -196,20 +192,19 @@ class GroupCoordinator:
         token, future = self._wait()
         self._do(self.machine.join(token, request, self.now()))
         self._warn_of_memory(request.group)
-        return cast(JoinResult, await self._told(token, future))
+        return cast(JoinResult, await self._result_of(token, future))
 
     def _warn_of_memory(self, group: str) -> None:
-        """Says once a minute why members are refused."""
+        """Logs once a minute why members are refused."""
         if self.machine.refused == self._refused:
             return
         self._refused, now = self.machine.refused, self.now()
         if now >= self._warn_after:
-            self._warn_after = now + _WARNED_MS
+            self._warn_after = now + _WARN_INTERVAL_MS
             log.warning(
-                "group %s: a member, or what is assigned to it, is refused: all members, and groups without offsets, would hold "
-                "more than %d bytes, a quarter of queued.max.request.bytes, or twice that with those that bring little; those "
-                "who are gone stay until their session or rebalance timeouts, their groups until the next check of "
-                "offsets.retention.check.interval.ms",
+                "group %s: a member or an assignment is refused, because all members would take more than %d bytes (a quarter "
+                "of queued.max.request.bytes; small ones may take twice that): raise queued.max.request.bytes, or wait for "
+                "the session timeouts of members that are gone",
                 group,
                 self.machine.limits.members_bytes_max,
             )
@@ -219,38 +214,38 @@ class GroupCoordinator:
         token, future = self._wait()
         self._do(self.machine.sync(token, request, self.now()))
         self._warn_of_memory(request.group)
-        return cast(SyncResult, await self._told(token, future))
+        return cast(SyncResult, await self._result_of(token, future))
 
     async def commit(self, request: Commit) -> CommitResult:
         """OffsetCommit."""
         token, future = self._wait()
         self._do(self.machine.commit(token, request, self.now()))
-        return cast(CommitResult, await self._told(token, future))
+        return cast(CommitResult, await self._result_of(token, future))
 
     def heartbeat(self, group: str, generation: int, member: str, instance: str | None) -> int:
-        """Heartbeat; the error."""
+        """Heartbeat. Returns the error code."""
         error = self.machine.heartbeat(group, generation, member, instance, self.now())
         self._do(())
         return error
 
     def leave(self, group: str, leaving: Leaving) -> int:
-        """LeaveGroup, for one member; the error."""
+        """LeaveGroup for one member. Returns the error code."""
         result, actions = self.machine.leave(group, [leaving], self.now())
         self._do(actions)
         return result.error or result.members[0]
 
     def delete(self, group: str) -> int:
-        """DeleteGroups, for one group; the error."""
+        """DeleteGroups for one group. Returns the error code."""
         error, actions = self.machine.delete(group, self.now())
         self._do(actions)
         return error
 
     def topics_deleted(self, topics: Sequence[str]) -> None:
-        """Forgets offsets in topics that are gone."""
+        """Removes offsets in deleted topics."""
         if not self._loading and not self._stopped:
             self._do(self.machine.topics_deleted(topics, self.now()))
 
-    # ---- actions and time ----
+    # ---- actions and timers ----
 
     def _wait(self) -> tuple[Token, asyncio.Future[Result]]:
         token = next(self._tokens)
@@ -258,8 +253,8 @@ class GroupCoordinator:
         self._waiting[token] = future
         return token, future
 
-    async def _told(self, token: Token, future: asyncio.Future[Result]) -> Result:
-        """What the machine has to say; whoever does not wait for it any more is not told."""
+    async def _result_of(self, token: Token, future: asyncio.Future[Result]) -> Result:
+        """The machine's result. If the caller is cancelled, the result is dropped."""
         try:
             return await future
         finally:
@@ -291,10 +286,10 @@ class GroupCoordinator:
         return NONE
 
     def _warn_of_write(self, group: str, error: KafkaProtocolError) -> None:
-        """Says of each kind of error once a minute why it is: clients try again at once."""
+        """Logs each kind of error once a minute, because clients try again at once."""
         now = self.now()
         if now >= self._warn_of_write_after.get(error.code, 0):
-            self._warn_of_write_after[error.code] = now + _WARNED_MS
+            self._warn_of_write_after[error.code] = now + _WARN_INTERVAL_MS
             log.warning("group %s: its record could not be written: %s", group, error)
 
     def _set_timer(self) -> None:
@@ -314,11 +309,13 @@ class GroupCoordinator:
         late_ms = int((asyncio.get_running_loop().time() - self._timer.when()) * 1000)
         self._timer = None
         if late_ms > _LATE_MS:
-            # Heartbeats wait where they came in: hear them first.
-            log.warning("the loop stood still for %d ms; members of groups get that time", late_ms)
-            self.machine.postpone(late_ms + _HEARD_MS)
-        # The timer is set again at once for what is left: others have their turns in between.
-        self._do(self.machine.advance(self.now(), _DUE_AT_ONCE))
+            # Heartbeats may wait in the queue: read them before sessions end.
+            log.warning(
+                "the event loop stood still for %d ms; group members' timeouts are extended by that", late_ms
+            )
+            self.machine.postpone(late_ms + _CATCH_UP_MS)
+        # For timers that are left over, the timer is set again at once, and other work runs in between.
+        self._do(self.machine.advance(self.now(), _TIMERS_AT_ONCE))
 
     def _schedule_expiry(self) -> None:
         delay = self._expiry_interval_ms / 1000

@@ -1,8 +1,7 @@
-"""A consumer group's state: members, votes, generation, offsets. Source:
-kafka.coordinator.group.GroupMetadata.
+"""A consumer group's state: members, protocols, generation, offsets. Source: kafka.coordinator.group.GroupMetadata.
 
-Owns the data and what can be said of it without looking elsewhere; the rules of who may do what when are in
-`machine.py`. Pure. `join_token` and `sync_token` stand for a client that waits for its answer.
+Owns the data of one group; the rules are in `_membership.py` and `_offsets.py`. Pure. `join_token` and `sync_token` are
+requests that wait for their response.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ...; any -> Dead
 """
@@ -22,10 +21,10 @@ from cluster.model import TopicPartition
 CONSUMER_PROTOCOL = "consumer"
 
 Token = int
-"""Stands for a request that waits for its answer; the driver knows which."""
+"""The driver's number of a waiting request."""
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""The assignors a member can run, most preferred first, with its subscription for each."""
+"""A member's assignors, most preferred first, with its subscription for each."""
 
 
 class GroupState(Enum):
@@ -49,7 +48,7 @@ _PREVIOUS = {
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """An offset a group committed. `expire_ms` is None unless an old client asked for a retention."""
+    """A committed offset. `expire_ms` is None unless an old client requested a retention."""
 
     offset: int
     leader_epoch: int = -1
@@ -59,63 +58,57 @@ class CommittedOffset:
 
 
 _MEMBER_BYTES = 1024
-"""Measured: what a member takes beside its names and data, its deadlines included."""
+"""Measured: memory of a member and its timers, without its names and data."""
 
 _GROUP_BYTES = 2048
-"""Measured: what a group takes beside its name and its offsets, with nobody in it any more."""
+"""Measured: memory of a group without members, without its name and offsets."""
 
 _PROTOCOL_BYTES = 192
-"""Measured: what an assignor takes beside its name and data, its place in the counts included."""
+"""Measured: memory of a member's assignor and its count, without its name and data."""
 
 
 @dataclass(slots=True)
-class Held:
-    """What members, ids given out and groups without offsets take of memory: of all groups that share this. Its owner
-    reads it; groups change it.
-    """
+class MemoryUse:
+    """The memory of members, generated ids and groups without offsets, of all groups that share this object."""
 
     bytes: int = 0
 
 
 def text_bytes(text: str) -> int:
-    """The most that a text takes: outside ASCII four bytes a character, and as much again for its UTF-8, which Python
-    keeps.
-    """
+    """The most memory of a text. Outside ASCII it takes four bytes a character, and the UTF-8 copy that Python caches."""
     return len(text) if text.isascii() else 8 * len(text)
 
 
 def protocols_bytes(protocols: Protocols) -> int:
-    """What a member's assignors and its subscriptions for them take."""
+    """Memory of a member's assignors and subscriptions."""
     return sum(_PROTOCOL_BYTES + text_bytes(name) + len(data) for name, data in protocols)
 
 
 def ids_bytes(*ids: str | None) -> int:
-    """What a member takes that has these ids and nothing else."""
+    """Memory of a member that has only these ids."""
     return _MEMBER_BYTES + sum(text_bytes(text) for text in ids if text is not None)
 
 
 def group_bytes(group_id: str) -> int:
-    """What a group takes that has nobody in it."""
+    """Memory of a group without members."""
     return _GROUP_BYTES + text_bytes(group_id)
 
 
 _Table = TypeVar("_Table", bound=dict[str, Any])
 
 _ENTRY_BYTES = 256
-"""More than a dict has for an entry, unless it had many more of them."""
+"""A dict with more bytes for each entry had many more entries before."""
 
 
-def _fitted(table: _Table) -> _Table:
-    """The same table, or its copy if it is much larger than what is left in it: Python's never shrink."""
+def _shrunk(table: _Table) -> _Table:
+    """The table, or a copy if it has shrunk much: Python's dicts keep their size."""
     most = _ENTRY_BYTES * (len(table) + 1)
     return table if sys.getsizeof(table) <= most else type(table)(table)
 
 
 @dataclass(slots=True)
 class Member:
-    """A member. `deadline` is when it is thrown out unless it is heard of; None while it waits in a
-    rebalance.
-    """
+    """A member. `deadline` is the end of its session; None while it waits in a rebalance."""
 
     id: str
     instance_id: str | None
@@ -127,43 +120,43 @@ class Member:
     protocols: Protocols
     assignment: bytes = b""
     join_token: Token | None = field(default=None, init=False)
-    """Set and taken by the group, which counts them."""
+    """Only the group changes it, because it counts waiting members."""
     sync_token: Token | None = None
     is_new: bool = False
     deadline: int | None = None
 
     def metadata(self, protocol: str) -> bytes:
-        """The subscription for that assignor; KeyError when the member cannot run it."""
+        """The subscription for an assignor. Raises KeyError if the member does not have it."""
         for name, data in self.protocols:
             if name == protocol:
                 return data
         raise KeyError(protocol)
 
     @property
-    def held_bytes(self) -> int:
-        """What the member takes of memory."""
+    def memory_bytes(self) -> int:
+        """Memory of the member."""
         ids = ids_bytes(self.id, self.instance_id, self.client_id)
         return ids + protocols_bytes(self.protocols) + len(self.assignment)
 
     def vote(self, candidates: Set[str]) -> str:
-        """The first of the member's assignors that everybody can run."""
+        """The member's first assignor that all members have."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     @property
-    def waits(self) -> bool:
-        """Whether the broker, not the member, is the one to answer next; then silence is no failure."""
+    def is_waiting(self) -> bool:
+        """The member waits for a response, so its silence does not end the session."""
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)
 
 
 @dataclass(slots=True)
 class Group:
-    """A group. Members keep the order they joined in; the first of them leads."""
+    """A group. Members are in the order of their joins."""
 
     id: str
-    held: Held = field(default_factory=Held)
-    """Shared with the other groups. Only the methods here change what is counted in it."""
+    memory: MemoryUse = field(default_factory=MemoryUse)
+    """Shared by all groups. Only methods of Group change it."""
     timers: Timers = field(default_factory=Timers)
-    """Shared with the other groups. The methods here cancel what is due of whom they remove."""
+    """Shared by all groups. The methods here cancel the timers of members that they remove."""
     state: GroupState = GroupState.EMPTY
     state_since_ms: int | None = None
     generation: int = 0
@@ -171,38 +164,38 @@ class Group:
     protocol: str | None = None
     leader: str | None = None
     members: OrderedDict[str, Member] = field(default_factory=OrderedDict)
-    """The first of a dict is looked for behind all that were first before it; that of an OrderedDict is known."""
+    """An OrderedDict, because finding the first entry of a dict gets slower with each first entry deleted before."""
     awaiting_join: int = field(default=0, init=False)
-    """How many members wait for the join phase to end, so that nobody who comes or goes looks at all others."""
+    """How many members wait for the join phase to end. Counted, so that a join does not iterate over all members."""
     static: dict[str, str] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)
-    """Ids given out whose owner has not joined yet, and when they lapse."""
+    """Generated ids whose member has not joined yet, and when they expire."""
     pending_sync: set[str] = field(default_factory=set)
     supported: Counter[str] = field(default_factory=Counter)
-    """How many members can run each assignor, so that a join need not look at what all others brought."""
+    """How many members have each assignor. Counted, so that a join does not iterate over all members."""
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
-    """Commits on their way to the log."""
+    pending_commits: Counter[TopicPartition] = field(default_factory=Counter)
+    """Commits that are being written."""
     join_deadline: int | None = None
     initial_remaining_ms: int | None = None
-    """While the first members gather: how much longer that may take at most; None in any later rebalance."""
+    """During the initial rebalance delay: how much longer it may take at most. None in later rebalances."""
     initial_delay_ms: int = 0
     new_member_added: bool = False
     sync_deadline: int | None = None
     _own_bytes: int = field(default=0, init=False)
-    """What is counted of the group beside its members."""
+    """The memory counted for the group without its members."""
 
     def __post_init__(self) -> None:
-        self._weigh()
+        self._count_group()
 
     def become(self, state: GroupState, now: int) -> None:
-        """Changes the state; it is a mistake of the program to go a way there is none."""
+        """Changes the state along a valid transition."""
         assert self.state in _PREVIOUS[state], f"group {self.id} cannot go from {self.state} to {state}"
         self.state = state
         self.state_since_ms = now
 
     def can_rebalance(self) -> bool:
-        """Whether a rebalance may begin now."""
+        """A rebalance may begin in the current state."""
         return self.state in _PREVIOUS[GroupState.PREPARING]
 
     def add(self, member: Member) -> None:
@@ -216,21 +209,21 @@ class Group:
             self.leader = member.id
         self.members[member.id] = member
         self._count(member.protocols)
-        self.held.bytes += member.held_bytes
+        self.memory.bytes += member.memory_bytes
         self._drop_pending(member.id)
 
     def remove(self, member_id: str) -> Member | None:
-        """Removes a member, or an id given out; the next in line leads if it led. A join that it waits in is taken."""
+        """Removes a member or a generated id. If it was the leader, the next member becomes the leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self.take_join(member)
-            self.members = _fitted(self.members)
+            self.members = _shrunk(self.members)
             self._discount(member.protocols)
-            self.held.bytes -= member.held_bytes
+            self.memory.bytes -= member.memory_bytes
             self._forget_session(member_id)
             if member.instance_id is not None:
                 self.static.pop(member.instance_id, None)
-                self.static = _fitted(self.static)
+                self.static = _shrunk(self.static)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self._drop_pending(member_id)
@@ -238,54 +231,54 @@ class Group:
         return member
 
     def end(self) -> None:
-        """Removes all members and ids given out, the one that leads last; the group is dead, and nothing is due of it."""
+        """Removes all members, generated ids and timers. The group's state becomes Dead."""
         for member_id in reversed([*self.members, *self.pending]):
             self.remove(member_id)
         self.state = GroupState.DEAD
         self._forget_rebalance()
-        self._weigh()
+        self._count_group()
 
     def await_join(self, member: Member, token: Token) -> None:
-        """A member of the group waits for the join phase to end."""
+        """The member waits for the join phase to end."""
         assert member.join_token is None
         member.join_token = token
         self.awaiting_join += 1
 
     def take_join(self, member: Member) -> Token | None:
-        """The member does not wait for the join phase to end any more; the request to answer, if it did."""
+        """The member stops waiting for the join phase. Returns its waiting request, if any."""
         token, member.join_token = member.join_token, None
         self.awaiting_join -= token is not None
         return token
 
     def await_member(self, member_id: str, deadline: int) -> None:
-        """An id was given out, whose owner is to join until then."""
+        """An id was generated. Its member must join until `deadline`."""
         assert member_id not in self.pending
         self.pending[member_id] = deadline
         self.timers.schedule((self.id, "pending", member_id), deadline)
-        self.held.bytes += ids_bytes(member_id)
+        self.memory.bytes += ids_bytes(member_id)
 
     def _drop_pending(self, member_id: str) -> None:
         if self.pending.pop(member_id, None) is not None:
-            self.pending = _fitted(self.pending)
+            self.pending = _shrunk(self.pending)
             self.timers.cancel((self.id, "pending", member_id))
-            self.held.bytes -= ids_bytes(member_id)
+            self.memory.bytes -= ids_bytes(member_id)
 
     def _forget_session(self, member_id: str) -> None:
         self.timers.cancel((self.id, "session", member_id))
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:
-        """The member that has the id, or none yet and the static identity."""
+        """The member with this id, or, without an id, with this static identity."""
         if not member_id and instance_id is not None:
             member_id = self.static.get(instance_id, "")
         return self.members.get(member_id)
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
-        """The member of a static identity continues under a new id, whose session is to begin."""
+        """Gives the member of a static identity a new id. The caller starts its session."""
         member = self.members.pop(old_id)
         self._forget_session(old_id)
         member.deadline = None
         member.id = new_id
-        self.held.bytes += text_bytes(new_id) - text_bytes(old_id)
+        self.memory.bytes += text_bytes(new_id) - text_bytes(old_id)
         self.members[new_id] = member
         self.static[instance_id] = new_id
         if self.leader == old_id:
@@ -295,16 +288,16 @@ class Group:
             self.pending_sync.add(new_id)
         return member
 
-    def bring(self, member: Member, protocols: Protocols) -> None:
-        """A member can run other assignors, or subscribes to something else, from now on."""
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        """Replaces a member's assignors and subscriptions."""
         self._discount(member.protocols)
-        self.held.bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
+        self.memory.bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
         member.protocols = protocols
         self._count(protocols)
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        """What the leader decided for a member."""
-        self.held.bytes += len(assignment) - len(member.assignment)
+        """Sets a member's assignment."""
+        self.memory.bytes += len(assignment) - len(member.assignment)
         member.assignment = assignment
 
     def _count(self, protocols: Protocols) -> None:
@@ -315,10 +308,10 @@ class Group:
             self.supported[name] -= 1
             if not self.supported[name]:
                 del self.supported[name]
-        self.supported = _fitted(self.supported)
+        self.supported = _shrunk(self.supported)
 
     def candidates(self) -> set[str]:
-        """The assignors every member can run."""
+        """The assignors that every member has."""
         return {name for name, count in self.supported.items() if count == len(self.members)}
 
     def elect_protocol(self) -> str:
@@ -328,9 +321,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these assignors may join. One that is the first to do so may, as with Kafka, though the
-        group is not empty yet or not any more.
-        """
+        """A member with these assignors may join. As in Kafka, the first member may always join, in any state."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         members = len(self.members)
@@ -343,11 +334,11 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def all_joined(self) -> bool:
-        """Whether every member, and everybody who was given an id, has joined."""
+        """Every member and every generated id has joined."""
         return not self.pending and self.awaiting_join == len(self.members)
 
     def elect_leader(self) -> bool:
-        """Makes a member lead that did join; False when there is none."""
+        """Chooses a leader among the members that joined. Returns False if there are none."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_token is None:
@@ -358,7 +349,7 @@ class Group:
         return True
 
     def next_generation(self, now: int) -> None:
-        """The join phase is over: a new generation, of the members there are."""
+        """The join phase is over: begins a new generation with the current members."""
         self.generation += 1
         self.protocol = self.elect_protocol() if self.members else None
         self.become(GroupState.COMPLETING if self.members else GroupState.EMPTY, now)
@@ -372,7 +363,7 @@ class Group:
         self.timers.cancel((self.id, "sync", ""))
 
     def postpone(self, by_ms: int) -> None:
-        """Moves the deadlines of the group and of its members, as far as they have one."""
+        """Moves all deadlines of the group and its members."""
         self.pending = {member_id: deadline + by_ms for member_id, deadline in self.pending.items()}
         for member in self.members.values():
             if member.deadline is not None:
@@ -383,42 +374,42 @@ class Group:
             self.sync_deadline += by_ms
 
     def has_offsets(self) -> bool:
-        """Whether anything is committed or about to be."""
-        return bool(self.offsets) or bool(self.uncommitted)
+        """There are committed offsets, or commits that are being written."""
+        return bool(self.offsets) or bool(self.pending_commits)
 
     @property
     def unused(self) -> bool:
-        """Whether nobody is in the group, has an id or commits, and nothing of it was ever stored."""
-        nobody = self.state is GroupState.EMPTY and not self.pending
-        return nobody and self.generation == 0 and not self.has_offsets()
+        """The group has no members, generated ids or offsets, and was never stored."""
+        empty = self.state is GroupState.EMPTY and not self.pending
+        return empty and self.generation == 0 and not self.has_offsets()
 
     # ---- offsets ----
 
     def begin_commit(self, items: Set[TopicPartition]) -> None:
-        """Offsets of these are on their way to the log."""
-        self.uncommitted.update(items)
-        self._weigh()
+        """The write of these offsets begins."""
+        self.pending_commits.update(items)
+        self._count_group()
 
     def end_commit(self, items: Set[TopicPartition]) -> None:
-        """They are there, or will never be."""
-        self.uncommitted.subtract(items)
-        self.uncommitted = +self.uncommitted
-        self._weigh()
+        """The write of these offsets ended, with or without success."""
+        self.pending_commits.subtract(items)
+        self.pending_commits = +self.pending_commits
+        self._count_group()
 
     def keep(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """These are committed."""
+        """Adds committed offsets."""
         self.offsets.update(offsets)
-        self._weigh()
+        self._count_group()
 
     def forget(self, items: Iterable[TopicPartition]) -> None:
-        """Nothing is committed for these."""
+        """Removes committed offsets."""
         for item in items:
             self.offsets.pop(item, None)
-        self._weigh()
+        self._count_group()
 
-    def _weigh(self) -> None:
-        """Counts the group itself while it is without offsets; how many have offsets is for their retention to bound."""
+    def _count_group(self) -> None:
+        """Counts the group's own memory while it has no offsets. The retention bounds groups with offsets."""
         uncounted = self.state is GroupState.DEAD or self.has_offsets()
         own = 0 if uncounted else group_bytes(self.id)
-        self.held.bytes += own - self._own_bytes
+        self.memory.bytes += own - self._own_bytes
         self._own_bytes = own

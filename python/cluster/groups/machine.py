@@ -1,9 +1,8 @@
-"""The group machine: everything a group coordinator decides, as one pure state machine.
+"""The group machine: all decisions of a group coordinator, as one pure state machine.
 
-Requests and the time go in, actions come out (`Respond`, `Write`); the outcome of a write goes in through
-`stored`; `advance` is to be called at `next_deadline`. No I/O, no clock, and randomness only through
-`new_id`, so that a script or a seed replays it. After a crash it is built anew with `load` from what was
-written.
+Requests and the time go in, actions come out (`Respond`, `Write`). The driver reports a write with `stored` and calls
+`advance` at `next_deadline`. No I/O and no clock; `new_id` is the only randomness, so scripts and seeds replay it. After a
+crash `load_group` and `load_offset` restore it from the log.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class GroupMachine(Membership, Offsets):
     """All groups of a coordinator."""
 
     def advance(self, now: int, most: int | None = None) -> list[Action]:
-        """Does what is due at `now`; what is beyond `most` deadlines is left for the next call."""
+        """Handles the timers due at `now`, at most `most` of them."""
         for due in self.timers.over(now, self._deadline, most):
             name, kind, member_id = due
             group = self.groups[name]
@@ -37,12 +36,12 @@ class GroupMachine(Membership, Offsets):
         return self._take()
 
     def postpone(self, by_ms: int) -> None:
-        """Moves every deadline: the coordinator stood still, so nobody could be heard."""
+        """Moves every deadline, because the coordinator stood still and read no requests."""
         for group in self.groups.values():
             group.postpone(by_ms)
 
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[Overview]:
-        """The groups in one of `states` (in any case; none means all); every group is of the classic type."""
+        """The groups in one of `states`, in upper or lower case; empty means all. Every group is of the type classic."""
         wanted = {state.lower() for state in states}
         kinds = {kind.lower() for kind in types}
         if kinds and "classic" not in kinds:
@@ -54,8 +53,9 @@ class GroupMachine(Membership, Offsets):
         ]
 
     def delayed_operations(self) -> dict[str, int]:
-        """How many operations wait, by the names of Kafka's purgatories: a join or sync of each group that rebalances, and
-        the next heartbeat of each member, those that have got an id only too. Any thread may ask.
+        """How many operations wait, by the names of Kafka's purgatories. Any thread may call it.
+
+        A rebalancing group waits for a join or a sync. Each member, also one that only got its id, waits for a heartbeat.
         """
         groups = list(self.groups.values())
         rebalancing = (GroupState.PREPARING, GroupState.COMPLETING)
@@ -65,7 +65,7 @@ class GroupMachine(Membership, Offsets):
         }
 
     def describe(self, group_id: str) -> GroupView:
-        """A group and its members; one that is not there is dead."""
+        """A group and its members. An unknown group has the state Dead."""
         group = self.groups.get(group_id)
         if group is None:
             return GroupView(GroupState.DEAD.value)
@@ -85,28 +85,28 @@ class GroupMachine(Membership, Offsets):
         return GroupView(group.state.value, group.protocol_type or "", protocol, members)
 
     def delete(self, group_id: str, now: int) -> tuple[int, list[Action]]:
-        """DeleteGroups: the error for the group, and what is to be written."""
+        """DeleteGroups: the error code for the group, and the actions."""
         group = self.groups.get(group_id)
         if group is None:
             return GroupIdNotFound.code, []
         if group.state is not GroupState.EMPTY:
             return NonEmptyGroup.code, []
         tombstones = dict.fromkeys(group.offsets)
-        self._bury(group)
+        self._remove_group(group)
         self._write(group, lambda error, now: None, None, tombstones, remove_group=True)
         return NONE, self._take()
 
     # ---- loading ----
 
     def load_group(self, stored: StoredGroup | None, group_id: str) -> None:
-        """A group's record was read from the log; None removes it. The last one read counts."""
+        """A group's record was read from the log; None removes the group. The last record counts."""
         known = self.groups.get(group_id)
         offsets = known.offsets if known is not None else {}
         if known is not None:
-            self._bury(known)
+            self._remove_group(known)
         if stored is None and not offsets:
             return
-        group = self._found(group_id, offsets)
+        group = self._add_group(group_id, offsets)
         if stored is None:
             return
         group.generation = stored.generation
@@ -131,23 +131,23 @@ class GroupMachine(Membership, Offsets):
         group.leader = stored.leader
 
     def load_offset(self, group_id: str, item: TopicPartition, kept: CommittedOffset | None) -> None:
-        """An offset's record was read from the log; None removes it. The last one read counts."""
+        """An offset's record was read from the log; None removes the offset. The last record counts."""
         group = self.groups.get(group_id)
         if kept is None:
             if group is not None:
                 group.forget([item])
-                self._bury_unused(group)
+                self._remove_unused(group)
         elif group is not None:
             group.keep({item: kept})
         else:
-            self._found(group_id, {item: kept})
+            self._add_group(group_id, {item: kept})
 
     def loaded(self, now: int) -> list[Action]:
-        """The log was read to its end: members' sessions begin anew."""
+        """The log was read to its end: members' sessions start again."""
         for group in list(self.groups.values()):
-            self._bury_unused(group)
+            self._remove_unused(group)
             for member in group.members.values():
-                self._heard_of(group, member, now)
+                self._renew_session(group, member, now)
             if len(group.members) > self.limits.members_max:
                 self._prepare_rebalance(group, now)
         return self._take()

@@ -1,4 +1,4 @@
-"""What goes into the group machine and what comes out of it. Values only."""
+"""The group machine's requests, results and actions. Values only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """The broker's settings that govern groups."""
+    """The broker's settings for groups."""
 
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000
@@ -21,8 +21,8 @@ class GroupLimits:
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     metadata_bytes_max: int = 4_096
     members_bytes_max: int = 64 * 1024 * 1024
-    """What all members, and groups without offsets, may hold before those that bring much are refused; at twice that,
-    everybody new is.
+    """Memory of all members and of groups without offsets. Above it large joins and assignments are refused, above twice
+    that all new ones.
     """
 
 
@@ -45,7 +45,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as the leader is told of it."""
+    """A member in the leader's response."""
 
     id: str
     instance: str | None
@@ -54,7 +54,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """The answer to Join."""
+    """The response to Join."""
 
     error: int
     member: str = ""
@@ -68,7 +68,7 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """SyncGroup. The protocol's type and name are checked where they are given (version 5)."""
+    """SyncGroup. The protocol's type and name are checked if they are present (version 5)."""
 
     group: str
     generation: int
@@ -81,7 +81,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """The answer to Sync."""
+    """The response to Sync."""
 
     error: int
     protocol_type: str | None = None
@@ -91,7 +91,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A member that leaves, or is made to by its instance id alone."""
+    """A member that leaves, by its id, or that is removed by its instance id alone."""
 
     member: str
     instance: str | None = None
@@ -99,7 +99,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class LeaveResult:
-    """The answer to LeaveGroup: the group's error, and each member's in the order asked."""
+    """The response to LeaveGroup: the group's error code, and each member's in the request's order."""
 
     error: int
     members: tuple[int, ...] = ()
@@ -107,7 +107,7 @@ class LeaveResult:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """OffsetCommit, of the partitions that exist."""
+    """OffsetCommit for existing partitions."""
 
     group: str
     generation: int
@@ -118,7 +118,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The answer to Commit: one error for all, and those that are different."""
+    """The response to Commit: an error code for all partitions, and those that differ."""
 
     error: int = NONE
     errors: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -129,7 +129,7 @@ Result = JoinResult | SyncResult | CommitResult
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Answer the request that `token` stands for."""
+    """Answer the request with this `token`."""
 
     token: Token
     result: Result
@@ -137,7 +137,7 @@ class Respond:
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """A member as it is stored."""
+    """A member in a group's record."""
 
     id: str
     instance: str | None
@@ -151,7 +151,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group as it is stored (GroupMetadataValue)."""
+    """A group's record (GroupMetadataValue)."""
 
     group: str
     protocol_type: str
@@ -164,9 +164,9 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Append to the group's partition of __consumer_offsets, in one batch; report with `stored(id, error)`.
+    """Append one batch to the group's partition of __consumer_offsets, and report it with `stored(id, error)`.
 
-    A group of None is removed; an offset of None is removed.
+    `remove_group` writes a tombstone for the group, an offset of None one for the offset.
     """
 
     id: int
@@ -181,7 +181,7 @@ Action = Respond | Write
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A group as ListGroups shows it."""
+    """A group in ListGroups."""
 
     group: str
     protocol_type: str
@@ -190,7 +190,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member as DescribeGroups shows it."""
+    """A member in DescribeGroups."""
 
     id: str
     instance: str | None
@@ -202,7 +202,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as DescribeGroups shows it."""
+    """A group in DescribeGroups."""
 
     state: str
     protocol_type: str = ""

@@ -1,10 +1,11 @@
-"""What stands in __consumer_offsets: keys and values of commits and groups, in Kafka's exact formats.
+"""The records of __consumer_offsets: keys and values of commits and groups, in Kafka's formats.
 
-A key is an int16 version and the key's fields: versions 0 and 1 are OffsetCommitKey (group, topic,
-partition), version 2 is GroupMetadataKey (group). A value is an int16 version and OffsetCommitValue or
-GroupMetadataValue; no value (a tombstone) removes what the key names. Written are key versions 1 and 2 and
-value version 3, as Kafka 3.9 does (an offset with an expiry of its own has value version 1, the only one with
-room for it). Read are all versions. The codec does the bytes; nothing here does I/O.
+A key is an int16 version and the key's fields. Versions 0 and 1 are OffsetCommitKey (group, topic, partition), version 2
+is GroupMetadataKey (group). A value is an int16 version and OffsetCommitValue or GroupMetadataValue. A null value (a
+tombstone) removes the key's entry.
+
+As Kafka 3.9, this writes key versions 1 and 2 and value version 3. An offset with an expiry time has value version 1, the
+only one with that field. All versions are read. The codec encodes; nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _GROUP_VALUE = 3
 
 
 def partition_of(group: str, partitions: int) -> int:
-    """The partition of __consumer_offsets that a group's records go to: Java's hash of the name."""
+    """The partition of __consumer_offsets for a group: Java's hash of its name."""
     found = string_hash(group.encode("utf-16-be", "surrogatepass"))
-    # Kafka's Utils.abs: the one number without a positive counterpart becomes 0.
+    # Kafka's Utils.abs: the lowest number becomes 0.
     return (0 if found == -(1 << 31) else abs(found)) % partitions
 
 
 def encode_write(write: Write) -> list[Record]:
-    """The records that a Write appends."""
+    """The records of a Write."""
     records: list[Record] = [
         (_offset_key(write.group, item), None if kept is None else _offset_value(kept))
         for item, kept in write.offsets.items()
@@ -100,14 +101,14 @@ def _group_value(stored: StoredGroup) -> bytes:
 
 
 def load_records(machine: GroupMachine, records: Iterable[tuple[bytes | None, bytes | None]]) -> int:
-    """Gives what was read to the machine, in order; returns how many records could not be understood."""
+    """Loads records into the machine, in order. Returns how many could not be decoded."""
     skipped = 0
     for key, value in records:
         try:
             if key is None or not _load_record(machine, key, value):
                 skipped += 1
         except ValueError:
-            # A damaged record costs that commit, not the start of the broker.
+            # A damaged record loses one commit; it does not stop the start.
             skipped += 1
     return skipped
 
@@ -147,7 +148,7 @@ def _read_group(group: str, value: bytes) -> StoredGroup:
             instance=member["group_instance_id"],
             client_id=member["client_id"],
             client_host=member["client_host"],
-            # Version 0 knew one timeout only.
+            # Version 0 has only one timeout.
             rebalance_timeout_ms=member["session_timeout"] if version == 0 else member["rebalance_timeout"],
             session_timeout_ms=member["session_timeout"],
             subscription=member["subscription"],
@@ -167,9 +168,7 @@ def _read_group(group: str, value: bytes) -> StoredGroup:
 
 
 def read_subscription(data: bytes) -> frozenset[str] | None:
-    """The topics of a consumer's subscription; every version begins as version 0 does. None when it is not
-    one.
-    """
+    """The topics of a consumer's subscription; None if it cannot be decoded. Every version begins as version 0."""
     if len(data) < 2:
         return None
     try:

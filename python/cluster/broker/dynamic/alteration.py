@@ -1,8 +1,7 @@
-"""What AlterConfigs and IncrementalAlterConfigs ask of a resource, as a function from its settings to new ones.
+"""AlterConfigs and IncrementalAlterConfigs as functions from a resource's settings to new ones.
 
-Owns the operations and the checks that need nothing but the request. Pure; any thread. Source:
-kafka.server.ConfigAdminManager. Where Kafka 3.9 fails with UNKNOWN_SERVER_ERROR at an operation or a list setting it
-does not know, the error here says what is wrong.
+Owns the operations and the checks that need only the request. Pure; any thread. Source: kafka.server.ConfigAdminManager.
+For an unknown operation or list setting Kafka 3.9 answers UNKNOWN_SERVER_ERROR; here the error names the mistake.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ CLIENT_METRICS = 16
 """Kinds of resources (`ConfigResource.Type`)."""
 
 Alteration = Callable[[Mapping[str, str]], dict[str, str]]
-"""From the settings a resource has to those it shall have; raises the KafkaProtocolError that says why not."""
+"""Makes the new settings of a resource from its current ones. Raises KafkaProtocolError."""
 
 
 class Op(IntEnum):
-    """What is done to one setting (`AlterConfigOp.OpType`)."""
+    """An operation on one setting (`AlterConfigOp.OpType`)."""
 
     SET = 0
     DELETE = 1
@@ -35,7 +34,7 @@ class Op(IntEnum):
 
 
 class Change(NamedTuple):
-    """An operation on one setting; `op` is the number as it came."""
+    """An operation on one setting. `op` is the number in the request, which may be no `Op`."""
 
     name: str
     op: int
@@ -43,7 +42,7 @@ class Change(NamedTuple):
 
 
 def check_changes(changes: Sequence[Change]) -> None:
-    """Refuses a setting that is named twice, and a missing value where one is needed."""
+    """Refuses duplicate settings, and missing values for operations that need one."""
     names = Counter(change.name for change in changes)
     if len(names) < len(changes):
         raise InvalidRequest("Error due to duplicate config keys")
@@ -53,13 +52,13 @@ def check_changes(changes: Sequence[Change]) -> None:
 
 
 def replacement(changes: Sequence[Change]) -> Alteration:
-    """AlterConfigs: the settings given are all there are afterwards."""
+    """AlterConfigs: replaces all settings."""
     news = {change.name: change.value or "" for change in changes}
     return lambda _: dict(news)
 
 
 def increments(changes: Sequence[Change], table: Mapping[str, Setting]) -> Alteration:
-    """IncrementalAlterConfigs: the settings there are, each changed as asked; lists are those of `table`."""
+    """IncrementalAlterConfigs: changes single settings. `table` says which are lists."""
 
     def alter(config: Mapping[str, str]) -> dict[str, str]:
         altered = dict(config)
@@ -100,7 +99,7 @@ def _words(text: str) -> list[str]:
 
 
 def _list_text(config: Mapping[str, str], change: Change, table: Mapping[str, Setting]) -> str:
-    """The list as it stands, which is the default where the resource does not say."""
+    """The current list; the default if the resource does not set it."""
     setting = table.get(change.name)
     if setting is None:
         raise InvalidConfig(f"Unknown config name: {change.name}")

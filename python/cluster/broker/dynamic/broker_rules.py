@@ -1,4 +1,4 @@
-"""Which settings of a broker may change while it runs, for all brokers or for one, and to what.
+"""Rules for dynamic broker settings: which may change while a broker runs, for all brokers or for one, and to what.
 
 Owns the rules of kafka.server.DynamicBrokerConfig and of the parts it reconfigures (LogCleaner, SocketServer,
 DynamicThreadPool, DynamicListenerConfig, DynamicLogConfig), with their errors. Pure; any thread.
@@ -29,17 +29,17 @@ SECURITY = frozenset(
         "ssl.truststore.type",
     }
 )
-"""Changed for one listener only, by its prefix (`SslConfigs.RECONFIGURABLE_CONFIGS`)."""
+"""Can change for one listener only, with its prefix (`SslConfigs.RECONFIGURABLE_CONFIGS`)."""
 
 _LISTENERS = frozenset({"advertised.listeners", "listeners", "listener.security.protocol.map"})
 _AT_START = ("listeners", "listener.security.protocol.map")
-"""What this broker, unlike Kafka's, takes at its start only."""
+"""This broker, unlike Kafka's, reads these at its start only."""
 
 THREADS_AT_START = ("num.network.threads", "num.recovery.threads.per.data.dir")
-"""Threads that are started once: another number is taken, and there are so many since the next start."""
+"""Numbers of threads that can be changed, with effect from the next start on."""
 
 _LISTENER_LIMITS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
-"""What can be said of a listener for all brokers (`ClusterLevelListenerConfigs`)."""
+"""Settings of a listener that can be set for all brokers (`ClusterLevelListenerConfigs`)."""
 
 _HALF_TO_DOUBLE = (
     "num.io.threads",
@@ -49,13 +49,13 @@ _HALF_TO_DOUBLE = (
     "num.network.threads",
     "log.cleaner.threads",
 )
-"""Threads, whose number changes by at most a factor of two at a time."""
+"""Numbers of threads that change by at most a factor of two at a time."""
 
 _LOCAL_RETENTION = (
     ("log.local.retention.ms", "retention.ms"),
     ("log.local.retention.bytes", "retention.bytes"),
 )
-"""What a topic keeps locally is at most what it keeps."""
+"""Local retention is at most the whole retention."""
 
 _CLASSES = {
     "metric.reporters": ("org.apache.kafka.common.metrics.JmxReporter",),
@@ -67,25 +67,25 @@ _CLASSES = {
         "org.apache.kafka.common.security.ssl.CommonNameLoggingSslEngineFactory",
     ),
 }
-"""Settings that name classes, and those in Kafka's own jars that need no settings of theirs: with any other stored, a
-broker of Kafka may not start. None is loaded here.
+"""Settings that name classes, with the classes of Kafka's jars that need no further settings. With another class stored,
+a broker of Kafka may not start. This broker loads no class.
 """
 
 
 @cache
 def described_settings() -> dict[str, Setting]:
-    """The broker's settings, and those that can be set dynamically only (`QuotaConfigs.brokerQuotaConfigs`)."""
+    """The broker's settings, with those that are only dynamic (`QuotaConfigs.brokerQuotaConfigs`)."""
     return broker_settings() | rate_settings()
 
 
 def is_dynamic(name: str) -> bool:
-    """Whether DescribeConfigs shows the setting as one that can be changed (`AllDynamicConfigs`)."""
+    """DescribeConfigs shows the setting as one that can be changed (`AllDynamicConfigs`)."""
     setting = broker_settings().get(name)
     return setting is not None and setting.dynamic
 
 
 def is_password(name: str) -> bool:
-    """Whether the setting, maybe one of a listener, is stored encrypted."""
+    """The setting, general or of a listener, is stored encrypted."""
     return any(name.endswith(password) for password in _passwords())
 
 
@@ -118,7 +118,7 @@ def _bad_type(name: str, text: str) -> str | None:
 
 
 def unreadable(config: Mapping[str, str], own: bool) -> dict[str, str]:
-    """The settings of a znode that cannot be applied, with the reason; the others are, whoever wrote these."""
+    """The settings of a znode that cannot be applied, with the reasons. The others are applied."""
     reasons: dict[str, str] = {}
     for name, text in config.items():
         reason = _bad_type(name, text)
@@ -136,7 +136,7 @@ def unreadable(config: Mapping[str, str], own: bool) -> dict[str, str]:
 
 
 def check_broker_config(live: LiveConfig, news: Mapping[str, str], own: bool) -> None:
-    """Refuses dynamic settings, for this broker (`own`) or for all, that cannot take the place of those there are."""
+    """Refuses new dynamic settings of this broker (`own`) or of all brokers that are not allowed."""
     _refuse("Cannot update these configs dynamically", filter(_is_static, news))
     _refuse(
         "These security configs can be dynamically updated only per-listener using the listener prefix",
@@ -160,8 +160,9 @@ def check_broker_config(live: LiveConfig, news: Mapping[str, str], own: bool) ->
 
 
 def checked(alter: Alteration, live: LiveConfig, own: bool) -> Alteration:
-    """`alter` with the checks of a broker's settings. What the znode has already and cannot be applied stays there,
-    unless the alteration names it.
+    """`alter` with the checks of a broker's settings.
+
+    Settings in the znode that cannot be applied stay there, unless the alteration changes them.
     """
 
     def alter_and_check(config: Mapping[str, str]) -> dict[str, str]:
@@ -179,7 +180,7 @@ def checked(alter: Alteration, live: LiveConfig, own: bool) -> Alteration:
 
 
 def _check_passwords(names: Iterable[str], static: BrokerConfig, own: bool) -> None:
-    """Passwords can only be stored encrypted (`PasswordEncoder`), for one broker."""
+    """Refuses passwords: they are stored encrypted (`PasswordEncoder`), which this broker does not support."""
     if not any(map(is_password, names)):
         return
     if not own:
@@ -198,8 +199,8 @@ def _check_classes(changed: Mapping[str, str]) -> None:
         for word in value if isinstance(value, list) else [value]:
             if word not in known:
                 raise InvalidRequest(
-                    f"{name}={text} is not allowed: '{word}' is no class of Kafka's own jars for it that needs no other "
-                    f"settings, and Kafka does not start with one it cannot load; {' or '.join(known)} is needed"
+                    f"{name}={text} is not allowed: {' or '.join(known)} is needed, because a broker of Kafka does not start "
+                    f"with a class that it cannot load or that needs other settings, as '{word}' may"
                 )
 
 
@@ -210,7 +211,7 @@ def _refuse(what: str, names: Iterable[str]) -> None:
 
 
 def _of_listeners(config: BrokerConfig, listeners: BrokerConfig, name: str) -> dict[str, int]:
-    """The number that each of the listeners has of a setting, which may be the broker's, by the name it is set by."""
+    """A setting's number for the broker and for each listener that sets its own, by the name that sets it."""
     numbers = {name: config.number(name)}
     for endpoint in listeners.listeners:
         own = f"listener.name.{endpoint.listener.lower()}.{name}"
@@ -231,25 +232,25 @@ def _check_threads(before: BrokerConfig, after: BrokerConfig) -> None:
 
 
 def with_open_listeners(live: LiveConfig) -> dict[str, str]:
-    """This broker's dynamic settings, with the listeners that are open instead of those they name."""
+    """This broker's dynamic settings, with the open listeners in place of the configured ones."""
     others = {name: text for name, text in live.own.items() if name not in _AT_START}
     return others | {name: live.current.given[name] for name in _AT_START if name in live.current.given}
 
 
 def other_listeners(live: LiveConfig) -> bool:
-    """Whether the next start opens other listeners."""
+    """The next start opens other listeners."""
     after = overlaid(live.static.given, live.own)
     return any(after.get(name) != live.current.given.get(name) for name in _AT_START)
 
 
 def at_start(live: LiveConfig) -> BrokerConfig:
-    """What the data plane is opened with: the file, and the numbers of threads that were set dynamically."""
+    """The configuration that opens the data plane: the file, and the dynamic numbers of threads."""
     numbers = {name: live.current.given[name] for name in THREADS_AT_START if name in live.current.given}
     return BrokerConfig.parse(overlaid(live.static.given, numbers))
 
 
 def of_next_start(before: BrokerConfig, after: BrokerConfig) -> list[str]:
-    """The settings between the two that the next start takes, and nobody before."""
+    """The changed settings that have effect from the next start on."""
     return [name for name in THREADS_AT_START if before.values[name] != after.values[name]]
 
 
@@ -257,7 +258,9 @@ def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
     for name in _AT_START:
         if after.values[name] != before.values[name]:
             raise ConfigError(
-                name, after.given.get(name), "this broker opens its listeners at its start only"
+                name,
+                after.given.get(name),
+                "this broker opens its listeners at its start only: change its file",
             )
     for endpoint in before.listeners:
         prefix = f"listener.name.{endpoint.listener.lower()}."
@@ -271,12 +274,12 @@ def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
             raise ConfigError(
                 f"{prefix}ssl.*",
                 "",
-                "this broker opens its listeners' keys and certificates at its start only: change its file, and restart it",
+                "this broker opens keys and certificates at its start only: change its file, and restart it",
             )
 
 
 def _fixed_of(config: BrokerConfig, prefix: str) -> dict[str, str]:
-    """The settings of a listener that stay as they are while it is open."""
+    """The settings of a listener that cannot change while it is open."""
     changing = SECURITY | _LISTENER_LIMITS
     return {
         name: text

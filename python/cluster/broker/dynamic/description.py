@@ -1,8 +1,8 @@
-"""What DescribeConfigs says of a resource: each setting, its value, and every place it may come from.
+"""DescribeConfigs' entries: each setting of a resource, its value, and every source of a value.
 
-Owns the order of those places and the flags, as kafka.server.ConfigHelper has them: a topic's own settings, this
-broker's dynamic ones, the cluster's, the file, the defaults. Pure; any thread. A setting nobody knows is shown
-without its value, as one of Kafka's passwords is, since it may be one.
+Owns the order of sources and the flags of kafka.server.ConfigHelper: a topic's own settings, this broker's dynamic ones,
+the cluster's, the file, the defaults. An unknown setting is shown without its value, because it may be a password. Pure;
+any thread.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SOURCE_CLUSTER = 3
 SOURCE_BROKER_FILE = 4
 SOURCE_DEFAULT = 5
 SOURCE_LOGGER = 6
-"""Where a value is from (`DescribeConfigsResponse.ConfigSource`)."""
+"""Sources of a value (`DescribeConfigsResponse.ConfigSource`)."""
 
 UNKNOWN_TYPE = 0
 
 
 class Synonym(NamedTuple):
-    """A place a value may come from."""
+    """A source of a value."""
 
     name: str
     value: str | None
@@ -43,7 +43,7 @@ class Synonym(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One setting of a resource; `synonyms` has the place that counts first."""
+    """One setting of a resource. The first of `synonyms` is the source in force."""
 
     name: str
     value: str | None
@@ -56,13 +56,13 @@ class Entry(NamedTuple):
 
 
 def topic_entries(own: Mapping[str, str], live: LiveConfig) -> list[Entry]:
-    """Every setting of a topic whose own ones are `own`."""
+    """Every setting of a topic. `own` are those that the topic sets."""
     known = {setting.name: _topic_entry(setting, {}, live) for setting in topic_settings().values()}
     return list((known | {entry.name: entry for entry in own_topic_entries(own, live)}).values())
 
 
 def own_topic_entries(own: Mapping[str, str], live: LiveConfig) -> list[Entry]:
-    """The settings that are a topic's own, which take the place of what there is for any topic."""
+    """The entries of the settings that a topic sets."""
     known = topic_settings()
     return [
         _topic_entry(known[name], own, live)
@@ -86,7 +86,7 @@ def _topic_entry(setting: Setting, own: Mapping[str, str], live: LiveConfig) -> 
 
 
 def topic_synonyms(setting: Setting, own: Mapping[str, str], live: LiveConfig) -> tuple[Synonym, ...]:
-    """Every place a topic's setting may come from."""
+    """Every source of a topic's setting."""
     lower = _broker_synonyms(setting.synonyms[0][0], live, setting.sensitive) if setting.synonyms else ()
     if setting.name not in own:
         return lower
@@ -94,7 +94,7 @@ def topic_synonyms(setting: Setting, own: Mapping[str, str], live: LiveConfig) -
 
 
 def topic_value(setting: Setting, own: Mapping[str, str], live: LiveConfig) -> str | None:
-    """A topic's value of a setting, as it is understood and not as it was written; None when it is not to be shown."""
+    """A topic's parsed value of a setting; None if it is sensitive."""
     if setting.sensitive:
         return None
     if setting.name not in own:
@@ -102,12 +102,12 @@ def topic_value(setting: Setting, own: Mapping[str, str], live: LiveConfig) -> s
     try:
         return as_text(setting.parse(own[setting.name]))
     except ConfigError:
-        # Another program may write what it likes into a znode.
+        # Another program wrote an invalid value into the znode.
         return own[setting.name]
 
 
 def broker_entries(broker: BrokerId, live: LiveConfig) -> list[Entry]:
-    """Every setting of this broker, those nobody knows too."""
+    """Every setting of this broker, with unknown ones."""
     values = {
         name: as_text(live.current.values[name])
         for name, setting in broker_settings().items()
@@ -121,10 +121,10 @@ def broker_entries(broker: BrokerId, live: LiveConfig) -> list[Entry]:
 def cluster_entries(live: LiveConfig) -> list[Entry]:
     """The dynamic defaults of all brokers."""
     found = [_broker_entry(name, value, live) for name, value in live.cluster.items()]
-    places = [tuple(item for item in entry.synonyms if item.source == SOURCE_CLUSTER) for entry in found]
+    dynamic = [tuple(item for item in entry.synonyms if item.source == SOURCE_CLUSTER) for entry in found]
     return [
-        entry._replace(synonyms=place, source=_first_source(place))
-        for entry, place in zip(found, places, strict=True)
+        entry._replace(synonyms=kept, source=_first_source(kept))
+        for entry, kept in zip(found, dynamic, strict=True)
     ]
 
 
@@ -163,14 +163,14 @@ def _broker_synonyms(wanted: str, live: LiveConfig, sensitive: bool) -> tuple[Sy
         for name in names
         if name in layer
     ]
-    # As Kafka does: places before the first that has the setting's own name say nothing about it.
+    # As Kafka: sources before the first with the setting's own name are left out.
     while found and found[0].name != wanted:
         found.pop(0)
     return tuple(found)
 
 
 def _with_node_id(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Kafka takes `broker.id` and `node.id` for one setting (`KafkaConfig.populateSynonyms`)."""
+    """To Kafka `broker.id` and `node.id` are one setting (`KafkaConfig.populateSynonyms`)."""
     return {**given, "node.id": given["broker.id"]} if "broker.id" in given else given
 
 
@@ -184,11 +184,11 @@ def _first_source(found: tuple[Synonym, ...]) -> int:
 
 
 def _documentation(setting: Setting) -> str:
-    """What is known of a setting, in a sentence or two."""
+    """A setting's type, default, valid values and effect, in one or two sentences."""
     default = "no default" if setting.default is None else f"default '{setting.default}'"
     valid = "" if setting.valid == "-" else f", valid: {setting.valid.replace('|', ' or ')}"
     dynamic = " It can be changed while the broker runs." if setting.dynamic else ""
     if setting.name in THREADS_AT_START:
-        dynamic = " A change holds from the next start on."
+        dynamic = " A change has effect from the next start on."
     effect = "" if setting.has_effect else " It has no effect in this broker."
     return f"{setting.type}, {default}{valid}.{dynamic}{effect}"

@@ -1,8 +1,8 @@
-"""The broker's configuration as it is now: the file, over it the cluster's dynamic defaults, over them its own.
+"""The broker's current configuration: the file, the cluster's dynamic defaults over it, the broker's own over these.
 
-Owns the three layers and the one immutable `BrokerConfig` made of them, which is replaced whole: who wants a
-setting asks `current` each time. Owns no check and no znode. Not persistent: the layers are read anew at the start.
-Used on the event loop only. Source: kafka.server.DynamicBrokerConfig.
+Owns the three layers and the immutable `BrokerConfig` made of them, which is replaced as a whole, so callers read
+`current` each time. Not persistent: the start reads the layers. Lives on the event loop. Source:
+kafka.server.DynamicBrokerConfig.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from cluster.broker.config import BrokerConfig
 
 LISTENER_PREFIX = re.compile(r"listener\.name\.[^.]*\.(.*)")
-"""A setting of one listener; the group is the setting it stands in for."""
+"""A setting of one listener; the group is the general setting."""
 
 _SAME_SETTING = (
     ("log.roll.ms", "log.roll.hours"),
@@ -21,7 +21,7 @@ _SAME_SETTING = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
 _FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
-"""The scheduler's interval is the default of the other, which is not so the other way round."""
+"""The second is the default of the first, but not the reverse."""
 
 _SUFFIXES = (
     "sasl.jaas.config",
@@ -30,11 +30,11 @@ _SUFFIXES = (
     "sasl.server.callback.handler.class",
     "connections.max.reauth.ms",
 )
-"""Settings of a listener that may have a mechanism's name before theirs."""
+"""Settings of a listener that may have a mechanism's name as a prefix."""
 
 
 def base_name(name: str) -> str:
-    """The setting that a listener's setting stands in for; any other name stays as it is."""
+    """The general setting of a listener's setting; any other name stays as it is."""
     found = LISTENER_PREFIX.fullmatch(name)
     if found is None:
         return name
@@ -42,7 +42,7 @@ def base_name(name: str) -> str:
 
 
 def synonyms(name: str, listeners: bool = True) -> tuple[str, ...]:
-    """The names that say the same as `name`, the one that wins first; `listeners`: with the base of a listener's."""
+    """The names with the same meaning as `name`, by precedence. `listeners`: with the general name of a listener's."""
     for group in _SAME_SETTING:
         if name in group:
             return group
@@ -53,7 +53,7 @@ def synonyms(name: str, listeners: bool = True) -> tuple[str, ...]:
 
 
 def overlaid(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
-    """`lower` with the settings of `upper`, each of which takes the place of all its synonyms."""
+    """`lower` with the settings of `upper`. Each replaces all its synonyms."""
     merged = dict(lower)
     for name, value in upper.items():
         for other in synonyms(name, listeners=False):
@@ -63,18 +63,18 @@ def overlaid(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, st
 
 
 class LiveConfig:
-    """The layers and what they make together."""
+    """The layers and the configuration made of them."""
 
     def __init__(self, static: BrokerConfig) -> None:
         self.static = static
-        """What the broker was started with."""
+        """The configuration of the file."""
         self.cluster: dict[str, str] = {}
         """The dynamic defaults of all brokers."""
         self.own: dict[str, str] = {}
         """The dynamic settings of this broker."""
         self.current = static
-        """What holds now."""
+        """The configuration in force."""
 
     def effective(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> BrokerConfig:
-        """What would hold with these dynamic settings; ConfigError when they contradict one another or the file."""
+        """The configuration with these dynamic settings. Raises ConfigError if they contradict one another or the file."""
         return BrokerConfig.parse(overlaid(overlaid(self.static.given, cluster), own))

@@ -1,8 +1,7 @@
-"""The levels of Python's loggers, by the names of log4j's levels, for resources of the kind BROKER_LOGGER (KIP-412).
+"""The levels of Python's loggers under log4j's names, for resources of the kind BROKER_LOGGER (KIP-412).
 
-Owns the two tables of level names and the checks of an alteration; the levels themselves are the process's, are gone
-with it, and hold for every logger in it. Any thread. Source: kafka.server.logger.RuntimeLoggerManager,
-kafka.utils.Log4jController.
+Owns the table of level names and the checks of an alteration. The levels are the process's and end with it. Any thread.
+Source: kafka.server.logger.RuntimeLoggerManager, kafka.utils.Log4jController.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ log = logging.getLogger(__name__)
 
 ROOT = "root"
 TRACE = 5
-"""Python has no level of that name; this one lets everything through."""
+"""Python has no level of that name; this one passes everything."""
 
 _LEVELS = {
     "FATAL": logging.CRITICAL,
@@ -30,7 +29,7 @@ _LEVELS = {
 
 
 def levels() -> dict[str, str]:
-    """Every logger and the level it has or inherits."""
+    """Every logger with its own or inherited level."""
     names = [
         name
         for name, logger in list(logging.root.manager.loggerDict.items())
@@ -40,7 +39,7 @@ def levels() -> dict[str, str]:
 
 
 def _level_name(level: int) -> str:
-    """The name of a level; one between two names has the lower one's, which lets through as much."""
+    """The name of a level. A level between two names has the lower one's name, which passes the same records."""
     return next((name for name, number in _LEVELS.items() if level >= number), "TRACE")
 
 
@@ -49,7 +48,7 @@ def _logger(name: str) -> logging.Logger:
 
 
 def alter(changes: Sequence[Change], validate_only: bool = False) -> None:
-    """Sets levels, or has loggers inherit them again; all or, when one is refused, none."""
+    """Sets or removes the levels of loggers. If one change is refused, none is made."""
     known = levels()
     for change in changes:
         _check(change, known)
@@ -58,7 +57,7 @@ def alter(changes: Sequence[Change], validate_only: bool = False) -> None:
     for change in changes:
         level = _LEVELS[change.value or ""] if change.op == Op.SET else logging.NOTSET
         _logger(change.name).setLevel(level)
-        log.warning("the level of logger %s is %s now", change.name, levels()[change.name])
+        log.warning("the level of logger %s is now %s", change.name, levels()[change.name])
 
 
 def _check(change: Change, known: dict[str, str]) -> None:

@@ -1,9 +1,9 @@
-"""How many partitions a second clients may create and delete (`controller_mutation_rate`, KIP-599).
+"""Quotas of partition creations and deletions a second (`controller_mutation_rate`, KIP-599).
 
-Owns the bounds of users and client ids, and a token bucket for each that is used: a client that was silent may change as
-many partitions at once as the window has seconds. Does not own the waiting: the answer tells the throttle time, and the
-data plane does not read the connection for so long. Reads no clock; lives on the event loop. After a crash every bucket is
-full. Source: ControllerMutationQuotaManager, TokenBucket, ClientQuotaManager.
+Owns the rates of users and client ids, and a token bucket for each that is in use. A full bucket has the tokens of one
+window. The response has the throttle time, and the data plane does not read the connection for that time. Reads no clock;
+lives on the event loop. After a crash every bucket is full. Source: ControllerMutationQuotaManager, TokenBucket,
+ClientQuotaManager.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ KEY = "controller_mutation_rate"
 
 _THROTTLE_MS_MAX = 2**31 - 1
 _BUCKETS_MAX = 65_536
-"""Those that are full again are forgotten when there are so many."""
+"""At this number full buckets are dropped."""
 
 Clock = Callable[[], float]
-"""Seconds since some moment."""
+"""Seconds since any fixed moment."""
 
 
 @dataclass(slots=True)
@@ -35,39 +35,39 @@ class _Bucket:
 
 
 class MutationQuotas:
-    """The quotas of all clients; `window_seconds` is `controller.quota.window.num` times its `size.seconds`."""
+    """The quotas of all clients. `window_seconds` is `controller.quota.window.num` times its `size.seconds`."""
 
     def __init__(self, window_seconds: float, clock: Clock) -> None:
         self.clock = clock
         self._window_seconds = window_seconds
         self._bounds: dict[tuple[str | None, str | None], float] = {}
-        # By the hash of whose they are, which nobody can foresee: a client's id has whatever length it likes.
+        # By the hash of user and client id: a client id can be long, and the hash is not predictable.
         self._buckets: dict[int, _Bucket] = {}
 
     def replace(self, quotas: Iterable[ClientQuota]) -> None:
-        """Takes other bounds; what clients have used stays used."""
+        """Replaces the rates. Buckets keep their state."""
         self._bounds = {(user, client): values[KEY] for user, client, values in quotas if KEY in values}
         if not self._bounds:
             self._buckets = {}
 
     def of(self, user: str, client_id: str, strict: bool) -> MutationQuota:
-        """The quota of one request; see `MutationQuota`."""
+        """The quota of one request."""
         return MutationQuota(self, user, client_id, strict)
 
     def bound(self, user: str, client_id: str) -> tuple[float, tuple[str, str]] | None:
-        """The most specific bound, and with whom it is shared; "" is everybody."""
-        for whose in (user, ""):
+        """The most specific rate, and the user and client id that share its bucket ("": all)."""
+        for owner in (user, ""):
             for client, shared in ((client_id, client_id), ("", client_id), (None, "")):
-                if (whose, client) in self._bounds:
-                    return self._bounds[whose, client], (user, shared)
+                if (owner, client) in self._bounds:
+                    return self._bounds[owner, client], (user, shared)
         for client in (client_id, ""):
             if (None, client) in self._bounds:
                 return self._bounds[None, client], ("", client_id)
         return None
 
-    def bucket(self, whose: tuple[str, str], per_second: float, now: float) -> _Bucket:
-        """What is left for a client now; negative when it took more than it had."""
-        key = hash(whose)
+    def bucket(self, owner: tuple[str, str], per_second: float, now: float) -> _Bucket:
+        """The refilled bucket of a user and client id. Its tokens are negative after an overdraft."""
+        key = hash(owner)
         burst = per_second * self._window_seconds
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -79,14 +79,15 @@ class MutationQuotas:
     def _forget_full(self, now: float) -> None:
         if len(self._buckets) < _BUCKETS_MAX:
             return
-        # After a window a bucket that was just empty is full; one that is deep in debt is forgiven.
+        # An empty bucket is full after one window. A bucket with a large debt is dropped too.
         kept = {key: one for key, one in self._buckets.items() if now - one.updated < self._window_seconds}
         self._buckets = kept if len(kept) < _BUCKETS_MAX else {}
 
 
 class MutationQuota:
-    """The quota of one request. A strict one refuses what comes once it is used up; the other, for versions whose clients
-    do not know the error, takes everything. Both have the client wait.
+    """The quota of one request. A strict quota refuses changes once its bucket is empty.
+
+    The other accepts them all, for versions without the error. Both throttle the client.
     """
 
     def __init__(self, quotas: MutationQuotas, user: str, client_id: str, strict: bool) -> None:
@@ -96,7 +97,7 @@ class MutationQuota:
         self._waits_until = 0.0
 
     def record(self, partitions: int) -> None:
-        """Takes so many; ThrottlingQuotaExceeded when it is strict and was used up before."""
+        """Takes tokens for `partitions`. Raises ThrottlingQuotaExceeded if it is strict and the bucket was empty."""
         found = self._quotas.bound(*self._client)
         if found is None:
             return
@@ -111,7 +112,7 @@ class MutationQuota:
             self._waits_until = now + _refill_seconds(bucket.tokens, per_second)
 
     def throttle_ms(self) -> int:
-        """For how long the client has to wait from now on."""
+        """How long the client has to wait from now on."""
         waits = round((self._waits_until - self._quotas.clock()) * 1000) if self._waits_until else 0
         return min(max(waits, 0), _THROTTLE_MS_MAX)
 

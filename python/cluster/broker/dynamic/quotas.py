@@ -1,8 +1,8 @@
-"""Client quotas: whom they are for, what they may be, which ones a filter finds, and what the data plane is told.
+"""Client quotas: their entities, their values, filters on them, and their form for the data plane.
 
-Owns the entities (user, client-id, both, ip, each by name or as the default of all), the names of their znodes and
-the checks of kafka.server.ZkAdminManager; the values are text, as in the znodes. Pure; any thread. The znodes of
-users hold their SCRAM credentials too: nothing here shows, changes or drops a key that is no quota.
+Owns the entities (user, client-id, both, ip; each by name or as the default), the paths of their znodes, and the checks
+of kafka.server.ZkAdminManager. Values are text, as in the znodes. The znodes of users also have their SCRAM credentials:
+nothing here shows, changes or removes a key that is not a quota. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -35,15 +35,13 @@ _NO_NODES = (".", "..")
 _BOUNDS = {"LONG": 2**63 - 1, "INT": 2**31 - 1}
 _EPSILON = 1e-6
 _NO_LIMIT = float(2**63 - 1)
-"""What an infinite quota comes to (Kafka's default of each): unlike infinity it can be computed with."""
+"""The value of an infinite quota (Kafka's default of each). Unlike infinity it has no NaN results."""
 
 Entity = Mapping[str, str | None]
-"""From a type of entity to a name, None for the default of all that have no quota of their own."""
+"""From an entity's types to names; None is the default entity."""
 
 ClientQuota = tuple[str | None, str | None, dict[str, float]]
-"""User, client id and values, as the data plane takes them: None where the entity has no such part, "" for the
-default.
-"""
+"""User, client id and values for the data plane. None: the entity has no such part; "": the default."""
 
 
 class QuotaOp(NamedTuple):
@@ -54,7 +52,7 @@ class QuotaOp(NamedTuple):
 
 
 def entity_path(entity: Entity) -> str:
-    """The znode of an entity below /config; InvalidRequest when there is no such combination."""
+    """The znode of an entity below /config. Raises InvalidRequest for a combination of types that is not allowed."""
     if not entity:
         raise InvalidRequest("Invalid empty client quota entity")
     for kind, name in entity.items():
@@ -63,8 +61,8 @@ def entity_path(entity: Entity) -> str:
         if name == "":
             raise InvalidRequest(f"Empty {kind} not supported")
         if name in _NO_NODES:
-            # Nor does Kafka take these names, with UNKNOWN_SERVER_ERROR: the encoding of names leaves dots.
-            raise InvalidRequest(f"No znode can be named {name}, so there are no quotas of this {kind}")
+            # Kafka answers UNKNOWN_SERVER_ERROR: the encoding of names keeps dots, and ZooKeeper refuses them.
+            raise InvalidRequest(f"The {kind} {name} cannot have quotas, because no znode can have this name")
     node = {
         kind: znodes.DEFAULT_ENTITY if name is None else znodes.sanitize(name)
         for kind, name in entity.items()
@@ -82,7 +80,7 @@ def entity_path(entity: Entity) -> str:
 
 
 def entity_of(path: str) -> dict[str, str | None] | None:
-    """The entity of a znode below /config; None when it is none's."""
+    """The entity of a znode below /config; None if it is not an entity's."""
     names = [None if part == znodes.DEFAULT_ENTITY else znodes.desanitize(part) for part in path.split("/")]
     match path.split("/"):
         case ["users", _]:
@@ -97,7 +95,7 @@ def entity_of(path: str) -> dict[str, str | None] | None:
 
 
 def alteration(entity: Entity, ops: Sequence[QuotaOp]) -> Callable[[Mapping[str, str]], dict[str, str]]:
-    """From the settings in an entity's znode to what they shall be; InvalidRequest for a quota that cannot be."""
+    """A function from the settings in an entity's znode to new ones. Raises InvalidRequest for an invalid quota."""
     keys = _IP_KEYS if IP in entity else _CLIENT_KEYS
     values = {op.key: None if op.value is None else _text(op.key, op.value, keys) for op in ops}
 
@@ -128,7 +126,7 @@ def _text(key: str, value: float, keys: Mapping[str, str]) -> str:
 
 
 def values_of(path: str, config: Mapping[str, str]) -> dict[str, float]:
-    """The quotas among the settings of an entity's znode; those that are no numbers are left out."""
+    """The quotas among the settings of an entity's znode, without those that are not numbers."""
     keys = _IP_KEYS if path.startswith("ips/") else _CLIENT_KEYS
     found = {}
     for key in keys:
@@ -142,7 +140,7 @@ def values_of(path: str, config: Mapping[str, str]) -> dict[str, float]:
 
 
 class Component(NamedTuple):
-    """One part of a filter: entities that have this type, with `name` if `exact` (None: the default)."""
+    """One part of a filter: entities with this type, and with this `name` if `exact` (None: the default)."""
 
     exact: bool
     name: str | None = None
@@ -152,7 +150,7 @@ _EXACT, _DEFAULT, _ANY = range(3)
 
 
 def component(match_type: int, name: str | None) -> Component:
-    """A part of a filter as DescribeClientQuotas asks for it."""
+    """A part of a filter of DescribeClientQuotas."""
     if match_type == _EXACT:
         return Component(True, name)
     if match_type == _DEFAULT:
@@ -163,7 +161,7 @@ def component(match_type: int, name: str | None) -> Component:
 
 
 def check_filter(types: Sequence[str]) -> None:
-    """Refuses types of entities that cannot be in one filter."""
+    """Refuses types that cannot be in one filter."""
     for kind in types:
         if not kind:
             raise InvalidRequest("Unexpected empty filter component entity type")
@@ -180,7 +178,7 @@ def check_filter(types: Sequence[str]) -> None:
 
 
 def matches(components: Mapping[str, Component], strict: bool, entity: Entity) -> bool:
-    """Whether a filter finds an entity; a `strict` one finds none with a part it does not name."""
+    """A filter finds the entity. A `strict` filter finds no entity with other types."""
     for kind, wanted in components.items():
         if kind not in entity or (wanted.exact and entity[kind] != wanted.name):
             return False
@@ -188,12 +186,12 @@ def matches(components: Mapping[str, Component], strict: bool, entity: Entity) -
 
 
 def client_quotas(configs: Mapping[str, Mapping[str, str]]) -> list[ClientQuota]:
-    """The quotas of users and clients, out of all settings by znode."""
+    """The quotas of users and clients from all settings by znode."""
     found: list[ClientQuota] = []
     for path, config in configs.items():
         entity, values = entity_of(path), values_of(path, config)
         if entity is not None and IP not in entity and values:
-            # Kafka stores negative quotas, which let nothing through.
+            # Kafka stores negative quotas, which pass nothing.
             limits = {key: min(max(value, 0.0), _NO_LIMIT) for key, value in values.items()}
             found.append((_part(entity, USER), _part(entity, CLIENT), limits))
     return found
@@ -204,7 +202,7 @@ def _part(entity: Entity, kind: str) -> str | None:
 
 
 def ip_rates(configs: Mapping[str, Mapping[str, str]]) -> dict[str | None, float]:
-    """Connections per second by address or host name, None for all others, out of all settings by znode."""
+    """Connections a second by address or host name (None: all others) from all settings by znode."""
     found: dict[str | None, float] = {}
     for path, config in configs.items():
         entity, values = entity_of(path), values_of(path, config)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from operator import itemgetter
 
-from cluster.broker.context import Body, Context, Request, told
+from cluster.broker.context import Body, Context, Request, error_message
 from cluster.broker.dynamic.alteration import BROKER, CLIENT_METRICS, TOPIC, Alteration
 from cluster.broker.handlers._own_id import require_own_id
 from cluster.controller.names import validate_topic_name
@@ -32,7 +32,9 @@ async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]])
             await alter(item)
         except KafkaProtocolError as failed:
             error = failed
-        responses[key] = _response(item, error.code if error else NONE, told(error) if error else None)
+        responses[key] = _response(
+            item, error.code if error else NONE, error_message(error) if error else None
+        )
     return {"responses": list(map(responses.__getitem__, keys))}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.broker.context import Body, Context, Request, told
+from cluster.broker.context import Body, Context, Request, error_message
 from cluster.broker.dynamic.quotas import QuotaOp
 from cluster.errors import NONE, KafkaProtocolError
 from cluster.time_slice import TimeSlice
@@ -25,7 +25,7 @@ async def handle(context: Context, request: Request) -> Body:
             try:
                 await context.dynamic.alter_quotas(entity, ops, request.body["validate_only"])
             except KafkaProtocolError as error:
-                code, message = error.code, told(error)
+                code, message = error.code, error_message(error)
             entries[frozenset(entity.items())] = _entry(item, code, message)
             await time_slice.yield_if_over()
     return {"entries": list(entries.values())}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.broker.context import Body, Context, Request, told
+from cluster.broker.context import Body, Context, Request, error_message
 from cluster.broker.dynamic import quotas
 from cluster.errors import NONE, KafkaProtocolError
 from cluster.time_slice import TimeSlice
@@ -16,7 +16,7 @@ async def handle(context: Context, request: Request) -> Body:
     try:
         wanted = _filter(request.body["components"])
     except KafkaProtocolError as error:
-        return failure(request, error.code) | {"error_message": told(error)}
+        return failure(request, error.code) | {"error_message": error_message(error)}
     entries, time_slice = [], TimeSlice()
     for path, config in list(context.dynamic.quotas.items()):
         if (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.broker.context import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, Body, Context, Request
+from cluster.broker.context import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED, Body, Context, Request
 from cluster.errors import NONE, MismatchedEndpointType, UnsupportedEndpointType
 from cluster.model import NO_BROKER
 
@@ -42,7 +42,7 @@ async def handle(context: Context, request: Request) -> Body:
         if any(item["broker_id"] == controller for item in brokers)
         else NO_BROKER,
         "brokers": brokers,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_REQUESTED,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cluster.broker.context import Body, Context, Request, told
+from cluster.broker.context import Body, Context, Request, error_message
 from cluster.broker.dynamic import loggers
 from cluster.broker.dynamic.alteration import BROKER, BROKER_LOGGER, CLIENT_METRICS, TOPIC
 from cluster.broker.dynamic.description import (
@@ -49,7 +49,7 @@ def _describe(descriptions: _Descriptions, item: Body) -> Body:
     try:
         configs = descriptions.configs(item)
     except KafkaProtocolError as error:
-        return answer | {"error_code": error.code, "error_message": told(error) or "", "configs": []}
+        return answer | {"error_code": error.code, "error_message": error_message(error) or "", "configs": []}
     return answer | {"error_code": NONE, "error_message": "", "configs": configs}
 
 

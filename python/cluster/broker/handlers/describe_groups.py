@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 
-from cluster.broker.context import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, Body, Context, Request
+from cluster.broker.context import GROUP_OPERATIONS, OPERATIONS_NOT_REQUESTED, Body, Context, Request
 from cluster.broker.handlers._repeats import RepeatBudget
 from cluster.errors import NONE, InvalidRequest
 from cluster.time_slice import TimeSlice
@@ -50,7 +50,7 @@ def _group(context: Context, request: Request, name: str) -> Body:
             }
             for member in group.members
         ],
-        "authorized_operations": GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        "authorized_operations": GROUP_OPERATIONS if asked else OPERATIONS_NOT_REQUESTED,
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cluster.broker.context import (
     CLUSTER_OPERATIONS,
-    OPERATIONS_NOT_ASKED,
+    OPERATIONS_NOT_REQUESTED,
     TOPIC_OPERATIONS,
     Body,
     Context,
@@ -206,7 +206,7 @@ def _unknown(name: str | None, code: int, topic_id: TopicId = NO_TOPIC_ID) -> Bo
 
 def _operations(request: Request) -> int:
     asked = request.body["include_topic_authorized_operations"]
-    return TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED
+    return TOPIC_OPERATIONS if asked else OPERATIONS_NOT_REQUESTED
 
 
 def _topic(context: Context, request: Request, topic: TopicInfo) -> Body:
