@@ -269,7 +269,7 @@ def test_an_application_that_does_not_listen_is_told_to(
     new_topic: NewTopicFactory, new_consumer: NewConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, told = new_topic(), list[Outcome]()
-    monkeypatch.setattr(_consumer, "UNTOLD_MAX", 3)
+    monkeypatch.setattr(_consumer, "UNREPORTED_MAX", 3)
     wanted = [TopicPartition(topic, 0, 1)]
     consumer = new_consumer(on_commit=lambda *outcome: told.append(outcome))
     for _ in range(3):

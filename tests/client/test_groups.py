@@ -234,15 +234,15 @@ def test_an_application_that_does_not_poll_loses_its_place_and_gets_it_back(
     consumer.subscribe([topic], on_lost=lambda _, parts: lost.append({part.partition for part in parts}))
     poll_until([consumer], lambda: held(consumer) == {0, 1})
     posted = threading.Event()
-    post = consumer._membership._post
+    post = consumer._group._post
 
     def note(event: Event) -> None:
         post(event)
         posted.set()
 
-    consumer._membership._post = note
+    consumer._group._post = note
     # As if the last poll had been long ago: what six seconds of silence do, without the silence.
-    consumer._membership.last_poll -= 7
+    consumer._group.last_poll -= 7
     assert posted.wait(WAIT)
     message = consumer.poll(WAIT)
     assert message is not None
@@ -263,21 +263,19 @@ def test_a_raising_on_lost_is_told_once_and_the_group_is_joined_again(
 
     consumer.subscribe([topic], on_lost=fail)
     poll_until([consumer], lambda: held(consumer) == {0, 1})
-    generation = consumer._membership.identity().generation
-    consumer._membership.last_poll -= 7
+    generation = consumer._group.identity().generation
+    consumer._group.last_poll -= 7
 
     def back() -> bool:
         try:
             consumer.poll(0.05)
         except LookupError as error:
             raised.append(error)
-        membership = consumer._membership
-        return (
-            not membership.lost and membership.identity().generation > generation and held(consumer) == {0, 1}
-        )
+        group = consumer._group
+        return not group.lost and group.identity().generation > generation and held(consumer) == {0, 1}
 
     # Not polled before the membership's thread has noticed the silence.
-    poll_until([], lambda: consumer._membership.lost)
+    poll_until([], lambda: consumer._group.lost)
     poll_until([], back)
     assert len(raised) == 1
 
@@ -354,8 +352,8 @@ def test_a_static_member_keeps_its_place_through_a_restart(
 
 def thrown_out(consumer: Consumer) -> None:
     """As if the last poll had been long ago: the group goes on without this member."""
-    consumer._membership.last_poll -= 7
-    poll_until([], lambda: consumer._membership.lost)
+    consumer._group.last_poll -= 7
+    poll_until([], lambda: consumer._group.lost)
 
 
 # Were this broken, what others have committed meanwhile would be overwritten, and read again.
@@ -409,7 +407,7 @@ def test_a_static_member_whose_place_is_taken_commits_nothing(
     first.subscribe([topic])
     messages = read(first, 5)
     second.subscribe([topic])
-    poll_until([second], lambda: bool(second.assignment()) and first._membership.lost)
+    poll_until([second], lambda: bool(second.assignment()) and first._group.lost)
     second.commit(offsets=[TopicPartition(topic, 0, 10)], asynchronous=False)
     with pytest.raises(KafkaException) as refused:
         first.commit(messages[-1], asynchronous=False)

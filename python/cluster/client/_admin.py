@@ -43,8 +43,8 @@ from ._admin_types import (
 )
 from ._coordinator import find_coordinator
 from ._errors import KafkaError, KafkaException
-from ._producer import list_topics, seconds
-from ._requests import CONTROLLER, RETRY_PAUSE, Requests
+from ._group_protocol import read_assignment
+from ._requests import CONTROLLER, RETRY_PAUSE, Requests, list_topics, seconds
 from ._types import ClusterMetadata, Node, TopicPartition, Uuid
 
 Result = TypeVar("Result")
@@ -487,16 +487,7 @@ def _source(number: int) -> ConfigSource:
 
 
 def _member(member: dict[str, Any], protocol: str) -> MemberDescription:
-    assigned: list[TopicPartition] = []
-    data = member["member_assignment"]
-    if protocol == "consumer" and data:
-        version = min(int.from_bytes(data[:2], "big"), 3)
-        decoded = _native.decode_data("ConsumerProtocolAssignment", version, data[2:])
-        assigned = [
-            TopicPartition(topic["topic"], partition)
-            for topic in decoded["assigned_partitions"]
-            for partition in topic["partitions"]
-        ]
+    assigned = read_assignment(member["member_assignment"]) if protocol == "consumer" else []
     return MemberDescription(
         member["member_id"],
         member["client_id"],

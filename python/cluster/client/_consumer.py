@@ -1,7 +1,7 @@
-"""`Consumer`: confluent-kafka's, over the extension's fetcher, the group membership and the committed offsets.
+"""`Consumer`: confluent-kafka's, over the extension's fetcher, the group and the committed offsets.
 
-What happens in the background (rebalances, commits, failures) is posted as events and carried out by `poll` and `consume`
-in the application's thread; no callback runs in another.
+Everything here runs in the application's thread. Background threads post events (rebalances, commits, failures), which
+`poll` and `consume` carry out; no callback runs in another thread.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from logcore import _native
 
 from . import _config
+from ._assignment import Assignment, Located, LookupFailed
 from ._commits import Commits
 from ._coordinator import Coordinator
-from ._errors import KafkaError, KafkaException, failed
-from ._group import Assigned, Failed, Membership, Revoked, Subscription
-from ._group import Event as GroupEvent
+from ._errors import KafkaError, KafkaException, failed, log_error
+from ._group import Assigned, Failed, Group, Revoked
 from ._offsets import Offsets
-from ._producer import list_topics, seconds
-from ._requests import Requests
+from ._requests import Requests, list_topics, seconds
+from ._subscription import Subscription
 from ._types import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -32,13 +33,22 @@ from ._types import (
 )
 
 RebalanceCallback = Callable[["Consumer", list[TopicPartition]], None]
-Committed = tuple[KafkaError | None, list[TopicPartition]]
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that closing may wait for brokers in all: for the last commit, for leaving the group, for its threads."""
-UNTOLD_MAX = 100_000
-"""Commits whose outcome on_commit has not heard yet."""
-_LOGICAL = (OFFSET_BEGINNING, OFFSET_END)
+UNREPORTED_MAX = 100_000
+"""Commits that on_commit has not been called for yet. More are refused until the application polls."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A commit in the background has ended."""
+
+    error: KafkaError | None
+    partitions: list[TopicPartition]
+
+
+Event = Assigned | Revoked | Failed | Located | LookupFailed | Committed
 
 
 class Consumer:
@@ -55,33 +65,38 @@ class Consumer:
         _config.finish_consumer(config)
         values = config.values
         self._callbacks = config.callbacks
-        self._core: _native.ConsumerCore | None = _native.ConsumerCore(
-            values, self._callbacks.get("error_cb")
-        )
-        network = self._core.network()
-        self._network = network
-        self._events: deque[GroupEvent | Committed] = deque()
-        coordinator = Coordinator(Requests(network), values["group.id"])
-        post = self._post = _Poster(self._events, self._core)
-        self._membership = Membership(coordinator, values, post)
+        self._report_error = self._callbacks.get("error_cb", log_error)
+        core = _native.ConsumerCore(values, self._report_error)
+        self._core: _native.ConsumerCore | None = core
+        self._network = core.network()
+        self._events: deque[Event] = deque()
+        post = self._post = _Poster(self._events, core)
+        coordinator = Coordinator(Requests(self._network), values["group.id"])
+        self._group = Group(coordinator, values, post)
         self._auto_commit = bool(values.get("enable.auto.commit", True))
         interval = values.get("auto.commit.interval.ms", 5_000) / 1000
-        on_commit = "on_commit" in self._callbacks
         self._commits = Commits(
             coordinator,
-            self._membership.identity,
-            _Stored(self._core),
+            self._group.identity,
+            _Stored(core),
             interval if self._auto_commit and interval > 0 else None,
-            (lambda error, partitions: post((error, partitions))) if on_commit else None,
+            (lambda *outcome: post(Committed(*outcome))) if "on_commit" in self._callbacks else None,
         )
         committed_only = values.get("isolation.level", "read_committed") == "read_committed"
         self._offsets = Offsets(coordinator, self._commits.flush, require_stable=committed_only)
-        self._assignment: dict[TopicPartition, int] = {}
-        """Partitions with the offset they were assigned with; in the core once that is known to be a real one."""
-        self._epoch = 0
-        self._paused: set[TopicPartition] = set()
-        self._held: list[TopicPartition] = []
-        self._rebalancing = False
+        commits, group, auto_commit = self._commits, self._group, self._auto_commit
+
+        def commit_consumed() -> None:
+            # Once a partition is removed, what was consumed of it cannot be committed any more.
+            if auto_commit and not group.lost:
+                commits.commit_stored()
+
+        self._commit_consumed = commit_consumed
+        self._assignment = Assignment(core, self._offsets, post, commit_consumed, commits.forget)
+        self._owned: list[TopicPartition] = []
+        """The group's partitions that the application has taken over."""
+        self._callback_must_assign = False
+        """A rebalance is being carried out, and its callback has called none of assign, unassign and their kin."""
         self._on_assign: RebalanceCallback | None = None
         self._on_revoke: RebalanceCallback | None = None
         self._on_lost: RebalanceCallback | None = None
@@ -98,7 +113,7 @@ class Consumer:
         """Joins the group for these topics; a name that begins with ^ is a regular expression.
 
         The callbacks get the consumer and the partitions. on_assign may change where they begin by calling `assign`.
-        on_lost (or on_revoke, without one) hears of partitions that others may have already.
+        on_lost (without one, on_revoke) is called for partitions that other members may have already.
         """
         self._open()
         if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
@@ -113,9 +128,8 @@ class Consumer:
             if callback is not None and not callable(callback):
                 raise TypeError("rebalance callbacks must be callable")
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
-        if self._auto_commit:
-            self._commits.start()
-        self._membership.subscribe(subscription)
+        self._start_commits()
+        self._group.subscribe(subscription)
 
     def unsubscribe(self) -> None:
         """Ends the subscription: gives its partitions up and leaves the group."""
@@ -128,103 +142,42 @@ class Consumer:
         Each begins at its offset; OFFSET_STORED and OFFSET_INVALID stand for the group's committed offset, or what
         auto.offset.reset says without one.
         """
-        core = self._open()
-        self._drop_all(core)
-        self._add(core, partitions)
+        self._open()
+        self._callback_must_assign = False
+        self._assignment.replace(partitions)
+        self._start_commits()
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Reads these partitions too."""
-        core = self._open()
+        self._open()
         if any(partition in self._assignment for partition in partitions):
             raise failed(KafkaError._CONFLICT, "a partition is assigned already")
-        self._add(core, partitions)
+        self._callback_must_assign = False
+        self._assignment.add(partitions)
+        self._start_commits()
 
     def unassign(self) -> None:
-        """Reads nothing any more."""
-        core = self._open()
-        self._rebalancing = False
-        self._drop_all(core)
+        """Stops reading."""
+        self._open()
+        self._callback_must_assign = False
+        self._assignment.clear()
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
-        """Does not read these partitions any more."""
-        core = self._open()
-        self._rebalancing = False
+        """Stops reading these partitions."""
+        self._open()
         if any(partition not in self._assignment for partition in partitions):
             raise failed(KafkaError._INVALID_ARG, "a partition is not assigned")
-        self._drop(core, partitions)
-
-    def _drop_all(self, core: _native.ConsumerCore) -> None:
-        self._commit_before_dropping()
-        core.unassign(None)
-        self._commits.forget(self._assignment)
-        self._assignment.clear()
-        self._paused.clear()
-        self._epoch += 1
-
-    def _commit_before_dropping(self) -> None:
-        """What was consumed of partitions that are dropped cannot be committed any more once they are."""
-        if self._auto_commit and self._assignment and not self._membership.lost:
-            self._commits.commit_stored()
-
-    def _drop(self, core: _native.ConsumerCore, partitions: list[TopicPartition]) -> None:
-        self._commit_before_dropping()
-        core.unassign([(partition.topic, partition.partition) for partition in partitions])
-        self._commits.forget(partitions)
-        for partition in partitions:
-            self._assignment.pop(partition, None)
-            self._paused.discard(partition)
-
-    def _add(self, core: _native.ConsumerCore, partitions: list[TopicPartition]) -> None:
-        self._rebalancing = False
-        unknown = []
-        known = []
-        for given in partitions:
-            partition = TopicPartition(given.topic, given.partition, given.offset)
-            self._assignment[partition] = given.offset
-            if given.offset >= 0 or given.offset in _LOGICAL:
-                known.append((given.topic, given.partition, given.offset))
-            elif given.offset in (OFFSET_STORED, OFFSET_INVALID):
-                unknown.append(partition)
-            else:
-                raise failed(KafkaError._INVALID_ARG, f"{given}: no such offset")
-        core.assign(known)
-        if self._auto_commit:
-            self._commits.start()
-        if not unknown:
-            return
-        epoch = self._epoch
-        self._offsets.look_up_later(
-            unknown,
-            lambda: self._core is not None and self._epoch == epoch,
-            lambda found: self._place(epoch, found),
-            lambda error: self._post(Failed(error)),
-        )
-
-    def _place(self, epoch: int, found: list[TopicPartition]) -> None:
-        """Committed offsets have been looked up. Runs in the background thread."""
-        core = self._core
-        if core is None or epoch != self._epoch:
-            return
-        ready = []
-        for partition in found:
-            # A partition that was sought meanwhile is in the core already.
-            if self._assignment.get(partition, 0) in (OFFSET_STORED, OFFSET_INVALID):
-                if partition.error is not None:
-                    # Where the group is in it is not known; auto.offset.reset is for a group that has no offset.
-                    self._post(Failed(partition.error))
-                    continue
-                ready.append((partition.topic, partition.partition, partition.offset))
-        core.assign(ready)
-        for topic, number, _ in ready:
-            if TopicPartition(topic, number) in self._paused:
-                core.set_paused(topic, number, True)
-        if epoch != self._epoch:
-            core.unassign([(topic, number) for topic, number, _ in ready])
+        self._callback_must_assign = False
+        self._assignment.remove(partitions)
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions being read."""
         self._open()
-        return [TopicPartition(found.topic, found.partition) for found in self._assignment]
+        return self._assignment.partitions()
+
+    def _start_commits(self) -> None:
+        if self._auto_commit:
+            self._commits.start()
 
     # ---- reading ----
 
@@ -234,9 +187,9 @@ class Consumer:
         A message whose `error()` is not None is an event: the end of a partition, or a failure.
         """
         core = self._core or self._open()
-        membership = self._membership
+        group = self._group
         until = _deadline(timeout)
-        membership.polling = True
+        group.polling = True
         try:
             while True:
                 if self._events:
@@ -251,18 +204,18 @@ class Consumer:
                 if timeout == 0 and not self._events:
                     return None
         finally:
-            membership.last_poll = time.monotonic()
-            membership.polling = False
+            group.last_poll = time.monotonic()
+            group.polling = False
 
     def consume(self, num_messages: int = 1, timeout: float | None = -1) -> list[_native.Message]:
         """Up to `num_messages` messages: as many as come within `timeout` seconds. Events are among them, as of `poll`."""
         core = self._core or self._open()
         if not 0 <= num_messages <= 1_000_000:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
-        membership = self._membership
+        group = self._group
         until = _deadline(timeout)
         messages: list[_native.Message] = []
-        membership.polling = True
+        group.polling = True
         try:
             while len(messages) < num_messages:
                 if self._events:
@@ -279,52 +232,63 @@ class Consumer:
                 if timeout == 0 and not self._events:
                     break
         finally:
-            membership.last_poll = time.monotonic()
-            membership.polling = False
+            group.last_poll = time.monotonic()
+            group.polling = False
         return messages
 
     def _serve(self) -> _native.Message | None:
-        """Carries out one event; a failure becomes a message."""
+        """Carries out one event; a failure for the application becomes a message."""
         event = self._events.popleft()
-        self._membership.alive()
+        self._group.alive()
         match event:
-            case Assigned(partitions, identity):
-                self._membership.took_over(identity)
-                self._take_over(partitions)
-            case Revoked(partitions, lost):
+            case Assigned() | Revoked() | Failed() if not self._group.is_current(event):
+                return None
+            case Assigned():
+                self._group.took_over(event)
+                self._take_over(event.partitions)
+            case Revoked():
                 try:
-                    self._give_up(partitions, lost, _Patience(CLOSE_TIMEOUT))
+                    self._give_up(event.partitions, event.lost, _Patience(CLOSE_TIMEOUT))
                 finally:
-                    self._membership.revoked()
-            case Failed(error):
-                return _native.Message(error=error)
-            case (error, partitions):
-                self._callbacks["on_commit"](error, partitions)
+                    self._group.revoked(event)
+            case Failed() if event.retried:
+                self._report_error(event.error)
+            case Failed():
+                return _native.Message(error=event.error)
+            case Located():
+                # Several partitions may fail; each failure is a message of its own.
+                for error in self._assignment.begin(event):
+                    self._events.append(LookupFailed(None, error))
+            case LookupFailed():
+                if event.lookup is None or self._assignment.waits_for(event.lookup):
+                    return _native.Message(error=event.error)
+            case Committed():
+                self._callbacks["on_commit"](event.error, event.partitions)
         return None
 
     def _take_over(self, partitions: list[TopicPartition]) -> None:
-        self._held = list(partitions)
-        self._rebalancing = True
+        self._owned = list(partitions)
+        self._callback_must_assign = True
         try:
             if self._on_assign is not None:
                 self._on_assign(self, list(partitions))
         finally:
-            # Unless the callback called assign itself. One that raises is told of by poll, and the partitions are read
-            # all the same: the group counts on this member for them.
-            if self._core is not None and self._rebalancing:
+            # A callback that raises does not keep its partitions from being read: the group counts on this member
+            # for them. poll raises its exception.
+            if self._core is not None and self._callback_must_assign:
                 self.assign(partitions)
 
     def _give_up(self, partitions: list[TopicPartition], lost: bool, patience: _Patience) -> None:
-        self._held = []
-        self._rebalancing = True
+        self._owned = []
+        self._callback_must_assign = True
         callback = (self._on_lost or self._on_revoke) if lost else self._on_revoke
         try:
             if callback is not None:
                 callback(self, list(partitions))
         finally:
-            # Only the callback closes a consumer in here, and then closing has done all this.
+            # A callback that closed the consumer has left nothing to do.
             if self._core is not None:
-                if self._rebalancing:
+                if self._callback_must_assign:
                     self.unassign()
                 if not lost:
                     # The next generation's members begin where this one's commits end.
@@ -344,21 +308,15 @@ class Consumer:
 
     def seek(self, partition: TopicPartition) -> None:
         """Goes on at the partition's offset (a logical one too). The partition must be assigned."""
-        core = self._open()
+        self._open()
         if partition not in self._assignment:
             raise failed(
                 KafkaError._STATE,
                 f"Failed to seek to offset {partition.offset}: the partition is not assigned",
             )
-        key = (partition.topic, partition.partition)
         if partition.offset in (OFFSET_STORED, OFFSET_INVALID):
             raise failed(KafkaError._INVALID_ARG, "seek needs an offset, OFFSET_BEGINNING or OFFSET_END")
-        # From here on a lookup of the committed offset under way does not count.
-        self._assignment[partition] = partition.offset
-        if not core.seek(*key, partition.offset):
-            core.assign([(*key, partition.offset)])
-            if partition in self._paused:
-                core.set_paused(*key, True)
+        self._assignment.seek(partition)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Hands out no messages of these partitions until `resume`."""
@@ -369,17 +327,11 @@ class Consumer:
         self._set_paused(partitions, False)
 
     def _set_paused(self, partitions: list[TopicPartition], paused: bool) -> None:
-        core = self._open()
+        self._open()
         for partition in partitions:
             if partition not in self._assignment:
                 raise failed(KafkaError._UNKNOWN_PARTITION, f"{partition} is not assigned")
-        for partition in partitions:
-            key = TopicPartition(partition.topic, partition.partition)
-            if paused:
-                self._paused.add(key)
-            else:
-                self._paused.discard(key)
-            core.set_paused(partition.topic, partition.partition, paused)
+        self._assignment.set_paused(partitions, paused)
 
     def offsets_for_times(
         self, partitions: list[TopicPartition], timeout: float = -1
@@ -438,7 +390,7 @@ class Consumer:
     def memberid(self) -> str:
         """This consumer's member id in its group; empty while it has none."""
         self._open()
-        return self._membership.member_id
+        return self._group.member_id
 
     # ---- offsets ----
 
@@ -460,9 +412,9 @@ class Consumer:
     ) -> list[TopicPartition] | None:
         """Commits a message's offset + 1, the offsets given, or (without either) what was consumed.
 
-        Asynchronous: returns None at once, on_commit hears of the outcome. Otherwise waits for this commit and those
-        before it, returns the partitions with each one's error, and raises KafkaException when nothing was committed:
-        UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION when the group has given the partitions to others.
+        Asynchronous: returns None at once, and on_commit is called with the outcome. Otherwise waits for this commit and
+        those before it, returns the partitions with each one's error, and raises KafkaException when nothing was
+        committed: UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION when the group has given the partitions to others.
         """
         core = self._open()
         partitions = self._named(message, offsets)
@@ -470,8 +422,8 @@ class Consumer:
             partitions = _Stored(core)()
         if not asynchronous:
             return self._commits.commit(partitions)
-        if "on_commit" in self._callbacks and len(self._commits) + len(self._events) >= UNTOLD_MAX:
-            text = f"Commit failed: on_commit is to hear of {UNTOLD_MAX:,} commits already; poll, and commit again"
+        if "on_commit" in self._callbacks and len(self._commits) + len(self._events) >= UNREPORTED_MAX:
+            text = f"Commit failed: on_commit waits to be called for {UNREPORTED_MAX:,} commits; poll, and commit again"
             raise failed(KafkaError._QUEUE_FULL, text)
         if partitions:
             self._commits.commit_later(partitions)
@@ -512,38 +464,35 @@ class Consumer:
         patience = _Patience(CLOSE_TIMEOUT)
         try:
             self._leave(patience)
-            self._commit_before_dropping()
+            self._commit_consumed()
             patience.spend(self._commits.flush)
         finally:
             self._core = None
-            self._membership.close()
+            self._group.close()
             self._commits.stop()
             patience.spend(self._offsets.stop)
             try:
-                self._tell_commits()
+                self._report_commits()
             finally:
                 core.close()
 
     def _leave(self, patience: _Patience) -> None:
-        if not self._membership.grouped:
+        if not self._group.subscribed:
             return
-        lost = self._membership.lost
-        self._membership.take_back()
-        for event in [event for event in self._events if isinstance(event, Assigned | Revoked)]:
-            self._events.remove(event)
+        lost = self._group.lost
+        self._group.prepare_to_leave()
         try:
-            if self._held:
-                self._give_up(self._held, lost, patience)
+            if self._owned:
+                self._give_up(self._owned, lost, patience)
         finally:
             patience.spend(self._commits.flush)
-            patience.spend(self._membership.leave)
+            patience.spend(self._group.leave)
 
-    def _tell_commits(self) -> None:
-        on_commit = self._callbacks.get("on_commit")
+    def _report_commits(self) -> None:
         while self._events:
             event = self._events.popleft()
-            if isinstance(event, tuple) and on_commit is not None:
-                on_commit(*event)
+            if isinstance(event, Committed):
+                self._callbacks["on_commit"](event.error, event.partitions)
 
     def __enter__(self) -> Consumer:
         return self
@@ -555,7 +504,7 @@ class Consumer:
         # Without close() the group learns of it when the session times out; the threads end now.
         core: _native.ConsumerCore | None = getattr(self, "_core", None)
         if core is not None and hasattr(self, "_offsets"):
-            self._membership.close()
+            self._group.close()
             self._commits.stop()
             self._offsets.stop(0)
             core.close()
@@ -584,11 +533,11 @@ class _Patience:
 class _Poster:
     """Hands events to the consumer without holding on to it."""
 
-    def __init__(self, events: deque[GroupEvent | Committed], core: _native.ConsumerCore) -> None:
+    def __init__(self, events: deque[Event], core: _native.ConsumerCore) -> None:
         self._events = events
         self._core = core
 
-    def __call__(self, event: GroupEvent | Committed) -> None:
+    def __call__(self, event: Event) -> None:
         self._events.append(event)
         self._core.interrupt()
 

@@ -6,11 +6,14 @@ broker's sentences come from `cluster.errors`. Registers both classes with the e
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any, ClassVar
 
 from cluster.errors import all_errors
 from logcore import _native
+
+logger = logging.getLogger("cluster.client")
 
 _LOCAL: dict[int, tuple[str, str]] = {
     -199: ("_BAD_MSG", "the message or response does not decode"),
@@ -399,6 +402,11 @@ class KafkaException(Exception):
 def failed(code: int, reason: str | None = None) -> KafkaException:
     """The exception for a code and, if there is more to say than the code does, a reason."""
     return KafkaException(KafkaError(code, reason))
+
+
+def log_error(error: KafkaError) -> None:
+    """Logs a failure of a client that has no error_cb."""
+    logger.warning("%s", error.str())
 
 
 _native.client_set_error_types(KafkaError, KafkaException)

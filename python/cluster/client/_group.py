@@ -1,69 +1,111 @@
-"""A consumer's membership in its group: joining, the eager rebalance protocol, heartbeats, leaving.
+"""A consumer's part in its group: joining, the eager rebalance protocol, heartbeats, leaving.
 
-One daemon thread per subscribed consumer. It never calls the application: it posts what happened, and `Consumer.poll`
-carries it out in the application's thread and reports back (`revoked`). Partitions are given up before the thread joins
-the next generation, so no partition is two members' at once. Sources: KIP-62 (two timeouts), KIP-345 (static members),
-KIP-394 (member id required), the Java class ConsumerCoordinator.
+`Group` owns one daemon thread, started by the first `subscribe`, and one `Membership` at a time. The thread joins, sends
+heartbeats and posts events; it never calls the application. `Consumer.poll` carries the events out in the application's
+thread. All state is in the `Membership`, under one lock. `subscribe` begins a membership and `leave` ends it: what a
+request under way brings afterwards belongs to the ended one and is dropped. Partitions are given up before the member
+joins the next generation, so no two members have one at once. Sources: KIP-62 (two timeouts), ConsumerCoordinator.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
-from logcore import _native
-
-from ._assignors import ASSIGNORS, Member
 from ._commits import Identity
 from ._coordinator import Coordinator
 from ._errors import KafkaError, KafkaException, failed
+from ._faults import LastingFault
+from ._group_protocol import GenerationEnded, GroupProtocol
+from ._subscription import SubscribedTopics, Subscription
 from ._types import TopicPartition
 
 logger = logging.getLogger("cluster.client")
 
-_UNKNOWN_MEMBER_ID = 25
-_ILLEGAL_GENERATION = 22
-_REBALANCE_IN_PROGRESS = 27
-_MEMBER_ID_REQUIRED = 79
-_FENCED_INSTANCE_ID = 82
-_SUBSCRIPTION_VERSION = 0
-"""Version 0 of the consumer protocol's data is read by every client; the later fields are for cooperative assignors."""
-_REQUEST_TIMEOUT = 10.0
-_JOIN_SLACK = 5.0
-"""Seconds beyond the rebalance timeout that a JoinGroup may take to be answered."""
-_RETRY = 0.2
+_LEAVE_TIMEOUT = 10.0
+_RETRY_PAUSE = 0.2
+_ERROR_PAUSE = 1.0
+"""Seconds before joining again after a failure that may need somebody's help."""
 _MISSING_CHECK = 1.0
 """Seconds between two looks for topics that are subscribed to and do not exist."""
 _PATTERN_CHECK = 10.0
 """Seconds between two looks for topics that a pattern may match."""
 
 
+class Standing(Enum):
+    """Where a membership stands."""
+
+    OUTSIDE = "joining, or about to join"
+    INSIDE = "a member of a generation"
+    FENCED = "another process uses this group.instance.id; it does not join again"
+    LEFT = "ended by the application"
+
+
+@dataclass(eq=False)
+class Membership:
+    """One membership, from `subscribe` to `leave`. Read and changed under the group's lock."""
+
+    subscription: Subscription
+    standing: Standing = Standing.OUTSIDE
+    member_id: str | None = None
+    """None until the coordinator has given one."""
+    generation: int = -1
+    assigned: list[TopicPartition] = field(default_factory=list)
+    """The partitions that the group assigned and has not revoked."""
+    owner: Identity | None = None
+    """The member that the application took its partitions over for; None before the first time."""
+    subscription_changed: bool = False
+    revoking: bool = False
+    """A `Revoked` is posted and not carried out."""
+    leaving: bool = False
+    """`leave` comes next: the thread sends heartbeats and does not join again."""
+    join_fault: LastingFault = field(default_factory=LastingFault)
+    """Used by the thread only."""
+
+    def lose(self, forget_member: bool) -> None:
+        """The group goes on without this member."""
+        if self.standing is Standing.INSIDE:
+            self.standing = Standing.OUTSIDE
+        self.generation = -1
+        if forget_member:
+            self.member_id = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether other members may have the partitions that the application took over."""
+        return self.owner is not None and self.standing is not Standing.INSIDE
+
+
 @dataclass(frozen=True)
 class Assigned:
-    """The group gave this consumer these partitions; `identity` is whom it gave them to."""
+    """The group assigned these partitions to the member `owner`."""
 
+    membership: Membership
     partitions: list[TopicPartition]
-    identity: Identity
+    owner: Identity
 
 
 @dataclass(frozen=True)
 class Revoked:
-    """These partitions are to be given up; `lost`: others may have them already."""
+    """The application must give these partitions up; `lost`: other members may have them already."""
 
+    membership: Membership
     partitions: list[TopicPartition]
     lost: bool
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Something the application should hear of."""
+    """A failure for `poll` to return; `retried`: for error_cb or the log, because the group tries again."""
 
+    membership: Membership
     error: KafkaError
+    retried: bool = False
 
 
 Event = Assigned | Revoked | Failed
@@ -71,134 +113,92 @@ Event = Assigned | Revoked | Failed
 
 @dataclass(frozen=True)
 class _Led:
-    """What a leader assigned: the topics of all members, and the partitions of those that exist."""
+    """What a leader assigned: every member's topics, with the number of partitions of those that exist."""
 
     topics: list[str]
     counts: dict[str, int]
 
 
-class _Rejoin(Exception):
-    """The generation is over. `lost`: so is this member's place in it."""
-
-    def __init__(self, lost: bool, forget_member: bool = False) -> None:
-        super().__init__()
-        self.lost = lost
-        self.forget_member = forget_member
-
-
-@dataclass
-class Subscription:
-    """What a consumer subscribed to: names, and regular expressions (written with a leading ^)."""
-
-    topics: list[str] = field(default_factory=list)
-    patterns: list[re.Pattern[str]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, topics: list[str]) -> Subscription:
-        """Splits names from expressions. Raises ValueError for an expression that does not compile."""
-        found = cls()
-        for topic in topics:
-            if topic.startswith("^"):
-                try:
-                    found.patterns.append(re.compile(topic))
-                except re.error as error:
-                    raise ValueError(f"{topic!r} is not a regular expression: {error}") from None
-            else:
-                found.topics.append(topic)
-        return found
-
-
-class Membership:
-    """See the module. Created by the consumer, started by `subscribe`."""
+class Group:
+    """See the module."""
 
     def __init__(
         self, coordinator: Coordinator, settings: dict[str, Any], post: Callable[[Event], None]
     ) -> None:
-        self._coordinator = coordinator
+        self._protocol = GroupProtocol(coordinator, settings)
+        create = bool(settings.get("allow.auto.create.topics", False))
+        self._topics = SubscribedTopics(coordinator.requests.network, create)
+        self._name = coordinator.group
         self._post = post
         self._session = settings["session.timeout.ms"] / 1000
         self._heartbeat = settings["heartbeat.interval.ms"] / 1000
         self._max_poll = settings["max.poll.interval.ms"] / 1000
         self._refresh = settings.get("topic.metadata.refresh.interval.ms", 300_000) / 1000
-        self._strategies: list[str] = settings.get("partition.assignment.strategy", ["range", "roundrobin"])
-        self._instance: str | None = settings.get("group.instance.id")
-        self._create_topics = bool(settings.get("allow.auto.create.topics", False))
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._subscription: Subscription | None = None
-        self._resubscribed = False
         self._closing = False
-        self._member = ""
-        self._generation = -1
-        self._joined = False
-        self._committer: Identity | None = None
-        """Whom the partitions that the application has taken over were given to; None before the first."""
-        self._fenced = False
-        self._assigned: list[TopicPartition] = []
-        self._awaiting_revoke = False
-        self._told_missing: set[str] = set()
-        self._told = 0
+        self._current: Membership | None = None
+        # Written by the application's thread, read by this one: a float and a bool need no lock.
         self.last_poll = time.monotonic()
         self.polling = False
 
-    # ---- called by the consumer, in the application's thread ----
-
-    def identity(self) -> Identity:
-        """Who commits: the member that took its partitions over, or generation -1 without a membership.
-
-        Raises KafkaException when the group has thrown this member out.
-        """
-        with self._changed:
-            if self._fenced:
-                raise KafkaException(KafkaError(_FENCED_INSTANCE_ID, None, True))
-            if self._committer is not None:
-                if not self._joined:
-                    raise failed(
-                        _ILLEGAL_GENERATION if self._member else _UNKNOWN_MEMBER_ID,
-                        "Commit failed: the group has thrown this member out; poll, and commit what is read then",
-                    )
-                return self._committer
-            if self._joined:
-                return self._itself()
-            return Identity()
-
-    def _itself(self) -> Identity:
-        return Identity(self._generation, self._member, self._instance)
-
-    def took_over(self, identity: Identity) -> None:
-        """The application has what an `Assigned` named."""
-        with self._changed:
-            self._committer = identity
-
-    @property
-    def lost(self) -> bool:
-        """Whether others may have what this member was assigned."""
-        return self._committer is not None and not self._joined
-
-    @property
-    def grouped(self) -> bool:
-        """Whether there is a membership to leave, be it one that is lost."""
-        return self._subscription is not None or self._committer is not None or self._fenced
-
-    @property
-    def member_id(self) -> str:
-        return self._member
+    # ---- called by the application's thread ----
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Joins the group with this subscription, or joins anew with another."""
+        """Begins a membership, or joins anew with another subscription."""
         with self._changed:
-            self._subscription = subscription
-            self._resubscribed, self._fenced = True, False
+            membership = self._current
+            if membership is None:
+                self._current = Membership(subscription)
+            else:
+                membership.subscription, membership.subscription_changed = subscription, True
+                if membership.standing is Standing.FENCED:
+                    membership.standing = Standing.OUTSIDE
             self.last_poll = time.monotonic()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="logcore-group", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
-    def revoked(self) -> None:
-        """The application has given up what a `Revoked` named."""
+    def prepare_to_leave(self) -> None:
+        """The application gives its partitions up and leaves then: from now on no event is current."""
         with self._changed:
-            self._awaiting_revoke = False
+            if self._current is not None:
+                self._current.leaving = True
+                self._changed.notify_all()
+
+    def leave(self, timeout: float) -> None:
+        """Ends the membership and tells the coordinator, waiting for its answer at most `timeout` seconds."""
+        with self._changed:
+            membership, self._current = self._current, None
+            if membership is None:
+                return
+            membership.standing = Standing.LEFT
+            # An id that the thread gets from now on is its own to leave with.
+            member_id = membership.member_id
+            self._changed.notify_all()
+        if member_id is not None:
+            self._protocol.leave(member_id, timeout)
+
+    def close(self) -> None:
+        """Ends the thread at its next chance; it may still wait for an answer of the coordinator."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def is_current(self, event: Event) -> bool:
+        """Whether the event is of the membership that the application is in."""
+        return event.membership is self._current and not event.membership.leaving
+
+    def took_over(self, event: Assigned) -> None:
+        """The application has the partitions of an `Assigned`."""
+        with self._changed:
+            event.membership.owner = event.owner
+
+    def revoked(self, event: Revoked) -> None:
+        """The application has given up the partitions of a `Revoked`."""
+        with self._changed:
+            event.membership.revoking = False
             self._changed.notify_all()
 
     def alive(self) -> None:
@@ -207,356 +207,255 @@ class Membership:
             self.last_poll = time.monotonic()
             self._changed.notify_all()
 
-    def take_back(self) -> list[TopicPartition]:
-        """Ends the subscription; returns the partitions that the application still has and must give up."""
-        with self._changed:
-            self._subscription = None
-            held, self._assigned = self._assigned, []
-            self._awaiting_revoke = False
-            self._changed.notify_all()
-        return held
+    def identity(self) -> Identity:
+        """The member to commit for: the one that took its partitions over, or none outside of a group.
 
-    def leave(self, timeout: float) -> None:
-        """Tells the coordinator that this member is gone, so that the others need not wait for its session to end.
-
-        A static member stays in the group: it is expected back.
+        Any thread may call it. Raises KafkaException when the group goes on without this member.
         """
         with self._changed:
-            member, self._member, self._joined, self._generation = self._member, "", False, -1
-            self._committer, self._fenced = None, False
-            self._changed.notify_all()
-        if member and self._instance is None:
-            self._send_leave(member, timeout)
+            membership = self._current
+            if membership is None:
+                return Identity()
+            if membership.standing is Standing.FENCED:
+                raise KafkaException(KafkaError(KafkaError.FENCED_INSTANCE_ID, None, True))
+            if membership.lost:
+                known = membership.member_id is not None
+                raise failed(
+                    KafkaError.ILLEGAL_GENERATION if known else KafkaError.UNKNOWN_MEMBER_ID,
+                    "Commit failed: the group has removed this member; poll, and commit what is read then",
+                )
+            if membership.owner is not None:
+                return membership.owner
+            return self._identity_of(membership)
 
-    def close(self) -> None:
-        """Ends the thread at its next chance; it may still wait for an answer of the broker."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+    def _identity_of(self, membership: Membership) -> Identity:
+        if membership.standing is not Standing.INSIDE or membership.member_id is None:
+            return Identity()
+        return Identity(membership.generation, membership.member_id, self._protocol.instance)
 
-    def _send_leave(self, member: str, timeout: float) -> None:
-        # Version 3 and later name several members; the single one of before is understood by every broker.
-        message = {"group_id": self._coordinator.group, "member_id": member}
-        try:
-            self._coordinator.call("LeaveGroup", message, timeout=timeout, newest=2)
-        except KafkaException as error:
-            logger.info("leaving group %s failed: %s", self._coordinator.group, error.error.str())
+    @property
+    def lost(self) -> bool:
+        """Whether other members may have what the application took over."""
+        membership = self._current
+        return membership is not None and membership.lost
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether there is a membership to leave."""
+        return self._current is not None
+
+    @property
+    def member_id(self) -> str:
+        """The member id; empty while there is none."""
+        membership = self._current
+        return "" if membership is None else membership.member_id or ""
 
     # ---- the thread ----
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._subscription is not None)
-                if self._closing:
-                    return
+        while (membership := self._next_membership()) is not None:
             try:
-                self._live_one_generation()
-            except _Rejoin as end:
-                self._end_generation(end)
-            except KafkaException as error:
-                self._told_or_retried(error)
+                self._run_generation(membership)
             except RuntimeError:
                 # The client was closed under the request, or the process forked.
                 return
             except Exception as error:
-                logger.exception("the membership in group %s failed", self._coordinator.group)
-                self._post(Failed(KafkaError(KafkaError._FAIL, f"group membership: {error}")))
-                self._pause(1.0)
+                logger.exception("the membership in group %s failed", self._name)
+                self._fail(membership, KafkaError(KafkaError._FAIL, f"group membership: {error}"))
+                self._pause(membership, _ERROR_PAUSE)
 
-    def _live_one_generation(self) -> None:
+    def _next_membership(self) -> Membership | None:
+        """Waits for a membership that shall join; None when the consumer is closed."""
+
+        def joining() -> Membership | None:
+            found = self._current
+            if found is None or found.leaving or found.standing is Standing.FENCED:
+                return None
+            return found
+
         with self._changed:
-            self._resubscribed = False
-            subscription = self._subscription
-        if subscription is None:
+            self._changed.wait_for(lambda: self._closing or joining())
+            return None if self._closing else joining()
+
+    def _run_generation(self, membership: Membership) -> None:
+        try:
+            self._take_part(membership)
+        except GenerationEnded as end:
+            self._end_generation(membership, end)
+        except KafkaException as error:
+            self._join_failed(membership, error.error)
+
+    def _take_part(self, membership: Membership) -> None:
+        """Joins one generation and stays in it. Ends by GenerationEnded, or when the membership does."""
+        with self._changed:
+            membership.subscription_changed = False
+            subscription, member_id = membership.subscription, membership.member_id
+        topics = self._topics.find(subscription, lambda error: self._fail(membership, error))
+        joined = self._protocol.join(member_id, topics)
+        if not self._keep_member_id(membership, joined.member_id) or joined.generation < 0:
             return
-        topics = self._look_at_topics(subscription)
-        partitions, led = self._join(topics)
-        with self._changed:
-            if self._subscription is None:
-                abandoned = self._member
-            elif self._subscription is not subscription:
-                # Changed while joining; what was assigned is for the next generation to assign.
-                raise _Rejoin(lost=False)
-            else:
-                abandoned = ""
-                self._joined = True
-                self._assigned = partitions
-                self._told = 0
-                identity = self._itself()
-        if abandoned:
-            self.leave(_REQUEST_TIMEOUT)
-            return
-        self._post(Assigned(partitions, identity))
-        self._stay(subscription, topics, led)
-
-    def _end_generation(self, end: _Rejoin) -> None:
-        """Has the application give up its partitions, keeping the session alive meanwhile, unless it is lost."""
-        with self._changed:
-            held, self._assigned = self._assigned, []
-            if end.lost:
-                self._joined = False
-                self._generation = -1
-            if end.forget_member:
-                self._member = ""
-            self._awaiting_revoke = bool(held)
-        if not held:
-            return
-        self._post(Revoked(held, end.lost))
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing or not self._awaiting_revoke, self._heartbeat)
-                if self._closing or not self._awaiting_revoke:
-                    return
-                joined = self._joined
-            if joined:
-                try:
-                    self._beat()
-                except _Rejoin as worse:
-                    if worse.lost:
-                        with self._changed:
-                            self._joined = False
-                            if worse.forget_member:
-                                self._member = ""
-                except KafkaException:
-                    logger.info("a heartbeat to group %s failed", self._coordinator.group, exc_info=True)
-
-    def _told_or_retried(self, error: KafkaException) -> None:
-        """A failure to join: told when trying again at once will not mend it, retried in any case."""
-        if error.error.retriable():
-            self._pause(_RETRY)
-            return
-        if self._told != error.error.code():
-            self._told = error.error.code()
-            self._post(Failed(error.error))
-        fenced = error.error.code() == _FENCED_INSTANCE_ID
-        with self._changed:
-            self._member, self._joined, self._generation = "", False, -1
-            if fenced:
-                self._fenced = True
-                # Another process has this instance id; joining again would throw that one out in turn.
-                self._subscription = None
-        self._pause(1.0)
-
-    def _pause(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closing, seconds)
-
-    def _look_at_topics(self, subscription: Subscription) -> list[str]:
-        """The topics subscribed to right now: those named, and those that match a pattern."""
-        network = self._coordinator.requests.network
-        asked = None if subscription.patterns else subscription.topics
-        answer = network.metadata(asked, create=self._create_topics, timeout=_REQUEST_TIMEOUT)
-        there = {name for name, (code, _, _) in answer["topics"].items() if code == 0}
-        matched = {
-            name
-            for name, (code, internal, _) in answer["topics"].items()
-            if code == 0 and not internal and any(pattern.match(name) for pattern in subscription.patterns)
-        }
-        self._tell_missing({name for name in subscription.topics if name not in there}, answer)
-        return sorted(matched.union(subscription.topics))
-
-    def _count_partitions(self, topics: list[str]) -> dict[str, int]:
-        """How many partitions those of `topics` have that exist."""
-        network = self._coordinator.requests.network
-        answer = network.metadata(topics, create=self._create_topics, timeout=_REQUEST_TIMEOUT)
-        return {
-            name: len(partitions) for name, (code, _, partitions) in answer["topics"].items() if code == 0
-        }
-
-    def _tell_missing(self, missing: set[str], answer: dict[str, Any]) -> None:
-        for name in missing - self._told_missing:
-            code = answer["topics"].get(name, (3, False, []))[0] or 3
-            if self._create_topics and KafkaError(code).retriable():
-                continue
-            text = f"Subscribed topic not available: {name}: {KafkaError(code).str()}"
-            self._post(Failed(KafkaError(code, text)))
-        self._told_missing = missing
-
-    def _join(self, topics: list[str]) -> tuple[list[TopicPartition], _Led | None]:
-        """JoinGroup and SyncGroup; returns what was assigned, and of a leader what it assigned."""
-        subscription = _native.encode_data(
-            "ConsumerProtocolSubscription", _SUBSCRIPTION_VERSION, {"topics": topics, "user_data": None}
-        )
-        metadata = _SUBSCRIPTION_VERSION.to_bytes(2, "big") + subscription
-        message = {
-            "group_id": self._coordinator.group,
-            "session_timeout_ms": int(self._session * 1000),
-            "rebalance_timeout_ms": int(self._max_poll * 1000),
-            "member_id": self._member,
-            "group_instance_id": self._instance,
-            "protocol_type": "consumer",
-            "protocols": [{"name": name, "metadata": metadata} for name in self._strategies],
-        }
-        joined = self._coordinator.call(
-            "JoinGroup", message, timeout=self._max_poll + _JOIN_SLACK, purpose="group", newest=5
-        )
-        if joined["error_code"] == _MEMBER_ID_REQUIRED:
-            with self._changed:
-                self._member = joined["member_id"]
-            raise _Rejoin(lost=False)
-        self._check(joined["error_code"])
-        with self._changed:
-            self._member = joined["member_id"]
-            self._generation = joined["generation_id"]
         led: _Led | None = None
-        assignments: list[dict[str, Any]] = []
-        if joined["leader"] == joined["member_id"]:
-            led, assignments = self._assign(joined)
-        synced = self._coordinator.call(
-            "SyncGroup",
-            {
-                "group_id": self._coordinator.group,
-                "generation_id": joined["generation_id"],
-                "member_id": joined["member_id"],
-                "group_instance_id": self._instance,
-                "assignments": assignments,
-            },
-            timeout=self._max_poll + _JOIN_SLACK,
-            purpose="group",
-            newest=3,
-        )
-        self._check(synced["error_code"])
-        return _read_assignment(synced["assignment"]), led
+        if joined.members:
+            wanted = sorted({topic for member in joined.members for topic in member.topics})
+            led = _Led(wanted, self._topics.count_partitions(wanted))
+        partitions = self._protocol.sync(joined, {} if led is None else led.counts)
+        with self._changed:
+            if membership.standing is Standing.LEFT:
+                return
+            membership.standing, membership.generation = Standing.INSIDE, joined.generation
+            if membership.subscription is not subscription:
+                # The assignment is of the former subscription; the next generation's will be of the new one.
+                raise GenerationEnded(lost=False)
+            membership.assigned = partitions
+            owner = self._identity_of(membership)
+        membership.join_fault.passed()
+        self._post(Assigned(membership, partitions, owner))
+        self._stay(membership, topics, led)
 
-    def _assign(self, joined: dict[str, Any]) -> tuple[_Led, list[dict[str, Any]]]:
-        """The leader's work: all members' partitions by the assignor they agreed on."""
-        members = []
-        for member in joined["members"]:
-            data = member["metadata"]
-            version = min(int.from_bytes(data[:2], "big"), 3)
-            decoded = _native.decode_data("ConsumerProtocolSubscription", version, data[2:])
-            members.append(
-                Member(member["member_id"], frozenset(decoded["topics"]), member.get("group_instance_id"))
-            )
-        wanted = sorted({topic for member in members for topic in member.topics})
-        counts = self._count_partitions(wanted)
-        assignment = ASSIGNORS[joined["protocol_name"]](members, counts)
-        assignments = [
-            {"member_id": member, "assignment": _write_assignment(partitions)}
-            for member, partitions in assignment.items()
-        ]
-        return _Led(wanted, counts), assignments
+    def _keep_member_id(self, membership: Membership, member_id: str) -> bool:
+        """Notes the id, or leaves with it when the application has left without knowing it; whether to go on."""
+        with self._changed:
+            if membership.standing is not Standing.LEFT:
+                membership.member_id = member_id
+                return True
+            left_with = membership.member_id
+        if left_with != member_id:
+            self._protocol.leave(member_id, _LEAVE_TIMEOUT)
+        return False
 
-    def _check(self, code: int) -> None:
-        """Raises what an error code of JoinGroup, SyncGroup or Heartbeat means."""
-        if code == 0:
-            return
-        if code == _REBALANCE_IN_PROGRESS:
-            raise _Rejoin(lost=False)
-        if code == _UNKNOWN_MEMBER_ID:
-            raise _Rejoin(lost=True, forget_member=True)
-        if code == _ILLEGAL_GENERATION:
-            raise _Rejoin(lost=True)
-        raise KafkaException(KafkaError(code))
+    def _stay(self, membership: Membership, topics: list[str], led: _Led | None) -> None:
+        """Sends heartbeats until the generation or the membership ends."""
+        last_answer = last_look = time.monotonic()
 
-    def _beat(self) -> None:
-        message = {
-            "group_id": self._coordinator.group,
-            "generation_id": self._generation,
-            "member_id": self._member,
-            "group_instance_id": self._instance,
-        }
-        timeout = min(_REQUEST_TIMEOUT, self._session)
-        self._check(
-            self._coordinator.call("Heartbeat", message, timeout=timeout, purpose="group", newest=3)[
-                "error_code"
-            ]
-        )
+        def interrupted() -> bool:
+            return self._closing or membership.standing is Standing.LEFT or membership.subscription_changed
 
-    def _stay(self, subscription: Subscription, topics: list[str], led: _Led | None) -> None:
-        """Heartbeats until the generation ends, which is a `_Rejoin`, or the subscription does."""
-        beaten = time.monotonic()
-        looked = beaten
         while True:
             with self._changed:
-                self._changed.wait_for(
-                    lambda: self._closing or self._subscription is not subscription, self._heartbeat
-                )
-                if self._closing or self._subscription is None:
+                self._changed.wait_for(interrupted, self._heartbeat)
+                if self._closing or membership.standing is Standing.LEFT:
                     return
-                if self._resubscribed:
-                    raise _Rejoin(lost=False)
+                if membership.subscription_changed and not membership.leaving:
+                    raise GenerationEnded(lost=False)
             now = time.monotonic()
-            if not self.polling and now - self.last_poll > self._max_poll:
-                self._give_up_slow_application()
+            if not self.polling and now - self.last_poll > self._max_poll and not membership.leaving:
+                self._remove_slow_application(membership)
                 return
             try:
-                self._beat()
-                beaten = time.monotonic()
+                self._protocol.heartbeat(membership.member_id, membership.generation)
+                last_answer = time.monotonic()
+            except GenerationEnded as end:
+                if end.lost or not membership.leaving:
+                    raise
             except KafkaException as error:
-                if error.error.code() == _FENCED_INSTANCE_ID:
-                    self._post(Failed(KafkaError(_FENCED_INSTANCE_ID, None, True)))
-                    with self._changed:
-                        self._subscription, self._fenced = None, True
-                    raise _Rejoin(lost=True, forget_member=True) from error
-                if time.monotonic() - beaten > self._session:
-                    raise _Rejoin(lost=True, forget_member=self._instance is None) from error
-            period = _MISSING_CHECK if self._told_missing else self._refresh
-            if subscription.patterns:
+                if time.monotonic() - last_answer > self._session:
+                    forget = self._protocol.instance is None
+                    raise GenerationEnded(lost=True, forget_member=forget) from error
+            period = _MISSING_CHECK if membership.subscription.missing else self._refresh
+            if membership.subscription.patterns:
                 period = min(period, _PATTERN_CHECK)
-            if now - looked >= period:
-                looked = now
-                self._look_for_changes(subscription, topics, led)
+            if now - last_look >= period and not membership.leaving:
+                last_look = now
+                self._look_for_changes(membership, topics, led)
 
-    def _look_for_changes(self, subscription: Subscription, topics: list[str], led: _Led | None) -> None:
-        """Joins anew when a pattern matches other topics, or, of a leader, when what it assigned has grown."""
+    def _look_for_changes(self, membership: Membership, topics: list[str], led: _Led | None) -> None:
+        """Joins anew when the subscription matches other topics, or a leader's topics have other partitions."""
         try:
-            changed = self._look_at_topics(subscription) != topics
-            changed = changed or (led is not None and self._count_partitions(led.topics) != led.counts)
+            found = self._topics.find(membership.subscription, lambda error: self._fail(membership, error))
+            changed = found != topics
+            changed = changed or (led is not None and self._topics.count_partitions(led.topics) != led.counts)
         except KafkaException:
+            # The connections report their own failures; the next look is one period away.
             return
         if changed:
-            raise _Rejoin(lost=False)
+            raise GenerationEnded(lost=False)
 
-    def _give_up_slow_application(self) -> None:
-        """max.poll.interval.ms passed without a poll: leave, and come back when the application does."""
-        text = (
-            f"the application did not call poll() for {self._max_poll * 1000:.0f} ms (max.poll.interval.ms)"
-        )
-        self._post(Failed(KafkaError(KafkaError._MAX_POLL_EXCEEDED, text)))
-        member = self._member
-        stalled_at = self.last_poll
-        if self._instance is None:
-            self._send_leave(member, _REQUEST_TIMEOUT)
+    def _end_generation(self, membership: Membership, end: GenerationEnded) -> None:
+        """Has the application give up its partitions, with heartbeats meanwhile unless the member is lost."""
         with self._changed:
-            held, self._assigned = self._assigned, []
-            self._joined, self._generation = False, -1
-            if self._instance is None:
-                self._member = ""
-            self._awaiting_revoke = bool(held)
-        if held:
-            self._post(Revoked(held, True))
+            if membership.standing is Standing.LEFT:
+                return
+            if end.lost:
+                membership.lose(end.forget_member)
+            if end.fenced:
+                # To join again would throw the other process out in turn.
+                membership.standing = Standing.FENCED
+            partitions, membership.assigned = membership.assigned, []
+            membership.revoking = bool(partitions)
+        if end.fenced:
+            self._fail(membership, KafkaError(KafkaError.FENCED_INSTANCE_ID, None, True))
+        if not partitions:
+            return
+        self._post(Revoked(membership, partitions, end.lost))
+        while self._is_revoking(membership):
+            try:
+                if membership.standing is Standing.INSIDE:
+                    self._protocol.heartbeat(membership.member_id, membership.generation)
+            except GenerationEnded as worse:
+                if worse.lost:
+                    with self._changed:
+                        membership.lose(worse.forget_member)
+            except KafkaException:
+                logger.info("a heartbeat to group %s failed", self._name, exc_info=True)
+
+    def _is_revoking(self, membership: Membership) -> bool:
+        """Waits for the application, at most one heartbeat interval; whether it is still to give partitions up."""
+
+        def done() -> bool:
+            return self._closing or membership.standing is Standing.LEFT or not membership.revoking
+
         with self._changed:
-            # The application is told of the failure above by a poll; that poll says `alive`.
+            self._changed.wait_for(done, self._heartbeat)
+            return not done()
+
+    def _remove_slow_application(self, membership: Membership) -> None:
+        """max.poll.interval.ms passed without a poll: leaves, and joins again when the application polls."""
+        member_id, stalled_at = membership.member_id, self.last_poll
+        milliseconds = self._max_poll * 1000
+        text = f"the application did not call poll() for {milliseconds:.0f} ms (max.poll.interval.ms)"
+        self._fail(membership, KafkaError(KafkaError._MAX_POLL_EXCEEDED, text))
+        if member_id is not None:
+            self._protocol.leave(member_id, _LEAVE_TIMEOUT)
+        with self._changed:
+            if membership.standing is Standing.LEFT:
+                return
+            partitions, membership.assigned = membership.assigned, []
+            membership.lose(forget_member=self._protocol.instance is None)
+            membership.revoking = bool(partitions)
+        if partitions:
+            self._post(Revoked(membership, partitions, True))
+        with self._changed:
+            # The poll that returns the failure above also calls `alive`.
             self._changed.wait_for(
                 lambda: (
                     self._closing
-                    or self._subscription is None
-                    or (self.last_poll != stalled_at and not self._awaiting_revoke)
+                    or membership.standing is Standing.LEFT
+                    or (self.last_poll != stalled_at and not membership.revoking)
                 )
             )
 
+    def _join_failed(self, membership: Membership, error: KafkaError) -> None:
+        """Reports a failure to join, a passing one once it has lasted; the next attempt follows in any case."""
+        if error.retriable():
+            if membership.join_fault.lasts(error, time.monotonic()):
+                text = f"joining group {self._name} fails and is tried again: {error.str()}"
+                self._post(Failed(membership, KafkaError(error.code(), text, retriable=True), retried=True))
+            self._pause(membership, _RETRY_PAUSE)
+            return
+        if membership.join_fault.is_new(error):
+            self._fail(membership, error)
+        with self._changed:
+            membership.lose(forget_member=True)
+        self._pause(membership, _ERROR_PAUSE)
 
-def _read_assignment(data: bytes) -> list[TopicPartition]:
-    if not data:
-        return []
-    version = min(int.from_bytes(data[:2], "big"), 3)
-    decoded = _native.decode_data("ConsumerProtocolAssignment", version, data[2:])
-    return [
-        TopicPartition(topic["topic"], partition)
-        for topic in decoded["assigned_partitions"]
-        for partition in topic["partitions"]
-    ]
+    def _fail(self, membership: Membership, error: KafkaError) -> None:
+        self._post(Failed(membership, error))
 
-
-def _write_assignment(partitions: list[tuple[str, int]]) -> bytes:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    message = {
-        "assigned_partitions": [{"topic": topic, "partitions": found} for topic, found in topics.items()],
-        "user_data": None,
-    }
-    encoded = _native.encode_data("ConsumerProtocolAssignment", _SUBSCRIPTION_VERSION, message)
-    return _SUBSCRIPTION_VERSION.to_bytes(2, "big") + encoded
+    def _pause(self, membership: Membership, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self._closing or membership.standing is Standing.LEFT or membership.subscription_changed
+                ),
+                seconds,
+            )

@@ -14,11 +14,15 @@ from typing import Any
 
 from ._coordinator import Coordinator
 from ._errors import KafkaError, KafkaException
+from ._faults import LastingFault
 from ._types import OFFSET_INVALID, TopicPartition, error_of, group_by_topic
 
 logger = logging.getLogger("cluster.client")
 
 Job = Callable[[], None]
+
+_ATTEMPT_TIMEOUT = 10.0
+_PAUSE = 0.5
 
 
 class Offsets:
@@ -87,21 +91,23 @@ class Offsets:
         found: Callable[[list[TopicPartition]], None],
         failed: Callable[[KafkaError], None],
     ) -> None:
-        """Finds committed offsets in the background, trying until it succeeds or nobody wants them any more."""
+        """Finds committed offsets in the background. Tries until it succeeds or `still_wanted` is false.
+
+        `failed` is told of each kind of failure once. The callbacks run in the background thread.
+        """
 
         def job() -> None:
-            told = False
+            fault = LastingFault()
             while still_wanted():
                 try:
-                    found(self.committed(partitions, 10.0))
+                    found(self.committed(partitions, _ATTEMPT_TIMEOUT))
                     return
                 except KafkaException as error:
-                    if not told:
+                    if fault.is_new(error.error):
                         failed(error.error)
-                        told = True
                     if not error.error.retriable():
                         return
-                    time.sleep(0.5)
+                    time.sleep(_PAUSE)
 
         self._submit(job)
 

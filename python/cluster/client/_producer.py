@@ -7,9 +7,9 @@ from typing import Any
 from logcore import _native
 
 from . import _config
-from ._errors import KafkaError
-from ._requests import Requests
-from ._types import ClusterMetadata, cluster_metadata
+from ._errors import log_error
+from ._requests import Requests, list_topics
+from ._types import ClusterMetadata
 
 
 class Producer(_native.ProducerCore):
@@ -56,23 +56,3 @@ class Producer(_native.ProducerCore):
 
     def _requests(self) -> Requests:
         return Requests(self._network())
-
-
-def log_error(error: KafkaError) -> None:
-    """What happens to a broker that cannot be reached when the application has no error_cb: a line in the log."""
-    _config.logger.warning("%s", error.str())
-
-
-FOREVER = 10 * 365 * 86_400.0
-"""Seconds that stand for "as long as it takes"."""
-
-
-def seconds(timeout: float | None) -> float:
-    """A confluent-kafka timeout: None and negative numbers mean no limit."""
-    return FOREVER if timeout is None or timeout < 0 else timeout
-
-
-def list_topics(network: _native.Network, topic: str | None, timeout: float, create: bool) -> ClusterMetadata:
-    """What the three clients' `list_topics` share."""
-    names = None if topic is None else [topic]
-    return cluster_metadata(network.metadata(names, create=create, timeout=seconds(timeout)))

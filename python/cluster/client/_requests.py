@@ -8,6 +8,7 @@ from typing import Any
 from logcore import _native
 
 from ._errors import KafkaError, KafkaException, failed
+from ._types import ClusterMetadata, cluster_metadata
 
 ANY_BROKER = -1
 CONTROLLER = -2
@@ -84,3 +85,18 @@ class Requests:
                 if not error.error.retriable() or time.monotonic() + RETRY_PAUSE >= deadline:
                     raise
             time.sleep(RETRY_PAUSE)
+
+
+FOREVER = 10 * 365 * 86_400.0
+"""Seconds that stand for "as long as it takes"."""
+
+
+def seconds(timeout: float | None) -> float:
+    """A confluent-kafka timeout: None and negative numbers mean no limit."""
+    return FOREVER if timeout is None or timeout < 0 else timeout
+
+
+def list_topics(network: _native.Network, topic: str | None, timeout: float, create: bool) -> ClusterMetadata:
+    """`list_topics` of the three clients. `create`: asking for the topic may create it."""
+    names = None if topic is None else [topic]
+    return cluster_metadata(network.metadata(names, create=create, timeout=seconds(timeout)))

@@ -21,6 +21,7 @@ use super::{ERROR_TYPES, deadline, exception, is_past, kafka_error, slice};
 /// confluent-kafka's logical offsets.
 const OFFSET_BEGINNING: i64 = -2;
 const OFFSET_END: i64 = -1;
+const OFFSET_STORED: i64 = -1000;
 
 /// (position, stored offset, stored leader epoch, log start, high watermark); -1001 and -1 where unknown.
 type Progress = (i64, i64, i32, i64, i64);
@@ -42,6 +43,7 @@ fn start(offset: i64) -> Start {
     match offset {
         OFFSET_BEGINNING => Start::Beginning,
         OFFSET_END => Start::End,
+        OFFSET_STORED => Start::Unknown,
         offset if offset >= 0 => Start::Offset(offset),
         _ => Start::Reset,
     }
@@ -107,8 +109,8 @@ impl ConsumerCore {
         self.consumer.interrupt();
     }
 
-    /// Adds (topic, partition, offset) triples. Offsets: -2 the beginning, -1 the end, other negatives: as
-    /// auto.offset.reset says.
+    /// Adds (topic, partition, offset) triples. Offsets: -2 the beginning, -1 the end, -1000 not known yet (`seek`
+    /// begins), other negatives as auto.offset.reset says.
     fn assign(&self, partitions: Vec<(String, i32, i64)>) {
         let partitions = partitions.into_iter();
         self.consumer.assign(

@@ -23,6 +23,8 @@ pub enum Start {
     End,
     /// Where `auto.offset.reset` says, because there is no committed offset.
     Reset,
+    /// Nowhere yet: the caller looks the committed offset up and seeks there.
+    Unknown,
 }
 
 /// What a partition needs from the cluster.
@@ -225,6 +227,7 @@ impl PartitionState {
             Start::Beginning => self.phase = Phase::Locating(EARLIEST),
             Start::End => self.phase = Phase::Locating(LATEST),
             Start::Reset => self.reset(reset, "no offset is committed"),
+            Start::Unknown => self.phase = Phase::Stopped,
         }
     }
 
