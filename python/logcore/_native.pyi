@@ -1,4 +1,4 @@
-"""Types of the extension module, one section per room."""
+"""Types of the extension module, one section for each file of `rust/src`."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,14 +12,13 @@ from cluster.client._errors import KafkaError
 
 __version__: str
 
-# ---- codec ----
-# A message is a dict with a key for each field, in snake case; arrays are lists, uuids 16 bytes, bytes and records
-# bytes, null None. Decoding fills in every field, with its default where the version lacks it. Encoding takes the
-# default for a missing key, and refuses an unknown key, and a value other than the default in a field which the
-# version lacks (unless Kafka calls that field ignorable).
+# ---- codec ---- A message is a dict with a key for each field, in snake case. Arrays are lists, uuids are 16
+# bytes, bytes and records are bytes, null is None. Decoding fills in every field, with its default where the
+# version lacks it. Encoding uses the default for a missing key. It refuses an unknown key. It refuses a value
+# other than the default in a field that the version lacks, unless Kafka calls that field ignorable.
 
 class ProtocolError(ValueError):
-    """A message that cannot be decoded or encoded, or an API, version or schema that does not exist."""
+    """A message cannot be decoded or encoded, or an API, version or schema does not exist."""
 
 def decode_request(api_key: int, version: int, body: bytes | bytearray) -> dict[str, Any]:
     """Decodes the body (no header) of a request; raises ProtocolError."""
@@ -34,34 +33,36 @@ def encode_response(api_key: int, version: int, message: dict[str, Any]) -> byte
     """The body (no header) of a response; raises ProtocolError."""
 
 def decode_data(name: str, version: int, data: bytes | bytearray) -> dict[str, Any]:
-    """Decodes data by Kafka's name of its schema, without the int16 version that often stands before it."""
+    """Decodes data by Kafka's name of its schema. The int16 version that often precedes it is not part of
+    `data`.
+    """
 
 def request_to_json(api_key: int, version: int, body: bytes | bytearray) -> str:
-    """Decodes a request's body as `decode_request` does, into JSON as Kafka's request log prints it."""
+    """Decodes a request's body to JSON, in the form of Kafka's request log."""
 
 def response_to_json(api_key: int, version: int, body: bytes | bytearray) -> str:
-    """Decodes a response's body as `decode_response` does, into JSON as Kafka's request log prints it."""
+    """Decodes a response's body to JSON, in the form of Kafka's request log."""
 
 def data_to_json(name: str, version: int, data: bytes | bytearray) -> str:
-    """Decodes data as `decode_data` does, into JSON as Kafka's tools print it."""
+    """As `decode_data`, but to JSON in the form of Kafka's tools."""
 
 def encode_data(name: str, version: int, message: dict[str, Any]) -> bytes:
-    """Encodes data by Kafka's name of its schema, without the int16 version that often stands before it."""
+    """Encodes data by Kafka's name of its schema, without the int16 version that often precedes it."""
 
 def decode_request_header(request: bytes | bytearray) -> tuple[int, int, int, str | None, int]:
-    """API key, version, correlation id, client id, and at which byte the body begins; raises ProtocolError."""
+    """API key, version, correlation id, client id, and the position of the body; raises ProtocolError."""
 
 def encode_request_header(api_key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """A request's header, at the version that the API and its version ask for; raises ProtocolError."""
+    """A request's header, in the header version of the API's version; raises ProtocolError."""
 
 def decode_response_header(api_key: int, version: int, response: bytes | bytearray) -> tuple[int, int]:
-    """The correlation id, and at which byte the body begins; raises ProtocolError."""
+    """The correlation id, and the position of the body; raises ProtocolError."""
 
 def encode_response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """A response's header, at the version that the API and its version ask for; raises ProtocolError."""
+    """A response's header, in the header version of the API's version; raises ProtocolError."""
 
 def api_keys() -> dict[str, int]:
-    """Every API the codec knows: Kafka's name, as in "Produce", and key."""
+    """The key of every API that the codec knows, by Kafka's name (as in "Produce")."""
 
 def valid_versions(api_key: int) -> tuple[int, int]:
     """The lowest and highest stable version of an API; raises ProtocolError for an unknown key."""
@@ -70,16 +71,17 @@ def string_hash(utf_16_be: bytes) -> int:
     """Java's hash of a string (String.hashCode), of its UTF-16 in big-endian."""
 
 # ---- log ----
-# The face is `logcore.Log`; see there.
+# `logcore.Log` is the public class; see there.
 
 _Headers: TypeAlias = Mapping[str, Buffer | None] | Sequence[tuple[str, Buffer | None]]
 
 @final
 class Record:
-    """A record as read, or to be appended. Compares by all fields; matches `Record(offset, timestamp, ...)`.
+    """A record as read, or to be appended. Compares by all fields; `match` takes `Record(offset, timestamp,
+    ...)`.
 
-    `timestamp` is in milliseconds since 1970 UTC, -1 for the present when appended. `headers` are pairs of
-    name and value.
+    `timestamp` is in milliseconds since 1970 UTC; a record that is appended with -1 gets the present time.
+    `headers` are pairs of name and value.
     """
 
     __match_args__ = ("offset", "timestamp", "key", "value", "headers")
@@ -131,15 +133,17 @@ class Log:
     def append_batches(self, batches: Buffer) -> tuple[int, int]: ...
     def fetch(self, offset: int, max_bytes: int, isolation_level: str) -> memoryview: ...
     def read_records(self, offset: int, max_bytes: int, isolation_level: str) -> tuple[list[Record], int]:
-        """The records of about `max_bytes` of batches, and the offset to go on from."""
+        """The records of about `max_bytes` of batches, and the offset to continue from."""
     def fetch_next(self, offset: int, max_bytes: int, isolation_level: str) -> tuple[memoryview, int]:
-        """As `fetch`, and the offset to go on from."""
+        """As `fetch`, and the offset to continue from."""
     def aborted_transactions(self, offset: int, end: int) -> list[tuple[int, int, int]]:
         """Producer id, first offset and offset of the abort marker."""
     def readable_end(self, isolation_level: str) -> int:
         """The offset before which a reader may read."""
     def index_position(self, offset: int) -> tuple[int, int]:
-        """Base offset of the segment that has `offset`, and a position in its file at or before it."""
+        """Base offset of the segment with `offset`, and a position in its file at or before that offset's
+        batch.
+        """
     def offset_for_time(self, timestamp: int, isolation_level: str) -> int | None: ...
     def roll(self) -> None: ...
     def truncate_to(self, offset: int) -> int: ...
@@ -157,7 +161,7 @@ class Log:
     def size_bytes(self) -> int: ...
     @property
     def compacted(self) -> bool:
-        """Whether `cleanup.policy` says that it is compacted."""
+        """Whether `cleanup.policy` contains `compact`."""
     @property
     def truncated_bytes(self) -> int: ...
     @property
@@ -170,7 +174,7 @@ _CleanerStats: TypeAlias = tuple[int, int, int, int, int, int, int, int, timedel
 
 @final
 class LogDir:
-    """The face is `logcore.LogDirectory`; see there."""
+    """`logcore.LogDirectory` is the public class; see there."""
 
     def __new__(
         cls,
@@ -193,38 +197,37 @@ class LogDir:
     def path(self) -> Path: ...
 
 def partition_of_directory(name: str) -> tuple[str, int] | None:
-    """Topic and partition of a directory's name, None of other names."""
+    """Topic and partition of a directory's name `<topic>-<partition>`; None for other names."""
 
 @final
 class Appender:
-    """Appends to a log and flushes it, in a thread of its own, one call's records at a time.
-
-    Where the last appends took less than a thread takes to be woken, `begin` may bring few bytes to disk at once.
-    """
+    """`logcore.Appender` is the public class; see there."""
 
     def __new__(cls, log: Log) -> Self: ...
     def begin(self, records: Iterable[object], may_finish: bool = False) -> bool:
-        """Hands records over. With `may_finish` those that a quick disk has taken by then need no finishing: it returns True."""
+        """Passes records to the thread; returns False. With `may_finish` it may flush few records itself;
+        then it returns True, and `finish` need not be called.
+        """
     def finish(self) -> bool:
-        """Whether the records that were handed over are on disk; asked when the descriptor is readable."""
+        """Whether the records of the last `begin` are on disk; called when the descriptor is readable."""
     def fileno(self) -> int:
         """A descriptor that is readable when there is something to finish."""
     def close(self) -> None:
-        """Ends the thread once it has done what it does."""
+        """Waits for the thread's append and ends the thread."""
 
 @final
 class Watch:
-    """Sees a log grow, from when it is made."""
+    """Notifies of a log's growth, from when the object is made."""
 
     def __new__(cls, log: Log) -> Self: ...
     def wait(
         self, offset: int, timeout: float | None = None, isolation_level: str = "read_uncommitted"
     ) -> bool:
-        """Waits until a reader may read an offset beyond `offset`; False when `timeout` seconds went by without."""
+        """Waits until a reader may read `offset`. False when `timeout` seconds have passed."""
     def has_more(self, offset: int, isolation_level: str = "read_uncommitted") -> bool:
-        """Whether a reader may read an offset beyond `offset` now."""
+        """Whether a reader may read `offset` now."""
     def clear(self) -> None:
-        """Makes the descriptor unreadable until the next change; look at the log after this."""
+        """Makes the descriptor unreadable until the next change. Look at the log afterwards, not before."""
     def fileno(self) -> int:
         """A descriptor that is readable when the log may have grown."""
 
@@ -239,12 +242,12 @@ def parse_batches(
 ) -> list[Record]: ...
 
 class LogError(Exception):
-    """A log refused or failed; `code` is Kafka's error code for it, -1 when there is none."""
+    """An operation on a log was refused or failed; `code` is Kafka's error code, -1 when there is none."""
 
     code: int
 
 class CorruptLogError(LogError):
-    """Files of a log hold bytes they cannot hold."""
+    """A file of a log is damaged."""
 
 class OffsetOutOfRangeError(LogError):
     """An offset before the log's start or after its end."""
@@ -256,7 +259,7 @@ class LogNotFoundError(LogError):
     """There is no log at this path."""
 
 class LogExistsError(LogError):
-    """What was to be created is there already."""
+    """The log to be created exists already."""
 
 class LogClosedError(LogError):
     """The log was closed, or opened by the process this one was forked from."""
@@ -268,7 +271,7 @@ class OfflineError(LogError):
     """A write or fsync failed before; the log has to be opened anew."""
 
 class LogIOError(LogError):
-    """The operating system refused; the text has the path and the reason, `errno` its number or None."""
+    """The operating system refused. The text has the path and the reason; `errno` is its number or None."""
 
     errno: int | None
 
@@ -279,32 +282,34 @@ class RecordTooLargeError(LogError):
     """A batch larger than `max_message_bytes`, or an append larger than a segment."""
 
 class ProducerStateError(LogError):
-    """A batch of an idempotent producer out of its order, or of one that was replaced."""
+    """A batch of an idempotent producer is out of order, or its producer was replaced by another."""
 
 class LogConfigError(LogError):
-    """A setting that does not exist or has a value it cannot have."""
+    """A setting does not exist, or has a bad value."""
 
-# ---- server ----
-# The broker's data plane. Every method may be called from any thread; no event loop is needed. Topic ids are 16 bytes.
-# Settings are Kafka's property names with str, int or bool values; names this room does not act on are ignored.
+# ---- server ---- The broker's data plane. Every method may be called from any thread; no event loop is
+# needed. Topic ids are 16 bytes. Settings are Kafka's property names with str, int or bool values; unknown
+# names are ignored.
 
 class ServerError(Exception):
-    """What the server refused. `code` is Kafka's error code for it, -1 when there is none."""
+    """The server refused an operation. `code` is Kafka's error code, -1 when there is none."""
 
     code: int
 
 class ServerConfigError(ServerError):
-    """A setting with a value that cannot be; the text names it."""
+    """A setting has a bad value; the text names it."""
 
 class ListenerError(ServerError):
-    """An address that cannot be listened on: in use, not allowed, not this machine's."""
+    """The server cannot listen on an address: it is in use, not allowed, or not this machine's."""
 
 class LogDirError(ServerError):
-    """A log directory that cannot be used, or a log in it that failed; the text has the path."""
+    """A log directory cannot be used, or a log in it failed; the text has the path."""
 
 @final
 class Request:
-    """A request that Rust does not answer itself. Dropped without an answer, it closes its connection."""
+    """A request that Rust does not answer itself. If the object is dropped without an answer, its
+    connection is closed.
+    """
 
     @property
     def api_key(self) -> int: ...
@@ -316,19 +321,19 @@ class Request:
     def client_id(self) -> str | None: ...
     @property
     def connection_id(self) -> str:
-        """Local and remote address and a number: unique for the life of the server."""
+        """Local and remote address and a number; unique while the server runs."""
     @property
     def client_host(self) -> str:
         """The peer's IP address."""
     @property
     def listener(self) -> str:
-        """The name of the listener it came in on."""
+        """The name of the connection's listener."""
     @property
     def principal(self) -> str:
         """The name of the client's KafkaPrincipal."""
     @property
     def large(self) -> bool:
-        """Whether it takes long to make `body`: then a thread should be the first to ask for it."""
+        """Whether making `body` takes long. Then its first access should be in a thread."""
     @property
     def body(self) -> dict[str, Any]:
         """The decoded request; the same dict at each access."""
@@ -336,23 +341,23 @@ class Request:
     def answered(self) -> bool:
         """Whether `respond` or `close` was called."""
     def respond(self, body: dict[str, Any], apart: bool = False) -> None:
-        """Sends the response; raises ProtocolError when it does not fit the API's schema, and may then be called again.
-        In a thread `apart` lets others have the interpreter while a long one is encoded.
+        """Sends the response. Raises ProtocolError when it does not fit the API's schema, and may then be
+        called again. In a thread, `apart` releases the GIL while a long response is encoded.
 
-        The connection is not read for the `throttle_time_ms` in it. A second answer is ignored, and so is one to a peer
-        that is gone.
+        The connection is not read for the response's `throttle_time_ms`. A second answer is ignored, and so
+        is an answer to a closed connection.
         """
     def close(self) -> None:
         """Closes the connection without an answer."""
 
 @final
 class LoadProgress:
-    """How far the opening of a `Server` is; may be read while another thread opens it."""
+    """The progress of opening a `Server`; may be read while another thread opens it."""
 
     def __new__(cls) -> Self: ...
     @property
     def logs_done(self) -> int:
-        """Logs that were loaded, or could not be."""
+        """Logs that were loaded or failed to load."""
     @property
     def logs_total(self) -> int:
         """Logs found so far; log directories are opened one after the other."""
@@ -361,13 +366,14 @@ class LoadProgress:
         """Bytes that recovery has read and checked."""
     @property
     def bytes_total(self) -> int:
-        """Bytes that recovery has to read in the logs found so far; 0 if they were closed."""
+        """Bytes that recovery must read in the logs found so far; 0 if they were closed cleanly."""
 
 def tls_cipher_suites() -> list[str]:
     """The cipher suites of the server, by Java's names."""
 
 def open_pkcs12(file: bytes, password: str) -> tuple[list[bytes], list[bytes]]:
-    """The private keys (PKCS #8) and the certificates of a PKCS #12 file, in DER, the keys' own certificates first.
+    """The private keys (PKCS #8) and the certificates of a PKCS #12 file, in DER, the keys' own certificates
+    first.
 
     Raises ValueError: not PKCS #12, another password, or an unknown cipher.
     """
@@ -385,14 +391,16 @@ def certificate_subject(certificate: bytes) -> str:
     """The subject of a DER certificate, as Java's `X500Principal.getName()` writes it. Raises ValueError."""
 
 def certificate_validity(certificate: bytes) -> tuple[int, int]:
-    """The first and the last second at which a DER certificate is valid, since 1970 UTC. Raises ValueError."""
+    """The first and the last second at which a DER certificate is valid, since 1970 UTC. Raises
+    ValueError.
+    """
 
 def certificate_is_authority(certificate: bytes) -> bool:
     """Whether Java lets a DER certificate of a trust store sign others. Raises ValueError."""
 
 @final
 class ListenerTls:
-    """What a listener serves TLS with."""
+    """The keys, certificates and rules of a listener with TLS."""
 
     def __new__(
         cls,
@@ -406,15 +414,20 @@ class ListenerTls:
         cipher_suites: list[str],
         principal: Callable[[bytes], str],
     ) -> Self:
-        """All in DER, the server's own certificate first. Clients may have certificates that one of `authorities`
-        vouches for, which is not asked whether it may, and those that are `trusted` themselves. `client_auth` is none, requested or required; no
-        `cipher_suites` are all there are. `principal` is asked whom a client's certificate names, on any thread, and
-        raises for one that names nobody. Raises ServerConfigError for what cannot be used.
+        """Everything is in DER, the server's own certificate first.
+
+        Clients may have certificates that one of `authorities` issued (which need not be CA certificates),
+        and certificates that are themselves in `trusted`. `client_auth` is none, requested or required. No
+        `cipher_suites` means all. `principal` returns the principal of a client's certificate; it is called
+        on any thread and raises for a certificate without one. Raises ServerConfigError for a value that
+        cannot be used.
         """
 
 @final
 class Server:
-    """Sockets, Produce, Fetch, ListOffsets, OffsetForLeaderEpoch and ApiVersions, and the log directories beneath."""
+    """The sockets, the log directories, and the handlers of Produce, Fetch, ListOffsets, OffsetForLeaderEpoch
+    and ApiVersions.
+    """
 
     def __new__(
         cls,
@@ -425,9 +438,9 @@ class Server:
         config: dict[str, int | str | bool],
         progress: LoadProgress | None = None,
     ) -> Self:
-        """Opens the log directories and recovers what a crash left; raises LogDirError or ServerConfigError.
+        """Opens the log directories and recovers them after a crash; raises LogDirError or ServerConfigError.
 
-        A directory whose disk fails is left out, as long as there is another. `progress` is told how far this is.
+        A directory whose disk fails is left out, unless it is the only one. `progress` is kept up to date.
         """
     def start(
         self,
@@ -435,27 +448,32 @@ class Server:
         apis: list[tuple[int, int, int]],
         tls: dict[str, ListenerTls] = ...,
     ) -> list[int]:
-        """Listens on (name, host, port) and serves, with TLS where `tls` has the listener's name; returns the ports.
+        """Listens on (name, host, port) and serves, with TLS where `tls` has the listener's name; returns the
+        ports.
 
-        `apis` are (key, first version, last version) of all that ApiVersions shall advertise, answered in Rust or by
-        taking requests. Ranges of APIs answered in Rust are narrowed to what Rust answers. Port 0 lets the system choose,
-        an empty host means every interface. Raises ListenerError or ServerError.
+        `apis` are (key, first version, last version) of all APIs that ApiVersions advertises, whether Rust
+        answers them or Python. Ranges of APIs that Rust answers are narrowed to its versions. Port 0 lets the
+        system choose; an empty host means every interface. Raises ListenerError or ServerError.
         """
     @property
     def wake_fd(self) -> int:
-        """A file descriptor that is readable while requests, failures or log lines wait; for `loop.add_reader`."""
+        """A descriptor that is readable while requests, failures or log lines wait; for `loop.add_reader`."""
     def take_requests(self, max: int) -> list[Request]:
-        """The requests that wait, oldest first, at most `max` and a few hundred. Makes `wake_fd` unreadable if none remain."""
+        """The waiting requests, oldest first, at most `max` and a few hundred. Makes `wake_fd` unreadable
+        if none remain.
+        """
     def take_gone(self) -> list[str]:
-        """The ids of connections that ended since the last call while their JoinGroup or SyncGroup waited for its answer. To be
-        called after `take_requests`.
+        """The ids of connections that ended since the last call while their JoinGroup or SyncGroup waited for
+        an answer. Call it after `take_requests`.
         """
     def take_failed(self) -> tuple[list[tuple[str, int]], str | None]:
-        """The partitions (topic and index) whose logs went offline since the last call; and once, when no log directory is left that is
-        online, which there are and why each is not. To be called after `take_requests`.
+        """The partitions (topic and index) whose logs went offline since the last call. Once, when every log
+        directory is offline, also a text that says why. Call it after `take_requests`.
         """
     def take_log_lines(self) -> list[tuple[int, str, dict[str, str]]]:
-        """Level (of `logging`), text and fields (`connection`, `client_id`, `topic` …) of what happened since the last call."""
+        """The log lines since the last call: level (of `logging`), text, fields (`connection`,
+        `client_id`, `topic` …).
+        """
     def create_partition(
         self,
         topic: str,
@@ -468,12 +486,13 @@ class Server:
         replicas: Sequence[tuple[int, str | None, Sequence[str]]] = ...,
         isr: Sequence[int] = ...,
     ) -> None:
-        """Creates a partition, or gives one that is there its leader, epoch and settings.
+        """Creates a partition, or sets leader, epoch and settings of an existing one.
 
-        Partitions found on disk have no leader, and are not served, until this is called for them. `config` are the
-        topic's own settings. `replicas` are the ids, racks and listeners' names of all brokers that have it, and `isr` the
-        ids of those in sync; with none, the leader is the only one. One that is not `new` to the cluster is not created while
-        a log directory is offline: its records may be there; LogDirError is raised then. Raises ServerError when the topic has another id here.
+        Partitions found on disk have no leader, and are not served, until this is called for them. `config`
+        are the topic's own settings. `replicas` are the ids, racks and listeners' names of all brokers with a
+        replica, and `isr` the ids of those in sync; without them the leader is the only replica. A partition
+        that is not `new` to the cluster is not created while a log directory is offline, because its records
+        may be there; LogDirError is raised then. Raises ServerError when the topic has another id here.
         """
     def delete_topic(self, topic: str) -> None: ...
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
@@ -481,80 +500,91 @@ class Server:
     def check_config(self, properties: dict[str, str]) -> None:
         """Raises what `update_config` would raise for these settings; nothing changes."""
     def update_config(self, properties: dict[str, str]) -> None:
-        """Replaces what the server was opened with, for all settings that can change while it runs; others keep their values.
+        """Replaces all settings that can change while the server runs; the others keep their values.
 
-        `properties` are all of the broker's: what is not among them has its default. Logs of topics that do not override
-        them take the new values. Raises ServerConfigError that names setting and value, and then nothing changes.
+        `properties` are all of the broker's; a setting that is missing gets its default. Logs of topics that
+        do not override a setting take the new value. Raises a ServerConfigError that names setting and value;
+        then nothing changes.
         """
     def set_client_quotas(self, quotas: list[tuple[str | None, str | None, dict[str, float]]]) -> None:
         """Replaces all client quotas: user, client id and values.
 
-        None means that the entity has no such part, "" is the default of that part. The values are `producer_byte_rate`
-        and `consumer_byte_rate` (bytes a second), `request_percentage` (of one thread's time) and
-        `controller_mutation_rate` (a second). Raises ServerConfigError for others, and then nothing changes.
+        None means that the entity has no such part; "" is the default of that part. The values are
+        `producer_byte_rate` and `consumer_byte_rate` (bytes a second), `request_percentage` (of one thread's
+        time) and `controller_mutation_rate` (a second). Raises ServerConfigError for other names; then
+        nothing changes.
         """
     def set_ip_quotas(self, quotas: list[tuple[str | None, float]]) -> None:
-        """Replaces the rates, in connections a second, at which addresses may connect; None is every other address."""
+        """Replaces the connection rates (a second) of IP addresses; None stands for every other address."""
     def partitions(self) -> list[tuple[str, bytes, int]]:
-        """Topic, topic id (zeros if it has none) and index of every partition found or created, sorted."""
+        """Topic, topic id (zeros if it has none) and index of every partition on disk, sorted."""
     def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None:
-        """Tells what the cluster has of a topic, once its partitions on this broker are created: how many partitions, and of this
-        broker's those whose logs could not be opened. Requests for what is not here are answered by it.
+        """Sets how many partitions a topic has in the cluster, and which of this broker's could not be
+        opened. It is called once the topic's partitions on this broker exist. Requests for other partitions
+        are answered accordingly.
         """
     def forget_topic(self, topic: str) -> None:
-        """The cluster has the topic no longer."""
+        """Removes a topic that was deleted from the cluster."""
     def partition_room(self) -> int:
-        """How many more partitions may be created before the limit of open files or of mappings is near."""
+        """How many more partitions may be created before the limit of open files or of memory mappings is
+        near.
+        """
     def offsets(self, topic: str, partition: int) -> tuple[int, int, int]:
         """Log start, high watermark and log end."""
     def append(self, topic: str, partition: int, batches: bytes | bytearray) -> int:
         """Appends whole record batches as the partition's leader; returns the first record's offset."""
     def read(self, topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that has `offset`, up to the high watermark; at least one if there is any."""
+        """Whole batches from the one that has `offset`, up to the high watermark; at least one if there is
+        any.
+        """
     def delete_records(self, offsets: list[tuple[str, int, int]]) -> list[tuple[int, int]]:
         """Moves the starts of logs (topic, partition, offset) forward; -1 is the high watermark.
 
-        Returns for each Kafka's error code and where the log begins then, -1 with an error. Blocks for the disk: what is
-        told to be deleted stays so.
+        Returns for each Kafka's error code and the log's new start, -1 with an error. Blocks for the disk, so
+        that the records stay deleted after a crash.
         """
     def describe_log_dirs(
         self,
     ) -> list[tuple[str, tuple[int, int] | None, list[tuple[str, int, int, int, bool]]]]:
-        """Of each of `log.dirs`: its absolute path, its file system's bytes, total and usable, and what is in it.
+        """Each of `log.dirs`: its absolute path, total and usable bytes of its file system, and its logs.
 
-        That is topic, partition, bytes, offsets it is behind, and whether it is a copy that is on its way here. None for
-        a directory that is offline.
+        A log is topic, partition, bytes, the offsets that it is behind, and whether it is a copy that is
+        being moved here. None stands for the bytes of a directory that is offline.
         """
     def alter_replica_log_dirs(self, moves: list[tuple[str, int, str]]) -> list[int]:
-        """Begins to move logs (topic, partition, absolute path of one of `log.dirs`); returns Kafka's error codes.
+        """Begins to move logs (topic, partition, absolute path of one of `log.dirs`); returns Kafka's error
+        codes.
 
-        A move that goes elsewhere ends. REPLICA_NOT_AVAILABLE is told of a partition that is not here, which will be
-        created there.
+        A move of the same log to another directory ends. For a partition that is not here the code is
+        REPLICA_NOT_AVAILABLE, and it will be created in that directory.
         """
     def describe_producers(
         self, topic: str, partition: int
     ) -> tuple[int, list[tuple[int, int, int, int, int, int]]]:
-        """Kafka's error code, and the producers whose state the partition's log keeps, in order of their ids.
+        """Kafka's error code, and the producers that the partition's log knows, in order of their ids.
 
-        Each is its id, epoch, last sequence, last timestamp, coordinator epoch, and where its open transaction began; -1
-        where there is none.
+        Each is: id, epoch, last sequence, last timestamp, coordinator epoch, and the first offset of its open
+        transaction; -1 stands for none.
         """
     def metrics(self) -> dict[str, int]:
         """Counters by name, among them `requests_<API>`."""
     def measurements(self) -> Measurements:
-        """Everything that is counted and measured, by any thread; no request waits for it."""
+        """All counters and measurements. May be called in any thread; no request waits for it."""
     def stop(self, grace_seconds: float = 2.0) -> None:
-        """Stops accepting, lets requests in flight be answered for at most `grace_seconds`, closes the logs cleanly.
+        """Stops accepting, waits up to `grace_seconds` for the answers of requests in flight, and closes the
+        logs cleanly.
 
-        Blocks: call it where requests can still be answered meanwhile, or after they were. A second call does nothing.
-        Raises LogDirError that names the logs that were not closed cleanly; everything else is.
+        Blocks: call it in a thread while requests can still be answered, or after they were. A second call
+        does nothing. Raises a LogDirError that names the logs that were not closed cleanly; the others are
+        closed.
         """
 
 @final
 class Measurements:
-    """What `Server.measurements` read. Counters begin with the server and never go back.
+    """What `Server.measurements` read. Counters begin at 0 when the server is made, and never decrease.
 
-    A histogram is (how many values were not above each bound and at last how many there were, their sum).
+    A histogram is a list and the sum of all values. The list has for each bound the number of values at or
+    below it, and at last the number of all values.
     """
 
     @property
@@ -578,36 +608,40 @@ class Measurements:
             tuple[list[int], float],
         ]
     ]:
-        """By API: name, (version, requests), (error code, count), a histogram of times for each stage, one of sizes."""
+        """By API: name, (version, requests), (error code, count), a histogram of times for each stage, and
+        one of sizes.
+        """
     @property
     def topic_counters(self) -> list[str]:
-        """The names of the counters in `topics` and `all_topics`, as Kafka's `BrokerTopicMetrics` names them."""
+        """The names of the counters in `topics` and `all_topics`, as Kafka's `BrokerTopicMetrics` names
+        them.
+        """
     @property
     def topics(self) -> list[tuple[str, list[int]]]:
-        """By topic that has partitions here: name and counters, sorted."""
+        """By topic with partitions here: name and counters, sorted."""
     @property
     def all_topics(self) -> list[int]:
-        """Of all topics there are or were."""
+        """The counters of all topics together, deleted ones included."""
     @property
     def partitions(self) -> list[tuple[str, int, int, int, int, int, bool, bool]]:
-        """By partition: topic, index, bytes, segments, log start, log end, whether this broker leads it, whether its
-        log failed; sorted.
+        """By partition: topic, index, bytes, segments, log start, log end, whether this broker leads it,
+        whether its log failed; sorted.
         """
     @property
     def connections(self) -> list[tuple[str, int]]:
-        """By listener: name and connections that are open."""
+        """By listener: name and open connections."""
     @property
     def authentications(self) -> list[tuple[str, int, int]]:
-        """By listener: name, connections that authenticated themselves, connections that failed to."""
+        """By listener: name, connections that authenticated, connections that failed to."""
     @property
     def gauges(self) -> dict[str, float]:
-        """What is measured of the server as a whole, by name."""
+        """Measurements of the server as a whole, by name."""
 
 # ---- client ----
 
 @disjoint_base
 class Message:
-    """A record consumed or delivered, or (with an error) an event of a partition."""
+    """A record that was consumed or delivered; with an error, an event of a partition."""
 
     def __new__(
         cls,
@@ -626,7 +660,7 @@ class Message:
     def partition(self) -> int: ...
     def offset(self) -> int: ...
     def key(self) -> Any:
-        """bytes of a consumed message; of a delivered one, the object that was produced."""
+        """bytes in a consumed message; in a delivered message, the object that was produced."""
     def value(self) -> Any:
         """As `key`; None is a tombstone."""
     def headers(self) -> Any:
@@ -636,7 +670,7 @@ class Message:
     def error(self) -> KafkaError | None: ...
     def leader_epoch(self) -> int | None: ...
     def latency(self) -> float | None:
-        """Seconds from produce() to the report; None of a consumed message."""
+        """Seconds from produce() to the report; None in a consumed message."""
     def set_key(self, key: object) -> None: ...
     def set_value(self, value: object) -> None: ...
     def set_headers(self, headers: object) -> None: ...
@@ -672,9 +706,13 @@ class ProducerCore:
         Raises BufferError when the queue is full, KafkaException for a record that can never be sent.
         """
     def poll(self, timeout: float | None = None) -> int:
-        """Waits up to `timeout` seconds for reports and calls their callbacks; returns how many events it served."""
+        """Waits up to `timeout` seconds for reports and calls their callbacks; returns the number of
+        events served.
+        """
     def flush(self, timeout: float | None = None) -> int:
-        """Waits up to `timeout` seconds until all records are settled; returns how many are not."""
+        """Waits up to `timeout` seconds until all records are delivered or failed; returns how many are
+        not.
+        """
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Drops the records that are not in flight."""
     def __len__(self) -> int: ...
@@ -685,7 +723,9 @@ class ProducerCore:
 
 @final
 class ConsumerCore:
-    """The data path under `cluster.Consumer`. Offsets: -2 beginning, -1 end, other negatives: as auto.offset.reset says."""
+    """The data path under `cluster.Consumer`. Offsets: -2 beginning, -1 end, other negatives: as
+    auto.offset.reset says.
+    """
 
     def __new__(cls, config: dict[str, Any], error_cb: Callable[..., object] | None) -> Self: ...
     def poll(self, timeout: float | None = None) -> Message | None: ...
@@ -704,7 +744,9 @@ class ConsumerCore:
 
 @final
 class Network:
-    """Requests of any API over a client's connections. Timeouts in seconds; broker -1 is any, -2 the controller."""
+    """Requests of any API over a client's connections. Timeouts in seconds; broker -1 is any, -2 the
+    controller.
+    """
 
     def __new__(cls, config: dict[str, Any]) -> Self: ...
     def request(
@@ -730,37 +772,42 @@ class Network:
         timeout: float = 60.0,
         read_committed: bool | None = None,
     ) -> list[tuple[str, int, int, int, int, KafkaError | None]]:
-        """(topic, partition, offset, timestamp, leader epoch, error) of (topic, partition, timestamp) questions."""
+        """(topic, partition, offset, timestamp, leader epoch, error) of (topic, partition, timestamp)
+        questions.
+        """
     def track(self, topics: list[str]) -> None: ...
     def close(self) -> None: ...
 
 def client_set_error_types(error: type, exception: type[Exception]) -> None: ...
 def client_after_fork() -> None: ...
 def client_partition(partitioner: str, key: bytes | None, count: int) -> int | None:
-    """The partition that a partitioner gives a key; None when it leaves that to chance."""
+    """The partition that a partitioner chooses for a key; None when it chooses at random."""
 
-# ---- columns ----
-# Columns are named as in Spark's Kafka source: key, value, topic, partition, offset, timestamp, timestampType, headers.
-# Offsets are [start_offset, end_offset); no end means the end of what there is. Damaged bytes raise CorruptLogError,
-# offsets that are not there OffsetOutOfRangeError, other wrong arguments ValueError.
+# ---- columns ---- Columns are named as in Spark's Kafka source: key, value, topic, partition, offset,
+# timestamp, timestampType, headers. Offsets are [start_offset, end_offset); no end means the log's end.
+# Damaged bytes raise CorruptLogError, offsets outside the log OffsetOutOfRangeError, other wrong arguments
+# ValueError.
 
 @type_check_only
 class _ArrowRecordBatch(Protocol):
-    """A record batch that any Arrow library takes without a copy, as in `pyarrow.record_batch(batch)`."""
+    """A record batch that Arrow libraries take without a copy, as in `pyarrow.record_batch(batch)`."""
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
     def __arrow_c_schema__(self) -> object: ...
 
 @final
 class PartitionScan:
-    """The records of a partition as Arrow record batches of the named columns: an iterator, and an Arrow stream.
+    """The records of a partition as Arrow record batches of the named columns: an iterator, and an Arrow
+    stream.
 
-    `source` is the partition's directory, read only, perhaps beside a broker that writes it, or a `logcore.Log`'s native
-    part. `topic` and `partition` fill their columns. A batch has at most `batch_rows` rows, and `batch_bytes` bytes of
-    keys, values and headers (64 MiB at most) unless one record is larger. Times are milliseconds since 1970 UTC, the end
-    excluded. `aborted` transactions, whose records are left out: producer id, offset of the first record, offset of the
-    abort marker or None. With `isolation_level="read_committed"` the scan ends at the last stable offset and leaves out
-    what the log knows as aborted.
+    `source` is the partition's directory, which a broker may be writing, or the native part of a
+    `logcore.Log`. `topic` and `partition` fill their columns. A batch has at most `batch_rows` rows, and at
+    most `batch_bytes` bytes (64 MiB at most) of keys, values and headers unless one record is larger. Times
+    are milliseconds since 1970 UTC, the end excluded.
+
+    Records of the `aborted` transactions are left out; each is a producer id, the offset of its first record,
+    and that of its abort marker or None. With `isolation_level="read_committed"` the scan ends at the last
+    stable offset and leaves out the transactions that the log knows as aborted.
     """
 
     def __new__(
@@ -806,16 +853,20 @@ def partition_splits(
     start_offset: int | None = None,
     end_offset: int | None = None,
 ) -> list[tuple[int, int]]:
-    """At most `parts` ranges of offsets, of about as many bytes each, for readers that work side by side."""
+    """At most `parts` ranges of offsets of about the same number of bytes, for readers that work side by
+    side.
+    """
 
 def partition_offsets(directory: str | os.PathLike[str]) -> tuple[int, int]:
-    """The earliest offset in a partition's directory, and the one after its last."""
+    """The earliest offset in a partition's directory, and the offset after its last record."""
 
 def partition_offset_for_timestamp(directory: str | os.PathLike[str], timestamp: int) -> int | None:
-    """The first offset at or after `timestamp` (milliseconds since 1970 UTC), None when there is none."""
+    """The offset of the first record at or after `timestamp` (milliseconds since 1970 UTC), None when
+    there is none.
+    """
 
 # ---- tools ----
-# The face is `logcore.verify` and `logcore.repair`, and `cluster.cli.dump_log`.
+# For `logcore.verify` and `logcore.repair` (`logcore._tools`), and for `logcore dump-log`.
 
 _Finding: TypeAlias = tuple[str, str, Path, int | None, int | None, str, str]
 """The fields of `logcore.Finding`."""
@@ -852,7 +903,9 @@ class SegmentBatch:
     def bytes(self) -> _Bytes: ...
     @property
     def header(self) -> tuple[int, int, int, int, int, int, int] | None:
-        """Of a v2 batch: records, base sequence, last sequence, producer id, producer epoch, leader epoch, base timestamp."""
+        """Of a v2 batch: record count, base sequence, last sequence, producer id, producer epoch, leader
+        epoch, base timestamp.
+        """
 
     def records(self) -> list[_SegmentRecord]:
         """Offset, timestamp, key, value, headers, and a legacy message's checksum; raises CorruptLogError."""
@@ -863,14 +916,14 @@ _SegmentRecord: TypeAlias = tuple[
 
 @final
 class SegmentReader:
-    """An iterator over the batches of a `.log` file, as they stand, from a position on."""
+    """An iterator over the batches of a `.log` file, unchanged, from a position on."""
 
     def __new__(cls, path: str | os.PathLike[str], position: int = 0, limit: int | None = None) -> Self: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> SegmentBatch: ...
     @property
     def remaining(self) -> int:
-        """Bytes that no batch was read from."""
+        """Bytes that are not part of a batch that was read."""
 
 _Progress: TypeAlias = Callable[[int, int, int, int], object]
 
@@ -892,8 +945,9 @@ def repair_directory(
 def read_producer_snapshot(
     path: str | os.PathLike[str],
 ) -> list[tuple[int, int, int, int, int, tuple[int, int, int, int, int] | None]]:
-    """Producer id, producer epoch, coordinator epoch, first offset of the open transaction or -1, last timestamp, and of
-    the last batch: first and last sequence, last offset, offset delta, timestamp."""
+    """Producer id, producer epoch, coordinator epoch, first offset of the open transaction or -1, last
+    timestamp, and the last batch's first and last sequence, last offset, offset delta and timestamp.
+    """
 
 def read_transaction_index(path: str | os.PathLike[str]) -> list[tuple[int, int, int, int]]:
     """Producer id, first offset, last offset, last stable offset of each aborted transaction."""
@@ -901,22 +955,25 @@ def read_transaction_index(path: str | os.PathLike[str]) -> list[tuple[int, int,
 # ---- quorum ----
 
 FIRST_STATE: int
-"""The last entry that is in the state that an ensemble begins with."""
+"""The index of the last entry in the state that an ensemble begins with."""
 
 class QuorumError(Exception):
-    """What a member of an ensemble refused, or what failed. Of its log's files: LogError."""
+    """A member of an ensemble refused an operation or failed. Failures of its log's files are LogErrors."""
 
 class QuorumFullError(QuorumError):
-    """Too much is on its way; nothing of the call was taken. Try again when there is less."""
+    """Too many bytes are outstanding; the call had no effect. Try again later."""
 
 class QuorumStoppedError(QuorumError):
-    """The member has not started, has stopped or has failed, or belongs to the process this one is a fork of."""
+    """The member has not started, has stopped or has failed, or belongs to the parent of this forked
+    process.
+    """
 
 @final
 class Quorum:
-    """One member of an ensemble that agrees on one log of commands (Raft); the host of its threads.
+    """One member of an ensemble that agrees on one log of commands (Raft), with its threads.
 
-    Every call is thread-safe and returns at once, unless it says otherwise. Raises QuorumStoppedError where it cannot serve.
+    Every method is thread-safe and returns at once, unless its text says that it blocks. Every method raises
+    QuorumStoppedError when the member is not running.
     """
 
     def __new__(
@@ -933,131 +990,162 @@ class Quorum:
         reconfigurable: bool = False,
         has_state: bool = False,
     ) -> Self:
-        """Opens the member's own directory, made when missing, and checks its files; blocks.
+        """Opens the member's directory, which is created when missing, and checks its files; blocks.
 
-        `servers`: (server id, host, quorum port, election port, clients' "[host:]port" or "", observer) of all, which counts
-        as long as there is no ensemble yet. `init_limit` ticks: what a snapshot to a member may take, and for how long one that
-        is not listed is kept in mind without a word of it; `sync_limit` ticks: what a read barrier may wait. `listen_on_all`:
-        ZooKeeper's quorumListenOnAllIPs. `entries_kept`: entries that stay in the log after a snapshot. `reconfigurable`:
-        servers that no file names are sent the log, and do not vote until `change_members` lists them. `has_state`: there is a state
-        that the ensemble is to begin with, if this directory knows of none; it is given to `first_state` then. Raises QuorumError
-        (this server is not named, the directory is another server's, an observer has a state), LogError (LockedError: in use;
-        CorruptLogError), ValueError.
+        - `servers`: (server id, host, quorum port, election port, clients' "[host:]port" or "", observer) of
+          every server. They count only until there is an ensemble.
+        - `init_limit`: ticks that sending a snapshot to a member may take, and after which a silent server
+          that is not listed is forgotten.
+        - `sync_limit`: ticks that a read barrier may wait.
+        - `listen_on_all`: ZooKeeper's quorumListenOnAllIPs.
+        - `entries_kept`: entries that stay in the log after a snapshot.
+        - `reconfigurable`: servers that no file names are sent the log, and do not vote until
+          `change_members` lists them.
+        - `has_state`: the ensemble is to begin with this server's state, unless the directory knows of an
+          ensemble. The state is then written with `first_state`.
+
+        Raises QuorumError (this server is not named, the directory is another server's, an observer has a
+        state), LogError (LockedError: in use; CorruptLogError), ValueError.
         """
     @property
     def wake_fd(self) -> int:
-        """A file descriptor that is readable while `take` may have something; for `loop.add_reader`."""
+        """A descriptor that is readable while `take` may have events; for `loop.add_reader`."""
     def start(self) -> None:
-        """Listens, and founds the ensemble with the other servers or joins it; blocks until it listens. Raises QuorumError."""
+        """Listens, and founds the ensemble with the other servers or joins it. Blocks until it listens.
+        Raises QuorumError.
+        """
     def propose(self, commands: Sequence[bytes]) -> int:
-        """Proposes commands, 16 MiB each at most, in order; the first one's ticket, which the others' follow.
+        """Proposes commands, 16 MiB each at most, in order. Returns the first one's ticket; the others' are
+        consecutive.
 
-        Each is sent to whoever leads until it is agreed on, and counts once. Raises QuorumFullError, ValueError; nothing was
-        proposed then.
+        A command is sent to the leader until it is agreed on, and counts once. Raises QuorumFullError,
+        ValueError; nothing was proposed then.
         """
     def take(self, max_bytes: int) -> list[tuple[Any, ...]]:
-        """What happened, in order: about `max_bytes`, at least one if there is one. Clears the wake descriptor first.
+        """The next events, in order: about `max_bytes`, at least one if there is any. Clears the wake
+        descriptor first.
 
-        ("entries", [(index, term, time in ms, [(mine, ticket, command)], members or None)]): agreed on, each index once;
-        ("install", SnapshotSource, my_next): begin anew with it, own commands with tickets below my_next come no more;
-        ("role", "leader" | "follower" | "observer" | "looking", term, leader's server id or 0, in contact);
-        ("leading", term): it leads, and everything of earlier terms was delivered;
-        ("touched", server id, sessions): at the leader, from another's `touch`;
-        ("touch_ack", round); ("barrier", number, ok); ("snapshot", index, error or None); ("warning", text);
-        ("flushed", [(ms, [(commands, time, came, on disk)])]): since the last time, beside another event, what bringing the log to
-        disk took, and of each entry of commands its time, when it came here and when it was on disk, in ms since 1970;
-        ("failed", text): the last. `members` are tuples as `servers`; None while they do not change or are changing.
+        - ("entries", [(index, term, time in ms, [(mine, ticket, command)], members or None)]): agreed on,
+          each index once;
+        - ("install", SnapshotSource, my_next): begin anew with this snapshot; own commands with tickets below
+          my_next will not be delivered any more;
+        - ("role", "leader" | "follower" | "observer" | "looking", term, leader's server id or 0, in contact);
+        - ("leading", term): this member leads, and every entry of earlier terms was delivered;
+        - ("touched", server id, sessions): at the leader, from another member's `touch`;
+        - ("touch_ack", round); ("barrier", number, ok); ("snapshot", index, error or None); ("warning",
+          text);
+        - ("flushed", [(ms, [(commands, time, came, on disk)])]), beside another event: flushes of the log
+          since the last one. Each is its duration, and for every entry of commands its time, when it arrived
+          and when it was on disk, in ms since 1970;
+        - ("failed", text): the last event.
+
+        `members` are tuples as in `servers`; None while they do not change, or are changing.
         """
     def be_patient(self, milliseconds: int) -> None:
-        """From here on the wake descriptor tells no more often than this of what others proposed; every millisecond at first."""
+        """Sets how often the wake descriptor notifies of other members' commands; every millisecond at
+        first.
+        """
     def applied(self, index: int) -> None:
-        """Every entry up to this one, which was taken, is applied. Raises ValueError."""
+        """Reports that every entry up to this one is applied. Raises ValueError for one that was not
+        taken.
+        """
     def read_barrier(self) -> int:
-        """Asks for an event "barrier" once all that was agreed on before this call was taken; its number (Raft, 6.4).
-
-        Not ok: it waited `sync_limit` ticks, or the member stops. Raises QuorumFullError.
+        """Requests an event "barrier", which follows all entries that were agreed on before this call;
+        returns its number (Raft, 6.4). The event is not ok if it waited for `sync_limit` ticks or the member
+        stops. Raises QuorumFullError.
         """
     def touch(self, sessions: bytes) -> int:
-        """Tells the leader of sessions that were heard from, big-endian i64 each; the round's number.
+        """Reports active sessions to the leader, big-endian i64 each; returns the round's number.
 
-        "touch_ack" follows once the leader had it and a majority followed the leader after that, or nothing. Raises ValueError.
+        An event "touch_ack" follows once the leader received them and a majority followed the leader after
+        that. It may not come at all. Raises ValueError.
         """
     def has_quorum(self, servers: Sequence[tuple[int, str, int, int, str, bool]]) -> bool:
-        """At the leader: whether a majority of those of `servers` that would vote follow it and have nearly all of the log.
-
-        False at any other member. Raises QuorumError for servers that cannot be an ensemble, ValueError.
+        """At the leader: whether a majority of the voters among `servers` follow it and have nearly all of
+        the log. False at other members. Raises QuorumError for servers that cannot be an ensemble,
+        ValueError.
         """
     def change_members(self, term: int, servers: Sequence[tuple[int, str, int, int, str, bool]]) -> None:
-        """Has the leader of this term, if this member is that, make `servers` all that the ensemble lists.
+        """At the leader of this term: makes `servers` the members of the ensemble.
 
-        An entry's `members` say when it is so; nothing comes of it once another leads. One that does not vote any more hands
-        over, and is sent the log further. Raises QuorumError for servers that cannot be an ensemble, ValueError.
+        An entry's `members` say when it is done. Nothing happens if another member leads. A leader that does
+        not vote any more hands leadership over, and is still sent the log. Raises QuorumError for servers
+        that cannot be an ensemble, ValueError.
         """
     def status(self) -> dict[str, Any]:
-        """How it stands: role, term, leader, in_contact, server_id, member_id, ensemble, members, last_index, committed,
-        applied, snapshot, purged, quorum_ack_ms, outstanding, refused, last_refused. None: not known."""
+        """The member's state: role, term, leader, in_contact, server_id, member_id, ensemble, members,
+        last_index, committed, applied, snapshot, purged, quorum_ack_ms, outstanding, refused, last_refused.
+        None stands for unknown.
+        """
     def snapshot_begin(self, index: int) -> SnapshotSink:
-        """Begins a snapshot of everything up to the entry that was applied last, which `index` is; one at a time.
-
-        Raises ValueError.
+        """Begins a snapshot of all entries up to the last applied one, whose index is `index`. One snapshot
+        at a time. Raises ValueError.
         """
     @property
     def awaits_state(self) -> bool:
-        """Whether the ensemble is to begin with the state that `has_state` promised, and it is not in its place yet.
-
-        False if the directory knows of an ensemble: then that is what counts.
+        """Whether the ensemble still needs the state that `has_state` announced. False if the directory knows
+        of an ensemble, whose state counts then.
         """
     def first_state(self) -> SnapshotSink:
-        """Begins that state, of everything up to entry `FIRST_STATE`; ("snapshot", FIRST_STATE, error or None) follows.
+        """Begins that state, as a snapshot up to entry `FIRST_STATE`; ("snapshot", FIRST_STATE, error or
+        None) follows.
 
-        ("install", ...) has it once a majority of the servers is bound to this founding; after a crash before that it is to be given
-        again. Servers that have nothing wait meanwhile; ("failed", ...) comes if there is an ensemble already, or another server with
-        a state. Raises ValueError where none is awaited.
+        ("install", ...) follows once a majority of the servers agreed to begin with it. After a crash before
+        that, the state must be written again. Servers without a state wait meanwhile. ("failed", ...) follows
+        if there is an ensemble already, or another server with a state. Raises ValueError when no state is
+        needed.
         """
     def stop(self) -> None:
-        """Hands leadership over, brings the log to disk, ends the threads; blocks. Safe to repeat.
+        """Hands leadership over, brings the log to disk, and ends the threads; blocks. Safe to repeat.
 
-        What was not taken still can be. Raises QuorumStoppedError when the disk hangs.
+        Events that were not taken still can be. Raises QuorumStoppedError when the disk hangs.
         """
 
 @final
 class MemberFiles:
-    """A stopped member's own directory, without its ensemble: a snapshot, and the entries behind it, of which the last may be some that
-    no majority had. A start leaves it as this does."""
+    """The directory of a stopped member: a snapshot and the entries behind it. A majority may not have the
+    last entries. Nothing is changed that a start would not change.
+    """
 
     def __new__(cls, data_dir: str | os.PathLike[str]) -> Self:
-        """Takes the directory and checks its files; blocks. Raises QuorumError (no member's), LogError (LockedError: in use;
-        CorruptLogError)."""
+        """Locks the directory and checks its files; blocks. Raises QuorumError (not a member's directory),
+        LogError (LockedError: in use; CorruptLogError).
+        """
     def snapshot(self) -> SnapshotSource | None:
-        """What to begin with; None: with nothing. Raises OSError, ValueError when it is closed."""
+        """The snapshot; None if there is none. Raises OSError, ValueError when this is closed."""
     def entries(self, max_bytes: int) -> list[tuple[Any, ...]]:
-        """The next entries as `Quorum.take` gives them: about `max_bytes`, one at least; none at the end. Raises as `snapshot`."""
+        """The next entries, as in `Quorum.take`: about `max_bytes`, at least one; none at the end. Raises
+        as `snapshot`.
+        """
     def close(self) -> None:
-        """Gives the directory back. Safe to repeat. Raises LogError."""
+        """Unlocks the directory. Safe to repeat. Raises LogError."""
 
 @final
 class SnapshotSink:
-    """Where a snapshot is written. One that is dropped, or aborted, leaves nothing."""
+    """Takes the bytes of a snapshot. A sink that is dropped or aborted leaves no file."""
 
     def write(self, data: bytes) -> bool:
-        """Appends; False: it was taken, and more than 4 MiB wait for the disk: come back in some milliseconds.
+        """Appends bytes. False: they were taken, but more than 4 MiB wait for the disk, so wait some
+        milliseconds.
 
-        Raises QuorumFullError when more than 64 MiB wait, QuorumStoppedError when it is over.
+        Raises QuorumFullError when more than 64 MiB wait, QuorumStoppedError after the end.
         """
     def finish(self) -> None:
-        """Has it brought to disk; an event "snapshot" follows. Raises QuorumStoppedError when it is over."""
+        """Ends the snapshot. An event "snapshot" follows once it is on disk. Raises QuorumStoppedError
+        after the end.
+        """
     def abort(self) -> None:
-        """Gives it up; no event follows."""
+        """Discards the snapshot; no event follows."""
 
 @final
 class SnapshotSource:
-    """A snapshot to begin anew with: the bytes that were written to its sink."""
+    """A snapshot to begin anew with: the bytes that were written to a sink."""
 
     @property
     def index(self) -> int:
-        """The last entry that is in it."""
+        """The index of the last entry in it."""
     @property
     def term(self) -> int:
-        """That entry's."""
+        """The term of that entry."""
     def read(self, max: int) -> bytes:
-        """The next bytes, at most so many; none at the end. Reads the disk. Raises OSError."""
+        """The next bytes, at most `max`; none at the end. Reads the disk. Raises OSError."""

@@ -18,7 +18,9 @@ from pyspark_logcore._options import SourceOptions, TopicChoice
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):
-    """One task: the offsets [start, end) of a partition. It is pickled into the task, so it has nothing else."""
+    """One task: the offsets [start, end) of a partition. It is pickled into the task, so it has nothing
+    else.
+    """
 
     topic: str
     partition: int
