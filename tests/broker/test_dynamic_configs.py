@@ -909,7 +909,7 @@ def test_a_description_is_as_large_as_what_there_is_however_often_it_is_asked_fo
             assert 10 < len(said) <= 10_000 / len(first["configs"])
             refused = {outcome(item) for item in others[len(said) :]}
             assert refused == {
-                "INVALID_REQUEST: The request names the same resources again and again: "
+                "INVALID_REQUEST: The request names the same resources repeatedly: "
                 "at most 10000 settings are repeated"
             }
 

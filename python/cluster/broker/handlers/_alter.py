@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs have in common: each resource by itself, its errors, the answer."""
+"""The common parts of AlterConfigs and IncrementalAlterConfigs: resources, errors and the response."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from cluster.time_slice import TimeSlice
 
 
 async def alter_each(request: Request, alter: Callable[[Body], Awaitable[None]]) -> Body:
-    """Has `alter` change each resource of the request; a failing one does not keep the others from it. Those that appear
-    twice share what is said of them.
+    """Calls `alter` for each resource of the request. A failure affects only its own resource.
+
+    A resource that appears twice is refused, and the response repeats the error.
     """
     resources = request.body["resources"]
     keys = list(map(_resource, resources))
@@ -47,7 +48,7 @@ def _response(item: Body, code: int, message: str | None) -> Body:
 
 
 async def alter_stored(context: Context, request: Request, item: Body, alter: Alteration) -> None:
-    """Changes the settings of a topic or of brokers, which the coordinator keeps."""
+    """Changes the settings of a topic or of brokers in the coordinator."""
     kind, name = _resource(item)
     validate_only = request.body["validate_only"]
     if kind == TOPIC:

@@ -1,7 +1,8 @@
-"""What an answer says again, because its request names the same thing again and again.
+"""Bounds the parts of a response that are repeated because the request names the same thing repeatedly.
 
-Kafka says it as often as it is named (`GroupCoordinatorAdapter.describeGroups`, `KafkaApis.handleDescribeProducersRequest`), so a
-small request may have an answer without bounds. Here what is said again is bounded; what there is can always be said as a whole.
+Kafka repeats them without a bound (`GroupCoordinatorAdapter.describeGroups`,
+`KafkaApis.handleDescribeProducersRequest`), so a small request can have a very large response. Here the repeated parts
+are bounded; a response without repeats is never refused.
 """
 
 from __future__ import annotations
@@ -12,55 +13,55 @@ from typing import TypeVar
 from cluster.errors import InvalidRequest
 
 REPEATED_MAX = 1 << 20
-"""So many bytes, and what one thing has more, may be in an answer again; no tool asks for any."""
+"""Repeated bytes of a response. The last repeated part may exceed it. No tool needs any."""
 
 _NUMBER = 8
 
-Said = TypeVar("Said")
+Part = TypeVar("Part")
 
 
 class RepeatBudget:
-    """Counts them in one answer."""
+    """The budget of one response."""
 
     def __init__(self) -> None:
         self._named: set[Hashable] = set()
         self._left = REPEATED_MAX
 
-    def say(self, name: Hashable, describe: Callable[[], Said]) -> Said:
-        """What `describe` says of `name`; InvalidRequest when it is named again after too much was said again."""
+    def described(self, name: Hashable, describe: Callable[[], Part]) -> Part:
+        """The result of `describe`, counted if `name` is repeated. Raises InvalidRequest if the budget is used up."""
         again = self.is_again(name)
-        said = describe()
+        part = describe()
         if again:
-            self.count(said)
-        return said
+            self.count(part)
+        return part
 
     def is_again(self, name: Hashable) -> bool:
-        """Whether `name` is named again, so that what is said of it counts; InvalidRequest after too much was said again."""
+        """`name` is repeated. Raises InvalidRequest if it is and the budget is used up."""
         if name not in self._named:
             self._named.add(name)
             return False
         if self._left <= 0:
             raise InvalidRequest(
-                f"The request names the same things again and again: at most {REPEATED_MAX} bytes are repeated"
+                f"The request names the same things repeatedly: at most {REPEATED_MAX} bytes are repeated"
             )
         return True
 
-    def count(self, said: object) -> None:
-        """This is said again."""
-        self._left -= _size(said, self._left)
+    def count(self, part: object) -> None:
+        """Takes a repeated part from the budget."""
+        self._left -= _size(part, self._left)
 
 
-def _size(said: object, most: int) -> int:
-    """About as many bytes as an answer has of it, counted up to `most`."""
+def _size(value: object, most: int) -> int:
+    """The approximate number of encoded bytes, counted up to `most`."""
     size = 0
     inner: Iterable[object]
-    match said:
+    match value:
         case str() | bytes():
-            return _NUMBER + len(said)
+            return _NUMBER + len(value)
         case dict():
-            inner = said.values()
+            inner = value.values()
         case Iterable():
-            size, inner = _NUMBER, said
+            size, inner = _NUMBER, value
         case _:
             return _NUMBER
     for part in inner:

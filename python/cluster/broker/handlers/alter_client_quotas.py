@@ -12,8 +12,9 @@ VERSIONS = (0, 1)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers when the quotas are in force here; a failing entry does not keep the others from it. Of those for the same
-    entity the last is answered, as with Kafka (`ZkAdminManager.alterClientQuotas`).
+    """Answers when the quotas are in force on this broker. A failure affects only its own entry.
+
+    As in Kafka, the last of several entries for an entity is answered (`ZkAdminManager.alterClientQuotas`).
     """
     entries: dict[frozenset[tuple[str, str | None]], Body] = {}
     time_slice = TimeSlice()

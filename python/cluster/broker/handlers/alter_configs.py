@@ -1,4 +1,4 @@
-"""AlterConfigs: what is given are all the settings a topic or broker has afterwards."""
+"""AlterConfigs: replaces all settings of a topic or broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS = (0, 2)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers when the settings are in force here."""
+    """Answers when the settings are in force on this broker."""
 
     async def alter(item: Body) -> None:
         alteration = await in_thread_if_long(len(item["configs"]), partial(_replacement, item))

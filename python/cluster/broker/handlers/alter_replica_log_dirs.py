@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: logs begin to move to other log directories of this broker, and are served meanwhile
+"""AlterReplicaLogDirs: moves logs to other log directories of this broker, which serves them meanwhile
 (ReplicaManager.alterReplicaLogDirs, KIP-113).
 """
 
@@ -15,7 +15,7 @@ VERSIONS = (0, 2)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Begins each move by itself; of a partition that is named twice the last directory counts."""
+    """Begins each move. For a partition that is named twice the last directory counts."""
     codes, time_slice = await asyncio.to_thread(_alter, context.logs, request), TimeSlice()
     for key, code in codes.items():
         codes[key] = _named(context, key, code)

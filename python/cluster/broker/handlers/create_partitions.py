@@ -1,4 +1,4 @@
-"""CreatePartitions: answered by the controller once the new partitions are open, or were only checked."""
+"""CreatePartitions: answered when the new partitions are open, or when they were only checked."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ API_KEY = 37
 VERSIONS = (0, 3)
 
 _STRICT = 3
-"""From this version on a client is refused what is above its quota (KIP-599)."""
+"""From this version on requests above the client's quota are refused (KIP-599)."""
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Adds partitions to each topic by itself."""
+    """Adds partitions to each topic. A failure affects only its own topic."""
     if not context.controller.active:
         raise NotController
     asked = request.body["topics"]
@@ -45,7 +45,7 @@ async def _add_each(
     body, time_slice = request.body, TimeSlice()
     outcomes: Outcomes = []
     work = context.controller.create_partitions(news, outcomes, body["validate_only"], quota.record)
-    # As in Kafka, a check is not waited for, but made.
+    # As in Kafka, a check does not wait for its timeout.
     late = await outcome_of(work, 0 if body["validate_only"] else body["timeout_ms"])
     known = iter(outcomes[:])
     results = []

@@ -1,4 +1,4 @@
-"""CreateTopics: answered by the controller once the topics are there, or were only checked."""
+"""CreateTopics: answered when the topics are open, or when they were only checked."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ API_KEY = 19
 VERSIONS = (0, 7)
 
 _CONFIGS = 5
-"""From this version on an answer tells the topics' settings; what is not told is not made."""
+"""From this version on a response has the topics' settings."""
 
 _STRICT = 6
-"""From this version on a client is refused what is above its quota (KIP-599)."""
+"""From this version on requests above the client's quota are refused (KIP-599)."""
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Creates each topic by itself: one that cannot be does not keep the others from it. Answers as often as each is named."""
+    """Creates each topic. A failure affects only its own topic. The response repeats a topic that is named twice."""
     if not context.controller.active:
         raise NotController
     asked = request.body["topics"]
@@ -65,9 +65,9 @@ def _names(request: Request) -> Iterable[str]:
 
 
 def _refusal(item: Body, count: int) -> KafkaProtocolError | None:
-    """Why the request is wrong about a topic that it names so many times."""
+    """The error for a topic that the request names `count` times; None if the request is valid."""
     if item["name"] == CLUSTER_METADATA_TOPIC:
-        return InvalidRequest(f"{CLUSTER_METADATA_TOPIC} is KRaft's own topic, which nobody creates.")
+        return InvalidRequest(f"{CLUSTER_METADATA_TOPIC} is reserved for KRaft; choose another name.")
     if count > 1:
         return InvalidRequest("The request has several entries for this topic.")
     counted = item["num_partitions"] != DEFAULT or item["replication_factor"] != DEFAULT
@@ -90,18 +90,18 @@ def _new(item: Body) -> NewTopic:
 async def _create(
     context: Context, request: Request, news: list[NewTopic], quota: MutationQuota, results: dict[str, Body]
 ) -> None:
-    """Adds what became of each to `results`."""
+    """Creates topics and adds each one's result to `results`."""
     timeout, only_check = request.body["timeout_ms"], request.body["validate_only"]
     made: list[TopicInfo | KafkaProtocolError] = []
 
     async def work() -> None:
         made.extend(await context.controller.create_topics(news, only_check, quota.record))
 
-    # As in Kafka, a check is not waited for, but made.
+    # As in Kafka, a check does not wait for its timeout.
     error = await outcome_of(work(), 0 if only_check else timeout)
     outcomes = made if error is None else [error] * len(news)
 
-    # Topics with the same settings share what is said of them: a check of many topics has nothing else that is large.
+    # Topics with equal settings share their entries, which are the largest part of a response.
     @cache
     def configs(own: tuple[tuple[str, str], ...]) -> list[Body]:
         return _configs(context, dict(own))
@@ -111,11 +111,11 @@ async def _create(
         if isinstance(topic, KafkaProtocolError):
             results[new.name] = _failed(new.name, topic)
         elif timeout <= 0 and not only_check:
-            # Who does not wait is told what is wrong, and of nothing that it is done.
+            # Without a timeout a client gets its request's errors, but no success.
             results[new.name] = _failed(new.name, RequestTimedOut()) | {"topic_id": topic.id}
         else:
-            told = configs(tuple(topic.config.items())) if request.api_version >= _CONFIGS else []
-            results[new.name] = _created(topic, only_check, told)
+            entries = configs(tuple(topic.config.items())) if request.api_version >= _CONFIGS else []
+            results[new.name] = _created(topic, only_check, entries)
         await time_slice.yield_if_over()
 
 

@@ -37,7 +37,7 @@ async def handle(context: Context, request: Request) -> Body:
         "error_code": NONE,
         "error_message": None,
         "cluster_id": context.metadata.cluster_id,
-        # A controller that clients of this listener cannot reach is none to them.
+        # A client gets no controller that its listener does not reach.
         "controller_id": controller
         if any(item["broker_id"] == controller for item in brokers)
         else NO_BROKER,
@@ -47,5 +47,5 @@ async def handle(context: Context, request: Request) -> Body:
 
 
 def failure(request: Request, code: int) -> Body:
-    """Nothing but the error."""
+    """The error, without brokers."""
     return {"error_code": code, "cluster_id": "", "brokers": []}

@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings of topics, of this broker, of all brokers, and the levels of its loggers."""
+"""DescribeConfigs: the settings of topics, of this broker and of all brokers, and the levels of loggers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ API_KEY = 32
 VERSIONS = (0, 4)
 
 _REPEATED_MAX = 10_000
-"""So many settings may be in an answer again: those of a broker thirty times, which no tool asks for."""
+"""Settings that a response may have repeatedly: a broker's settings thirty times. No tool needs that."""
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Describes each resource by itself; a kind of resource that there is not fails the whole request. Where there is
-    nothing to say of an error its message is empty, not absent, as Kafka's is. Others are served between two resources.
+    """Describes each resource. An unknown kind of resource fails the whole request.
+
+    As in Kafka, an error without a message has an empty one, not null.
     """
     resources, time_slice = request.body["resources"], TimeSlice()
     for item in resources:
@@ -54,10 +55,10 @@ def _describe(descriptions: _Descriptions, item: Body) -> Body:
 
 
 class _Descriptions:
-    """What one answer says. Each resource is described once: its names, `0` and `00`, share what is said of it.
+    """The descriptions of one response. Each resource is described once; its names, for example `0` and `00`, share it.
 
-    Kafka describes a resource as often as it is named, so a small request may have an answer without bounds. Here the
-    repeats are bounded; what there is can always be described as a whole.
+    Kafka describes a resource as often as it is named, so the response to a small request has no bound. Here repeated
+    descriptions are bounded; a response without repeats is never refused.
     """
 
     def __init__(self, context: Context, request: Request) -> None:
@@ -68,7 +69,7 @@ class _Descriptions:
         self._repeated = 0
 
     def configs(self, item: Body) -> list[Body]:
-        """The settings asked for; InvalidRequest when too many were said before."""
+        """The requested settings. Raises InvalidRequest if too many are repeated."""
         kind = item["resource_type"]
         resource = (kind, _NAMES[kind](self._context, item["resource_name"]))
         repeats = resource in self._known
@@ -91,7 +92,7 @@ class _Descriptions:
         return [_shown(self._request, entry) for entry in entries]
 
     def _topic(self, name: str) -> list[Body]:
-        """Topics share what is said of the settings they have not got themselves, which is nearly all."""
+        """A topic's settings. Topics share the entries of settings that they do not set themselves, which are most."""
         topic = self._context.metadata.topic(name)
         if topic is None:
             raise UnknownTopicOrPartition
@@ -106,7 +107,7 @@ class _Descriptions:
     def _count(self, repeated: int) -> None:
         if self._repeated + repeated > _REPEATED_MAX:
             raise InvalidRequest(
-                f"The request names the same resources again and again: at most {_REPEATED_MAX} settings are repeated"
+                f"The request names the same resources repeatedly: at most {_REPEATED_MAX} settings are repeated"
             )
         self._repeated += repeated
 
@@ -142,7 +143,7 @@ _NAMES = {
     BROKER_LOGGER: _loggers_name,
     CLIENT_METRICS: _client_metrics_name,
 }
-"""The one name of a resource, or why there is none such."""
+"""By kind: the canonical name of a resource. Raises InvalidRequest for a name that is not allowed."""
 
 
 def _shown(request: Request, entry: Entry) -> Body:
@@ -155,7 +156,7 @@ def _shown(request: Request, entry: Entry) -> Body:
         "config_type": entry.type,
         "documentation": entry.documentation if request.body["include_documentation"] else None,
     }
-    # `is_default` of version 0 stays false, as Kafka leaves it.
+    # As in Kafka, `is_default` of version 0 stays false.
     if request.api_version > 0 and request.body["include_synonyms"]:
         shown["synonyms"] = [
             {"name": name, "value": value, "source": source} for name, value, source in entry.synonyms
@@ -164,7 +165,7 @@ def _shown(request: Request, entry: Entry) -> Body:
 
 
 def failure(request: Request, code: int) -> Body:
-    """Each resource has the error, in the code's own words, as with Kafka (`DescribeConfigsRequest.getErrorResponse`)."""
+    """Each resource has the error with its standard message (`DescribeConfigsRequest.getErrorResponse`)."""
     return {
         "results": [
             {

@@ -1,4 +1,4 @@
-"""DescribeGroups: members, what they read, what they were given. A group that is not there is dead."""
+"""DescribeGroups: members with their subscriptions and assignments. An unknown group has the state Dead."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ VERSIONS = (0, 5)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers at once. Each group is described once, as often as it is named."""
+    """Answers at once. A group that is named repeatedly is described once and repeated."""
     repeats = RepeatBudget()
     describe = cache(partial(_group, context, request))
     groups, time_slice = [], TimeSlice()
     for name in request.body["groups"]:
         try:
-            groups.append(repeats.say(name, partial(describe, name)))
+            groups.append(repeats.described(name, partial(describe, name)))
         except InvalidRequest as error:
             groups.append(_failed(name, error.code))
         await time_slice.yield_if_over()

@@ -13,13 +13,13 @@ API_KEY = 35
 VERSIONS = (0, 4)
 
 _ERROR_CODE = 3
-"""The first version that has a code for the answer as a whole."""
+"""The first version with an error code for the whole response."""
 
 _NO_SPACE = (-1, -1)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Describes every directory, with the partitions that were asked for; null asks for all."""
+    """Describes every directory, with the requested partitions; null requests all."""
     return await asyncio.to_thread(_describe, context.logs, request.body["topics"])
 
 
@@ -53,7 +53,7 @@ def _describe(logs: ReplicaLogs, topics: list[Body] | None) -> Body:
 
 
 def failure(request: Request, code: int) -> Body:
-    """The answer has the error; before version 3 it has no place for one but a directory without a name."""
+    """The error. Before version 3 the response has no field for it, so a directory without a name has it."""
     if request.api_version >= _ERROR_CODE:
         return {"error_code": code, "results": []}
     return {"results": [{"error_code": code, "log_dir": "", "topics": []}]}

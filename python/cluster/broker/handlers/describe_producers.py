@@ -1,6 +1,4 @@
-"""DescribeProducers: the idempotent and transactional producers whose state a partition keeps
-(ReplicaManager.activeProducerState, KIP-664).
-"""
+"""DescribeProducers: the producers that a partition has state of (ReplicaManager.activeProducerState, KIP-664)."""
 
 from __future__ import annotations
 
@@ -34,10 +32,10 @@ _FIELDS = (
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Describes each partition by itself, and once, as often as it is named."""
+    """Describes each partition. One that is named repeatedly is described once and repeated."""
     topics = request.body["topics"]
     known, refused, time_slice = set(), {}, TimeSlice()
-    # The metadata are the event loop's; the logs may block.
+    # Only the event loop reads metadata; the logs may block, so a thread reads them.
     for topic in topics:
         name = topic["name"]
         error = _refusal(context, name)
@@ -52,7 +50,7 @@ async def handle(context: Context, request: Request) -> Body:
 
 
 def _refusal(context: Context, name: str) -> KafkaProtocolError | None:
-    """Why a topic has no partitions to describe (`KafkaApis.checkValidTopic`, then its metadata)."""
+    """The error for a topic without partitions (`KafkaApis.checkValidTopic`, then its metadata)."""
     if context.metadata.topic(name) is not None:
         return None
     try:
@@ -73,12 +71,12 @@ def _describe(
 
     def entry(topic: str, partition: int) -> Body:
         if topic in refused:
-            # Kafka has words for a topic that there is not, and none for a partition.
+            # As in Kafka, an unknown topic has a message and an unknown partition has none.
             return _entry(partition, refused[topic].code) | {"error_message": str(refused[topic])}
         if (topic, partition) not in known:
             return _entry(partition, UnknownTopicOrPartition.code)
         try:
-            return repeats.say((topic, partition), partial(describe, topic, partition))
+            return repeats.described((topic, partition), partial(describe, topic, partition))
         except InvalidRequest as error:
             return _entry(partition, error.code) | {"error_message": str(error)}
 
@@ -96,7 +94,7 @@ def _describe(
 def _partition(logs: ReplicaLogs, topic: str, partition: int) -> Body:
     code, producers = logs.describe_producers(topic, partition)
     if code == UnknownTopicOrPartition.code:
-        # The cluster has it, so it is another broker's.
+        # The cluster has the partition, so another broker leads it.
         code = NotLeaderOrFollower.code
     return _entry(partition, code) | {
         "active_producers": [dict(zip(_FIELDS, producer, strict=True)) for producer in producers]

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: which users have credentials, and how they were made; never the credentials."""
+"""DescribeUserScramCredentials: users with credentials, their mechanisms and iterations; never the credentials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ITERATIONS = re.compile(r"(?:^|,)iterations=([0-9]+)")
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers at once: for all users who have credentials, or for those named."""
+    """Answers at once, for the named users or for all users with credentials."""
     known, time_slice = {}, TimeSlice()
     for path, config in list(context.dynamic.quotas.items()):
         entity = entity_of(path)
@@ -73,5 +73,5 @@ def _failed(name: str, error: KafkaProtocolError) -> Body:
 
 
 def failure(request: Request, code: int) -> Body:
-    """Nothing but the error."""
+    """The error, without users."""
     return {"error_code": code, "error_message": None, "results": []}

@@ -1,6 +1,4 @@
-"""FindCoordinator: which broker looks after a group. Creates __consumer_offsets when it is asked for the
-first time.
-"""
+"""FindCoordinator: the broker that coordinates a group. The first request creates __consumer_offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ _BATCHED = 4
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Finds the coordinator of one key, or (version 4) of several, each once, as often as it is named."""
+    """Finds the coordinator of one key, or (version 4) of several. A repeated key is looked up once."""
     body = request.body
     if request.api_version < _BATCHED:
         return await _find(context, request, body["key"], body["key_type"])
@@ -40,9 +38,9 @@ async def handle(context: Context, request: Request) -> Body:
 
 async def _find(context: Context, request: Request, key: str, kind: int) -> Body:
     if kind == _TRANSACTION:
-        return _failed(TransactionalIdAuthorizationFailed("This broker does not serve transactions yet."))
+        return _failed(TransactionalIdAuthorizationFailed("This broker does not support transactions yet."))
     if kind != _GROUP:
-        return _failed(InvalidRequest(f"Key type {kind} is not known here."))
+        return _failed(InvalidRequest(f"Key type {kind} is unknown."))
     try:
         await context.ensure_offsets_topic()
         broker, endpoint = _coordinator(context, request, key)
@@ -75,7 +73,7 @@ def _failed(error: KafkaProtocolError) -> Body:
 
 def failure(request: Request, code: int) -> Body:
     """No coordinator, and the error."""
-    nobody = {"error_code": code, "error_message": None, "node_id": -1, "host": "", "port": -1}
+    failed = {"error_code": code, "error_message": None, "node_id": -1, "host": "", "port": -1}
     if request.api_version < _BATCHED:
-        return nobody
-    return {"coordinators": [{"key": key, **nobody} for key in request.body["coordinator_keys"]]}
+        return failed
+    return {"coordinators": [{"key": key, **failed} for key in request.body["coordinator_keys"]]}

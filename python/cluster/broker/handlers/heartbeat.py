@@ -1,4 +1,4 @@
-"""Heartbeat: the member lives; the answer tells it when to join again."""
+"""Heartbeat: keeps a member's session alive. The response tells the member to join again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def handle(context: Context, request: Request) -> Body:
     body = request.body
     error = context.groups.status(body["group_id"])
     if error == CoordinatorLoadInProgress.code:
-        # Nobody is thrown out while the group's state is being read.
+        # No session ends while the group is being loaded.
         error = NONE
     elif not error:
         error = context.groups.heartbeat(

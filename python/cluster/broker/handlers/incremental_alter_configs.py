@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: single settings of topics, brokers and loggers are set, deleted, or their lists changed."""
+"""IncrementalAlterConfigs: sets, deletes, appends to or subtracts from single settings of topics, brokers and loggers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSIONS = (0, 1)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers when the settings are in force here."""
+    """Answers when the settings are in force on this broker."""
 
     async def alter(item: Body) -> None:
         changes = await in_thread_if_long(len(item["configs"]), partial(_changes, item))

@@ -1,4 +1,4 @@
-"""InitProducerId for idempotent producers. A transactional id is refused: transactions are not served yet."""
+"""InitProducerId for idempotent producers. A transactional id is refused, because transactions are not built yet."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NONE = -1
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Gives out a new producer id with epoch 0. The id and epoch that a producer had come together or not at all."""
+    """Returns a new producer id with epoch 0. A request has both or neither of an earlier id and epoch."""
     if (request.body["producer_id"] == _NONE) != (request.body["producer_epoch"] == _NONE):
         return failure(request, InvalidRequest.code)
     transactional_id = request.body["transactional_id"]
     if transactional_id is not None:
-        # A code that makes every client stop at once instead of asking again and again.
+        # Every client stops at this code. At others some clients retry for ever.
         refused = TransactionalIdAuthorizationFailed.code if transactional_id else InvalidRequest.code
         return failure(request, refused)
     try:

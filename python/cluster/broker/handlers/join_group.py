@@ -16,7 +16,7 @@ _SKIPS_ASSIGNMENT = 9
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Joins the member and waits for the others."""
+    """Joins a member and waits for the end of the join phase."""
     body, version = request.body, request.api_version
     error = context.groups.status(body["group_id"])
     if error:

@@ -1,4 +1,4 @@
-"""LeaveGroup: one member, or (version 3) several, which an operator may name by their instance ids alone."""
+"""LeaveGroup: removes one member, or (version 3) several. An operator can name members by their instance ids alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BATCHED = 3
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Each member leaves by itself; the others learn of it by their heartbeats."""
+    """Removes each member. A failure affects only its own member."""
     body = request.body
     error = context.groups.status(body["group_id"])
     if error:
@@ -35,5 +35,5 @@ def _leave(context: Context, group: str, leaving: Leaving) -> int:
 
 
 def failure(request: Request, code: int) -> Body:
-    """The error; nobody left."""
+    """The error; no member left."""
     return {"error_code": code}

@@ -1,4 +1,4 @@
-"""ListGroups: the groups this broker coordinates, by state and type where asked."""
+"""ListGroups: the groups that this broker coordinates, optionally only those of some states and types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TYPE = "classic"
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers at once; while groups are being read, with those that have been."""
+    """Answers at once. While groups are being loaded, the response has those that are loaded and an error code."""
     body = request.body
     groups = context.groups.machine.list_groups(body["states_filter"], body["types_filter"])
     code = CoordinatorLoadInProgress.code if context.groups.loading else NONE

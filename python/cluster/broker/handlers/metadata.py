@@ -1,7 +1,6 @@
-"""Metadata: brokers, topics, leaders. Creates topics that are asked for, where that is allowed.
+"""Metadata: brokers, topics and leaders. Creates requested topics that do not exist, if that is allowed.
 
-Where Kafka answers LEADER_NOT_AVAILABLE for a topic it has just created, this broker waits until the topic is
-there.
+Kafka answers LEADER_NOT_AVAILABLE for a topic that it has just created. This broker waits until the topic is open.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ API_KEY = 3
 VERSIONS = (0, 12)
 
 _BY_ID = 12
-"""Requests have fields for ids and null names since version 10, and Kafka takes them since this one (KIP-516)."""
+"""Requests have fields for ids and null names since version 10; Kafka accepts them since this version (KIP-516)."""
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers for the topics asked for, or for all."""
+    """Answers for the requested topics, or for all."""
     body, version = request.body, request.api_version
     asked = body["topics"]
     if asked is None or (version == 0 and not asked):
@@ -61,7 +60,7 @@ async def handle(context: Context, request: Request) -> Body:
             await time_slice.yield_if_over()
     else:
         names, ids = await _named(asked, version)
-        # As in Kafka, who asks for one topic by its id gets none by name.
+        # As in Kafka, a request with ids gets no topics by name.
         topics = await (_by_ids(context, request, ids) if ids else _by_names(context, request, names))
     return _frame(context, request, topics)
 
@@ -74,7 +73,7 @@ async def _named(asked: list[Body], version: int) -> tuple[list[str | None], lis
     for item in asked:
         name, topic_id = item["name"], item["topic_id"]
         if version < _BY_ID and (name is None or topic_id != NO_TOPIC_ID):
-            raise InvalidRequest(f"version {version} finds topics by their names only")
+            raise InvalidRequest(f"version {version} supports only topic names, not ids")
         if topic_id == NO_TOPIC_ID:
             names[name] = None
         else:
@@ -147,7 +146,7 @@ def _by_name(context: Context, request: Request, name: str | None, refused: dict
     topic = context.metadata.topic(name)
     if topic is not None:
         return _topic(context, request, topic)
-    # One that was there when the request was looked at may be gone since.
+    # A topic that existed when the request was checked may have been deleted since.
     unknown = _unknown(name, refused.get(name, UnknownTopicOrPartition.code))
     # Who may do what goes by the name, whether there is a topic or not.
     return unknown | {"topic_authorized_operations": _operations(request)}
@@ -175,7 +174,7 @@ def _new(context: Context, name: str) -> NewTopic:
 
 
 async def _create(context: Context, news: list[NewTopic]) -> dict[str, int]:
-    """Creates topics; the errors of those that are not there afterwards, should they not be."""
+    """Creates topics. Returns the error codes to use for those that do not exist afterwards."""
     made: list[TopicInfo | KafkaProtocolError] = []
 
     async def work() -> None:
@@ -255,14 +254,14 @@ def _partition(
 
 
 def _reached(context: Context, request: Request, brokers: list[BrokerId]) -> list[BrokerId]:
-    """Those that the client can connect to. Version 0 tells of no others, and that there are some by an error
-    (`ZkMetadataCache.getPartitionMetadata`); its clients know the leader all the same.
+    """The brokers that the client's listener reaches. Version 0 lists only these, with an error if there are others
+    (`ZkMetadataCache.getPartitionMetadata`).
     """
     return [item for item in brokers if context.endpoint_of(item, request.listener) is not None]
 
 
 def failure(request: Request, code: int) -> Body:
-    """Each topic asked for has the error. One without a name has an empty one, and none is internal, as with Kafka
+    """Each requested topic has the error. As in Kafka, a missing name is empty and no topic is internal
     (`MetadataRequest.getErrorResponse`).
     """
     return {

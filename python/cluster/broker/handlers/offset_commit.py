@@ -1,6 +1,4 @@
-"""OffsetCommit. Version 0, which Kafka kept in ZooKeeper, is kept like the others here, in
-__consumer_offsets.
-"""
+"""OffsetCommit. Offsets of version 0, which Kafka stores in ZooKeeper, are stored in __consumer_offsets like others."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ VERSIONS = (0, 9)
 _BROKER_DECIDES = -1
 
 _NEVER_MS = 2**63 - 1
-"""The last time there is. Kafka's sum with a longer retention is before 1970, and the offset is gone at the next look."""
+"""The highest time. Kafka's sum overflows with a longer retention, and the offset expires at the next check."""
 
 
 async def handle(context: Context, request: Request) -> Body:

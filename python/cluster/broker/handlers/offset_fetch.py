@@ -1,7 +1,7 @@
-"""OffsetFetch: how far a group, or (version 8) several, have read. Version 0 reads the same offsets as the
-others. A partition that is named twice is answered once, as with Kafka (`GroupMetadataManager.getOffsets`).
+"""OffsetFetch: the committed offsets of a group, or (version 8) of several. Version 0 reads the same offsets as others.
 
-Four megabytes name a million partitions: what is said of each is made when it is encoded.
+As in Kafka, a partition that is named twice is answered once (`GroupMetadataManager.getOffsets`). A request of four
+megabytes can name a million partitions, so each entry is made while the response is encoded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEADER_EPOCH = 5
 _NOT_COMMITTED = CommittedOffset(-1)
 
 _MANY = 1000
-"""More partitions, or topics, are looked up in several turns, between which the group may commit."""
+"""With more partitions or topics the lookup yields to other requests, so it works on a copy of the offsets."""
 
 _Committed = Mapping[TopicPartition, CommittedOffset]
 _Found = dict[str, dict[int, CommittedOffset | None]]
@@ -33,7 +33,7 @@ _Found = dict[str, dict[int, CommittedOffset | None]]
 
 
 class Partitions:
-    """What is said of a topic's partitions: one dict at a time."""
+    """The entries of a topic's partitions, made one at a time."""
 
     def __init__(self, version: int, kept: Mapping[int, CommittedOffset | None], code: int = NONE) -> None:
         self._version = version
@@ -56,7 +56,7 @@ class Partitions:
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers at once, with -1 where nothing is committed."""
+    """Answers at once, with -1 for partitions without a committed offset."""
     body, time_slice = request.body, TimeSlice()
     if request.api_version < _BATCHED:
         return await _group(context, request, time_slice, body["group_id"], body["topics"])

@@ -1,4 +1,4 @@
-"""SyncGroup: answered when the leader's decision is written."""
+"""SyncGroup: answered when the leader's assignment is written."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ _NAMES_PROTOCOL = 5
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Hands in the leader's decision, or waits for it."""
+    """Takes the leader's assignment, or waits for it."""
     body = request.body
     error = context.groups.status(body["group_id"])
     if error == CoordinatorLoadInProgress.code:
-        # The rebalance is lost with the state that is being read: join again, without looking for the
-        # coordinator.
+        # The rebalance was lost with the coordinator's state: the member must join again.
         error = RebalanceInProgress.code
     if error:
         return failure(request, error)
