@@ -27,8 +27,8 @@ from cluster.broker.handlers import advertised
 from cluster.broker.parts import BrokerState, Parts
 from cluster.broker.producer_ids import ProducerIds
 from cluster.broker.topic_logs import TopicLogs
-from cluster.broker.topic_policy import offsets_topic_config, topic_defaults
-from cluster.controller import Controller, MetadataCache, NewTopic, ZooKeeper, znodes
+from cluster.broker.topic_policy import check_topic_config, offsets_topic_config
+from cluster.controller import Controller, MetadataCache, NewTopic, TopicDefaults, ZooKeeper, znodes
 from cluster.controller.names import GROUP_METADATA_TOPIC
 from cluster.controller.zookeeper import ZooKeeperError
 from cluster.errors import RequestTimedOut, TopicAlreadyExists
@@ -301,7 +301,7 @@ class Broker:
             TopicLogs(server),
             metadata,
             broker,
-            topic_defaults(dynamic.live),
+            _topic_defaults(dynamic.live),
             delete_enabled=config.flag("delete.topic.enable"),
             unclean_election=config.flag("unclean.leader.election.enable"),
         )
@@ -422,6 +422,14 @@ class Broker:
         failures = [await _failure_of(name, step) for name, step in steps]
         if any(failures):
             raise BrokerStopError("; ".join(filter(None, failures)))
+
+
+def _topic_defaults(live: LiveConfig) -> TopicDefaults:
+    return TopicDefaults(
+        live.static.number("num.partitions"),
+        live.static.number("default.replication.factor"),
+        lambda topic: check_topic_config(topic, live.current),
+    )
 
 
 async def _close(server: Server, bridge: Bridge | None, zk: ZooKeeper | None) -> None:

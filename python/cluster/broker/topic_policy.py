@@ -1,4 +1,4 @@
-"""Checks of a topic's settings, and the broker's defaults for new topics. Pure."""
+"""Checks of a topic's settings, and the settings of __consumer_offsets. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping
 
 from cluster.broker.config import BrokerConfig
-from cluster.broker.dynamic.live import LiveConfig
 from cluster.broker.settings import ConfigError, Value, topic_settings
-from cluster.controller import TopicDefaults
 from cluster.errors import InvalidConfig
 
 _THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
@@ -68,15 +66,6 @@ def _check_remote(values: Mapping[str, Value]) -> None:
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage."
         )
-
-
-def topic_defaults(live: LiveConfig) -> TopicDefaults:
-    """The broker's defaults for new topics."""
-    return TopicDefaults(
-        live.static.number("num.partitions"),
-        live.static.number("default.replication.factor"),
-        lambda topic: check_topic_config(topic, live.current),
-    )
 
 
 def offsets_topic_config(config: BrokerConfig) -> dict[str, str | None]:
