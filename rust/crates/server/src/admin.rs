@@ -11,8 +11,8 @@ use logcore_storage::{ActiveProducer, Log, LogDir, StorageError, future_dir_name
 
 use crate::codes::ErrorCode;
 use crate::error::Result;
-use crate::purgatory::HasWaitingRoom;
-use crate::registry::Partition;
+use crate::partitions::purgatory::HasWaitingRoom;
+use crate::partitions::registry::Partition;
 use crate::server::Server;
 
 /// DeleteRecords' offset of the high watermark (`DeleteRecordsRequest.HIGH_WATERMARK`).

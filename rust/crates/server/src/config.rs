@@ -7,12 +7,45 @@ use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use logcore_storage::{CleanerConfig, LogConfig};
+use logcore_storage::{CleanerConfig, LoadProgress, LogConfig};
 
 use crate::error::{Result, ServerError};
-use crate::quotas::Window;
+
+/// What a server is opened with.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// `broker.id`
+    pub node_id: i32,
+    /// The cluster's id, checked against every directory's `meta.properties`.
+    pub cluster_id: String,
+    /// `log.dirs`
+    pub log_dirs: Vec<String>,
+    /// Kafka's properties by name.
+    pub properties: Properties,
+    /// Tells another thread how far [`crate::Server::open`] is.
+    pub progress: Arc<LoadProgress>,
+}
+
+/// Over which time rates are measured: `quota.window.num` samples of `quota.window.size.seconds`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) samples: usize,
+    pub(crate) length: Duration,
+}
+
+impl Window {
+    pub(crate) fn length_ms(self) -> u64 {
+        self.length.as_millis() as u64
+    }
+
+    /// After this time nothing is remembered.
+    pub(crate) fn whole_ms(self) -> u64 {
+        self.length_ms().saturating_mul(self.samples as u64)
+    }
+}
 
 /// Settings by name, as text.
 pub type Properties = HashMap<String, String>;

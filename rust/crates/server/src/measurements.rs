@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::metrics::{
     ApiMeasurements, SIZE_BOUNDS, STAGE_NAMES, TIME_BOUNDS_MS, TOPIC_COUNTER_NAMES, TOPIC_COUNTERS, add,
 };
-use crate::registry::Partition;
+use crate::partitions::registry::Partition;
 use crate::shared::Shared;
 
 /// What was measured. Counters begin with the server and never go back.

@@ -9,58 +9,42 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use logcore_storage::{LoadProgress, LogConfig};
+use logcore_storage::LogConfig;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-use crate::answers::Answers;
-use crate::api::api_versions::ApiTable;
-use crate::api::fetch::FetchRoom;
-use crate::api::list_offsets::Lookups;
-use crate::api::produce::ProduceRoom;
-use crate::config::{DynamicConfig, Properties, ServerConfig};
-use crate::connection_quotas::ConnectionQuotas;
-use crate::control::{ControlQueue, ControlRequest};
-use crate::decoded::DecodedMemory;
+use crate::apis::ApiTable;
+use crate::config::{DynamicConfig, Properties, ServerConfig, ServerOptions};
+use crate::connections::listener::{self, ListenerSpec};
+use crate::control::failures::{Failed, Failures};
+use crate::control::requests::{ControlQueue, ControlRequest};
 use crate::descriptors::{Descriptors, mapping_limit, mapping_room_for_logs};
 use crate::error::{Result, ServerError};
-use crate::failures::{Failed, Failures};
-use crate::fetch_session::FetchSessions;
 use crate::housekeeping::Housekeeping;
-use crate::lines::{LogLine, LogLines};
-use crate::listener::{self, ListenerSpec};
-use crate::logs::{Logs, offline};
+use crate::housekeeping::moves::Moves;
+use crate::log_lines::{LogLine, LogLines};
 use crate::measurements::{self, Measurements};
-use crate::memory::RequestMemory;
+use crate::memory::answers::Answers;
+use crate::memory::decoded::DecodedMemory;
+use crate::memory::fetch::FetchRoom;
+use crate::memory::frames::RequestMemory;
+use crate::memory::lookups::Lookups;
+use crate::memory::produce::ProduceRoom;
+use crate::memory::unpacking::Unpacking;
 use crate::metrics::{Idle, Metrics};
-use crate::moves::Moves;
-use crate::purgatory::{HasWaitingRoom, Purgatory};
-use crate::quotas::{ClientQuota, ClientQuotas};
-use crate::registry::{Leadership, Partition, Registry, TopicId};
-use crate::replicas::Replica;
+use crate::net::busy_poll::Vigil;
+use crate::partitions::fetch_session::FetchSessions;
+use crate::partitions::logs::{Logs, offline};
+use crate::partitions::purgatory::{HasWaitingRoom, Purgatory};
+use crate::partitions::registry::{Leadership, Partition, Registry, TopicId};
+use crate::partitions::replicas::Replica;
+use crate::quotas::{ClientQuota, ClientQuotas, ConnectionQuotas};
 use crate::shared::{Shared, now_ms};
-use crate::unpacking::Unpacking;
-use crate::vigil::Vigil;
 use logcore_wake::WakeFd;
 
 /// How long threads that run the connections may take to end.
 const RUNTIME_END: Duration = Duration::from_secs(1);
-
-/// What a server is opened with.
-#[derive(Debug, Clone)]
-pub struct ServerOptions {
-    /// `broker.id`
-    pub node_id: i32,
-    /// The cluster's id, checked against every directory's `meta.properties`.
-    pub cluster_id: String,
-    /// `log.dirs`
-    pub log_dirs: Vec<String>,
-    /// Kafka's properties by name.
-    pub properties: Properties,
-    /// Tells another thread how far [`Server::open`] is.
-    pub progress: Arc<LoadProgress>,
-}
 
 /// A partition to register: see [`Server::create_partition`].
 #[derive(Debug, Clone)]

@@ -8,27 +8,26 @@ use logcore_storage::StorageError;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::answers::Answers;
-use crate::api::api_versions::ApiTable;
-use crate::api::fetch::FetchRoom;
-use crate::api::list_offsets::Lookups;
-use crate::api::produce::ProduceRoom;
+use crate::apis::ApiTable;
 use crate::codes::ErrorCode;
 use crate::config::{DynamicConfig, ServerConfig};
-use crate::connection_quotas::ConnectionQuotas;
-use crate::control::ControlQueue;
-use crate::decoded::DecodedMemory;
-use crate::failures::Failures;
-use crate::fetch_session::FetchSessions;
-use crate::lines::{Level, LogLines};
-use crate::logs::Logs;
-use crate::memory::RequestMemory;
+use crate::control::failures::Failures;
+use crate::control::requests::ControlQueue;
+use crate::log_lines::{Level, LogLines};
+use crate::memory::answers::Answers;
+use crate::memory::decoded::DecodedMemory;
+use crate::memory::fetch::FetchRoom;
+use crate::memory::frames::RequestMemory;
+use crate::memory::lookups::Lookups;
+use crate::memory::produce::ProduceRoom;
+use crate::memory::unpacking::Unpacking;
 use crate::metrics::Metrics;
-use crate::purgatory::{HasWaitingRoom, Purgatory};
-use crate::quotas::ClientQuotas;
-use crate::registry::{Partition, Registry};
-use crate::unpacking::Unpacking;
-use crate::vigil::Vigil;
+use crate::net::busy_poll::Vigil;
+use crate::partitions::fetch_session::FetchSessions;
+use crate::partitions::logs::Logs;
+use crate::partitions::purgatory::{HasWaitingRoom, Purgatory};
+use crate::partitions::registry::{Partition, Registry};
+use crate::quotas::{ClientQuotas, ConnectionQuotas};
 
 pub(crate) struct Shared {
     pub(crate) node_id: i32,

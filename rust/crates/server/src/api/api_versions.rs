@@ -3,62 +3,15 @@
 //! The one API a client calls before it knows anything, so a version nobody has is answered too: at version 0, with
 //! UNSUPPORTED_VERSION and the versions of ApiVersions itself.
 
-use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use logcore_protocol::{RequestHeader, Struct, Value};
 
-use logcore_protocol::{Direction, RequestHeader, Struct, Value};
-
-use super::{Fields, Outcome, native_versions, response_message};
+use super::{Fields, Outcome, response_message};
+use crate::apis::{self, ApiTable};
 use crate::codes::ErrorCode;
-use crate::error::{Result, ServerError};
 use crate::metrics::ErrorCounts;
-use crate::response::{self, Response};
+use crate::net::response::{self, Response};
 
-pub(crate) const KEY: i16 = logcore_protocol::API_VERSIONS;
-pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=4;
-
-/// The APIs a server answers, in Rust or in Python, fixed at its start.
-pub(crate) struct ApiTable(BTreeMap<i16, (i16, i16)>);
-
-impl ApiTable {
-    /// Takes what is to be advertised; the ranges of APIs answered in Rust are narrowed to what Rust answers.
-    ///
-    /// # Errors
-    /// [`ServerError::UnservedApi`] when nothing of a range can be answered or read.
-    pub(crate) fn new(apis: &[(i16, i16, i16)]) -> Result<Self> {
-        let mut table = BTreeMap::new();
-        for &(key, first, last) in apis {
-            let unserved = |reason: String| ServerError::UnservedApi {
-                key,
-                first,
-                last,
-                reason,
-            };
-            let schema = logcore_protocol::schema(key, Direction::Request)
-                .ok_or_else(|| unserved("the key is not in the message table".to_owned()))?;
-            let valid = schema.valid_versions();
-            let mut served = (first, last);
-            if let Some(native) = native_versions(key) {
-                served = (first.max(*native.start()), last.min(*native.end()));
-            }
-            if served.0 > served.1 || !valid.contains(served.0) || !valid.contains(served.1) {
-                return Err(unserved(format!("{schema} has the versions {valid}")));
-            }
-            table.insert(key, served);
-        }
-        Ok(Self(table))
-    }
-
-    /// Whether this version of this API is answered.
-    pub(crate) fn serves(&self, key: i16, version: i16) -> bool {
-        let served = self.0.get(&key);
-        served.is_some_and(|(first, last)| (*first..=*last).contains(&version))
-    }
-
-    fn entries(&self) -> impl Iterator<Item = (i16, (i16, i16))> {
-        self.0.iter().map(|(key, versions)| (*key, *versions))
-    }
-}
+pub(crate) const KEY: i16 = apis::API_VERSIONS;
 
 /// Answers a request of a version that is served.
 pub(crate) fn handle(table: &ApiTable, header: &RequestHeader, request: &Struct) -> Outcome {
@@ -110,17 +63,6 @@ fn is_software_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    // If this failed, a client would be told of versions that nobody answers.
-    #[test]
-    fn what_rust_cannot_answer_is_not_advertised() {
-        let table = ApiTable::new(&[(1, 0, 18), (3, 0, 12), (18, 0, 4)]).unwrap();
-        assert!(!table.serves(1, 18));
-        assert!(table.serves(1, 0) && table.serves(1, 17) && table.serves(3, 0));
-        assert!(!table.serves(0, 9));
-        assert!(ApiTable::new(&[(3, 0, 99)]).is_err());
-        assert!(ApiTable::new(&[(999, 0, 0)]).is_err());
-    }
 
     // If this failed, real clients would be refused or nonsense accepted (KIP-511).
     #[test]

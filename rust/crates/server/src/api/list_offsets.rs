@@ -2,30 +2,28 @@
 //!
 //! Version 0 asks for where segments begin that were last written before a time (`UnifiedLog.legacyFetchOffsetsBefore`).
 //!
-//! A batch that has to be decompressed on the way to a time waits for its turn ([`crate::unpacking`]), each anew, so that a
+//! A batch that has to be decompressed on the way to a time waits for its turn ([`crate::memory::unpacking`]), each anew, so that a
 //! lookup with a long way keeps nobody else from theirs, and ends with its client. By then nothing is left of the message but
-//! what its partitions ask for, of which all large requests together may have so much ([`Lookups`]); one that comes too much is
+//! what its partitions ask for, of which all large requests together may have so much ([`crate::memory::lookups::Lookups`]); one that comes too much is
 //! told REQUEST_TIMED_OUT, after which clients ask again.
 
 use std::collections::HashSet;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_storage::{Searched, StorageError, TimeSearch, TimestampOffset};
-use tokio::sync::Semaphore;
 use tokio::task::{block_in_place, yield_now};
 
 use super::{Fields, Outcome, numbered, response_message};
+use crate::apis;
 use crate::codes::ErrorCode;
-use crate::memory::{Charge, Held, try_hold};
-use crate::registry::{Leadership, Partition};
-use crate::response::Response;
+use crate::memory::frames::Charge;
+use crate::memory::unpacking::{Turn, Unpacking};
+use crate::net::response::Response;
+use crate::partitions::registry::{Leadership, Partition};
 use crate::shared::{Shared, now_ms};
-use crate::unpacking::{Turn, Unpacking};
 
-pub(crate) const KEY: i16 = 2;
-pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=9;
+pub(crate) const KEY: i16 = apis::LIST_OFFSETS;
 
 /// The replica id of a consumer, and that of a tool, which may ask any replica.
 const CONSUMER: i32 = -1;
@@ -37,10 +35,6 @@ const MAX_TIMESTAMP: i64 = -3;
 const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 const UNKNOWN: i64 = -1;
-
-/// Bytes of all large requests that search, and how many are not large.
-const SEARCHING: usize = 32 << 20;
-const SEARCHING_FREE: usize = 64 << 10;
 
 /// What was found: nothing has -1 everywhere.
 struct Found {
@@ -133,28 +127,6 @@ impl Request {
         Self {
             terms,
             topics: topics.collect(),
-        }
-    }
-}
-
-/// What large requests have while they search: what is left of them is about as large as their frames were.
-pub(crate) struct Lookups(Arc<Semaphore>);
-
-impl Default for Lookups {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(SEARCHING)))
-    }
-}
-
-impl Lookups {
-    /// Room for a request whose body had so many bytes; an error if there is none now.
-    fn room(&self, bytes: usize) -> Result<Held, ErrorCode> {
-        if bytes <= SEARCHING_FREE {
-            return Ok(None);
-        }
-        match try_hold(&self.0, bytes) {
-            None => Err(ErrorCode::REQUEST_TIMED_OUT),
-            held => Ok(held),
         }
     }
 }
@@ -441,22 +413,4 @@ fn check_available(terms: &Terms, place: &Partition, leadership: Leadership) -> 
 fn failed(shared: &Shared, place: &Partition, error: &StorageError) -> ErrorCode {
     let what = format_args!("ListOffsets of {place} failed");
     shared.storage_error(what, Some(place), error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // If this failed, a few requests that look far would keep the memory of frames, or memory without bounds.
-    #[test]
-    fn large_requests_that_search_have_room_or_none() {
-        let lookups = Lookups::default();
-        let all = lookups.room(SEARCHING).unwrap();
-        assert!(all.is_some());
-        let refused = lookups.room(SEARCHING_FREE + 1).unwrap_err();
-        assert_eq!(refused, ErrorCode::REQUEST_TIMED_OUT);
-        assert!(lookups.room(SEARCHING_FREE).unwrap().is_none());
-        drop(all);
-        assert!(lookups.room(SEARCHING_FREE + 1).unwrap().is_some());
-    }
 }

@@ -1,17 +1,17 @@
 //! The APIs that are answered in Rust, one file each. All run on the task of the connection the request came on.
 
 pub(crate) mod api_versions;
+pub(crate) mod dispatch;
 pub(crate) mod fetch;
 pub(crate) mod list_offsets;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 
 use logcore_protocol::{Direction, ProtocolError, Schema, Struct, Value};
 
-use crate::response::Response;
+use crate::net::response::Response;
 
 /// What becomes of a request.
 pub(crate) enum Outcome {
@@ -28,18 +28,6 @@ impl From<Result<Response, ProtocolError>> for Outcome {
             Ok(response) => Self::Respond(response),
             Err(error) => Self::Close(format!("the response cannot be encoded: {error}")),
         }
-    }
-}
-
-/// The versions of an API that are answered in Rust; `None` for APIs that cross to Python.
-pub(crate) fn native_versions(key: i16) -> Option<RangeInclusive<i16>> {
-    match key {
-        produce::KEY => Some(produce::VERSIONS),
-        fetch::KEY => Some(fetch::VERSIONS),
-        list_offsets::KEY => Some(list_offsets::VERSIONS),
-        api_versions::KEY => Some(api_versions::VERSIONS),
-        offset_for_leader_epoch::KEY => Some(offset_for_leader_epoch::VERSIONS),
-        _ => None,
     }
 }
 

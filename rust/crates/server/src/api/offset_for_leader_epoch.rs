@@ -1,16 +1,14 @@
 //! OffsetForLeaderEpoch (key 23): where an epoch ended in this log. KIP-101, KIP-279, KIP-320.
 
-use std::ops::RangeInclusive;
-
 use logcore_protocol::{RequestHeader, Struct, Value};
 
 use super::{Fields, Outcome, response_message};
+use crate::apis;
 use crate::codes::ErrorCode;
-use crate::response::Response;
+use crate::net::response::Response;
 use crate::shared::Shared;
 
-pub(crate) const KEY: i16 = 23;
-pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=4;
+pub(crate) const KEY: i16 = apis::OFFSET_FOR_LEADER_EPOCH;
 
 /// Answers. Touches no file.
 pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) -> Outcome {

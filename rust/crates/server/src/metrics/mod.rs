@@ -27,7 +27,7 @@ pub(crate) use self::errors::ErrorCounts;
 pub use self::histogram::HistogramValues;
 pub(crate) use self::histogram::{SIZE_BOUNDS, TIME_BOUNDS_MS};
 pub(crate) use self::idle::Idle;
-pub(crate) use self::stages::Stages;
+pub(crate) use self::stages::{Crossing, Stages};
 pub(crate) use self::topic::{TOPIC_COUNTER_NAMES, TOPIC_COUNTERS, TopicCounts, add};
 
 /// Totals since the server was opened.

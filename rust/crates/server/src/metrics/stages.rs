@@ -6,7 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::control::{Crossing, WAITING_APIS};
+use crate::apis::WAITING_APIS;
+
+/// When Python took a request, and when it answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Crossing {
+    pub(crate) taken: Instant,
+    pub(crate) answered: Instant,
+}
 
 /// The stages of one request.
 #[derive(Debug, Clone, Copy)]
@@ -124,8 +131,6 @@ impl Stages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Charge;
-    use crate::quotas::Spent;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -153,8 +158,6 @@ mod tests {
             let crossing = Crossing {
                 taken: stages.received + 30 * MS,
                 answered: stages.received + 100 * MS,
-                spent: Spent::default(),
-                charge: Charge::default(),
             };
             stages.crossed_at(&crossing, crossing.answered);
             assert_eq!(stages.request_queue, 30 * MS);

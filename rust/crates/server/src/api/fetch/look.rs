@@ -7,24 +7,22 @@ use bytes::Bytes;
 use logcore_records::Compression;
 use logcore_storage::{AbortedTxn, Log, LogSlice, StorageError};
 
-use super::room::UNKNOWN_FREE;
-use super::{at_leisure, old};
+use super::at_leisure;
+use super::versions::{FOLLOWERS_SINCE, ZSTD_SINCE, has_hard_limit, is_old};
 use crate::codes::ErrorCode;
-use crate::control::ConnectionInfo;
-use crate::fetch_session::Wanted;
-use crate::lines::Level;
-use crate::memory::Held;
+use crate::control::requests::ConnectionInfo;
+use crate::log_lines::Level;
+use crate::memory::fetch::UNKNOWN_FREE;
+use crate::memory::frames::Held;
 use crate::metrics::Stages;
-use crate::purgatory::{HasWaitingRoom, Looked, Wait};
-use crate::registry::{Leadership, Partition, TopicRef};
+use crate::partitions::fetch_session::Wanted;
+use crate::partitions::purgatory::{HasWaitingRoom, Looked, Wait};
+use crate::partitions::registry::{Leadership, Partition, TopicRef};
 use crate::shared::Shared;
 
 /// The replica id of a consumer. Tools have other negative ones; only a replica may read above the high watermark.
 pub(super) const CONSUMER: i32 = -1;
 
-/// The first versions that may read from a follower (KIP-392), and that know zstd (KIP-110).
-const FOLLOWERS_SINCE: i16 = 11;
-const ZSTD_SINCE: i16 = 10;
 /// What a response has of a partition that there is not, but for its topic's name.
 const UNKNOWN_EACH: usize = 64;
 
@@ -208,7 +206,7 @@ impl Terms {
         let mut others = wanted.len() as u64;
         let look = |wanted: &Wanted| {
             // Clients before KIP-74 always ask for all partitions in one order: each has its part.
-            let (part, min_one) = if old::has_hard_limit(self.version) {
+            let (part, min_one) = if has_hard_limit(self.version) {
                 (left / others.max(1), left > 0)
             } else {
                 (left, nothing_yet)
@@ -301,7 +299,7 @@ impl Terms {
         if self.version < ZSTD_SINCE && place.log.config().compression == Some(Compression::Zstd) {
             return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
         }
-        let converted = old::is_old(self.version) && !self.is_follower();
+        let converted = is_old(self.version) && !self.is_follower();
         if converted && !place.log.config().downconversion {
             return Err(ErrorCode::UNSUPPORTED_VERSION.into());
         }

@@ -7,11 +7,10 @@
 
 mod look;
 mod old;
-mod room;
+mod versions;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,21 +20,22 @@ use tokio::task::block_in_place;
 use logcore_protocol::{RequestHeader, Struct, Value, encode_response_with_gaps};
 
 use self::look::{Found, Look, Refused, Terms};
-pub(crate) use self::room::FetchRoom;
-use self::room::MANY;
 use super::{Fields, Outcome, response_message};
+use crate::apis;
 use crate::codes::ErrorCode;
-use crate::control::ConnectionInfo;
-use crate::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
-use crate::memory::Held;
+use crate::control::requests::ConnectionInfo;
+use crate::memory::fetch::{LINE_EACH, MANY};
+use crate::memory::frames::Held;
 use crate::metrics::Stages;
+use crate::net::response::Response;
+use crate::partitions::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
+use crate::partitions::registry::TopicRef;
 use crate::quotas::Meter;
-use crate::registry::TopicRef;
-use crate::response::Response;
 use crate::shared::Shared;
 
-pub(crate) const KEY: i16 = 1;
-pub(crate) const VERSIONS: RangeInclusive<i16> = 0..=17;
+const _: () = assert!(std::mem::size_of::<Wanted>() + std::mem::size_of::<Look>() <= LINE_EACH);
+
+pub(crate) const KEY: i16 = apis::FETCH;
 
 /// The first versions with topic ids, with the replica's id in a structure, and with the leader's identity in errors.
 const TOPIC_IDS_SINCE: i16 = 13;
@@ -59,7 +59,7 @@ pub(crate) async fn handle(
     };
     let mut terms = parse_terms(header.api_version, request, Arc::clone(connection));
     terms.limit(shared.config.fetch_bytes_max);
-    if old::is_old(terms.version) {
+    if versions::is_old(terms.version) {
         terms.limit(old::RESPONSE_MAX);
     }
     let is_follower = terms.is_follower();
@@ -150,7 +150,7 @@ async fn respond(
     let unknown_bytes = look::unknown_bytes(wanted, &looks);
     let unknown = rooms.for_unknown(unknown_bytes)?;
     let mut rest = None;
-    if old::is_old(header.api_version) && size(&looks) > 0 {
+    if versions::is_old(header.api_version) && size(&looks) > 0 {
         drop(room);
         rest = old::convert(shared, header.api_version, wanted, &mut looks).await;
         room = rooms.for_partitions(wanted.len()).await;

@@ -1,8 +1,8 @@
 //! Fetch v0 to v3: what was found in the formats that these clients know, messages v0 (Fetch v0 and v1) or v1.
 //!
 //! Unlike file ranges these responses are in memory, so they are bounded: one has at most [`RESPONSE_MAX`] and what it takes to
-//! send a batch, all together what [`super::FetchRoom`] has for them, and one at a time is converted. So clients that do not read hold
-//! up others as old, for as long as [`crate::answers`] allows, and nobody else. What was looked at for those is in memory as
+//! send a batch, all together what [`crate::memory::fetch::FetchRoom`] has for them, and one at a time is converted. So clients that do not read hold
+//! up others as old, for as long as [`crate::memory::answers`] allows, and nobody else. What was looked at for those is in memory as
 //! long: beyond what there may be of that, a client is told of no messages. Source of the rules: `KafkaApis.handleFetchRequest`,
 //! `RecordsUtil.downConvert`; Kafka's `LazyDownConversionRecords` converts while it sends, and fills up what was announced.
 
@@ -12,31 +12,15 @@ use logcore_records::{RecordError, legacy::down_convert};
 use logcore_storage::{LogSlice, first_batch};
 
 use super::look::{Found, Look, Refused};
+use super::versions::{MESSAGES_V1_SINCE, has_hard_limit, is_old};
 use crate::codes::ErrorCode;
-use crate::fetch_session::Wanted;
-use crate::lines::Level;
-use crate::memory::Held;
+use crate::log_lines::Level;
+use crate::memory::frames::Held;
+use crate::partitions::fetch_session::Wanted;
 use crate::shared::Shared;
-
-/// The first versions whose clients know batches v2, messages v1, and that the first message may be larger than they asked for
-/// (KIP-74).
-const BATCHES_SINCE: i16 = 4;
-const MESSAGES_V1_SINCE: i16 = 2;
-const SOFT_LIMIT_SINCE: i16 = 3;
 
 /// What one response reads.
 pub(super) const RESPONSE_MAX: u64 = 8 << 20;
-
-/// Whether clients of this version know no batches v2.
-pub(super) fn is_old(version: i16) -> bool {
-    version < BATCHES_SINCE
-}
-
-/// Whether what a client of this version asked for is all it has room for: a batch that is larger is sent in part, by which it
-/// sees that it has to ask for more.
-pub(super) fn has_hard_limit(version: i16) -> bool {
-    version < SOFT_LIMIT_SINCE
-}
 
 /// A place among those that wait to be converted, if there is anything. Without one nothing was found, as if there were nothing
 /// yet: the client asks again.

@@ -5,8 +5,8 @@ use logcore_storage::{Fault, RecordFault, RecordFaults};
 
 use super::{Done, KEY, Refused, Request, Result, SHOWN};
 use crate::api::{Fields, Outcome, response_message};
-use crate::registry::Leadership;
-use crate::response::Response;
+use crate::net::response::Response;
+use crate::partitions::registry::Leadership;
 
 pub(super) fn answer(header: &RequestHeader, request: &Request, results: &[Result<Done>]) -> Outcome {
     let version = header.api_version;

@@ -1,0 +1,225 @@
+//! The threads that look after the logs: flush intervals, retention, delayed removal of files, checkpoints, compaction, moves
+//! between directories. And after memory: what requests had is given back to the operating system, clients that used
+//! nothing of late have no account any more.
+//!
+//! One thread per server, asleep between its rounds, and the storage crate's cleaner and that of [`Moves`] beside it. An I/O error becomes a log line; a panic becomes one too and the next
+//! round is tried. A crash in the middle of a round leaves what the storage crate's recovery expects.
+
+pub(crate) mod moves;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use logcore_storage::{Cleaner, CleanerConfig, CleanerEvent, Retention};
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Result, ServerError};
+use crate::housekeeping::moves::Moves;
+use crate::log_lines::LogLines;
+use crate::shared::{Shared, now_ms};
+
+/// The longest pause between two rounds; Kafka writes its high watermarks as often.
+const ROUND_MAX: Duration = Duration::from_secs(5);
+/// When retention is looked after first, if its checks are further apart (`log.initial.task.delay.ms`).
+const FIRST_RETENTION: Duration = Duration::from_secs(30);
+
+/// An interval that is longer never ends; the clock cannot count much more.
+const FAR: Duration = Duration::from_secs(1 << 32);
+
+#[derive(Default)]
+struct Stop {
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// The threads.
+pub(crate) struct Housekeeping {
+    stop: Arc<Stop>,
+    thread: JoinHandle<()>,
+    cleaner: Cleaner,
+    cleaner_config: CleanerConfig,
+    moves: Arc<Moves>,
+    mover: JoinHandle<()>,
+}
+
+impl Housekeeping {
+    pub(crate) fn start(shared: Arc<Shared>, moves: Arc<Moves>) -> Result<Self> {
+        let cleaner_config = shared.dynamic.read().cleaner.clone();
+        let cleaner = start_cleaner(&shared, &cleaner_config)?;
+        let mover = {
+            let (shared, moves) = (Arc::clone(&shared), Arc::clone(&moves));
+            spawn("logcore-moves", "start the thread that moves logs", move || {
+                move_logs(&shared, &moves);
+            })?
+        };
+        let stop = Arc::new(Stop::default());
+        let seen = Arc::clone(&stop);
+        let thread = spawn(
+            "logcore-housekeeping",
+            "start the housekeeping thread",
+            move || run(&shared, &seen),
+        )
+        // Nobody is left to stop the other.
+        .inspect_err(|_| moves.stop())?;
+        Ok(Self {
+            stop,
+            thread,
+            cleaner,
+            cleaner_config,
+            moves,
+            mover,
+        })
+    }
+
+    /// Gives the cleaner other settings, if they are others: it ends at the next batch and begins anew (`LogCleaner`
+    /// does the same). Whether there is one at all cannot change.
+    pub(crate) fn update_cleaner(&mut self, shared: &Shared, config: &CleanerConfig) -> Result<()> {
+        let config = CleanerConfig {
+            enabled: self.cleaner_config.enabled,
+            ..config.clone()
+        };
+        if config == self.cleaner_config {
+            return Ok(());
+        }
+        self.cleaner.stop();
+        match start_cleaner(shared, &config) {
+            Ok(cleaner) => (self.cleaner, self.cleaner_config) = (cleaner, config),
+            Err(error) => {
+                self.cleaner = start_cleaner(shared, &self.cleaner_config)?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the threads: a compaction at the next batch, a move at the next piece, the rest after the round it is in.
+    pub(crate) fn stop(self) {
+        self.cleaner.stop();
+        self.moves.stop();
+        // It catches its panics as well.
+        let _ = self.mover.join();
+        *self.stop.stopped.lock() = true;
+        self.stop.changed.notify_all();
+        // It catches the panics of its rounds, so it has nothing to report here.
+        let _ = self.thread.join();
+    }
+}
+
+fn start_cleaner(shared: &Shared, config: &CleanerConfig) -> Result<Cleaner> {
+    let lines = Arc::clone(&shared.lines);
+    let dirs = shared.logs.dirs().to_vec();
+    Ok(Cleaner::start(dirs, config.clone(), move |event| {
+        tell(&lines, event);
+    })?)
+}
+
+fn spawn(name: &str, action: &'static str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map_err(|source| ServerError::Os { action, source })
+}
+
+fn move_logs(shared: &Shared, moves: &Moves) {
+    if catch_unwind(AssertUnwindSafe(|| moves.run(shared))).is_err() {
+        shared.lines.error(
+            "moving logs panicked, which is a defect of the server; none is moved until it is started anew",
+        );
+    }
+}
+
+fn tell(lines: &LogLines, event: CleanerEvent) {
+    match event {
+        CleanerEvent::Cleaned {
+            topic,
+            partition,
+            stats,
+        } => lines.info(format!(
+            "compacted {topic}-{partition} from offset {} to {} in {:.1} s: {} of {} records and {} of {} bytes stay",
+            stats.first_dirty_offset,
+            stats.clean_until_offset,
+            stats.elapsed.as_secs_f64(),
+            stats.records_written,
+            stats.records_read,
+            stats.bytes_written,
+            stats.bytes_read,
+        )),
+        CleanerEvent::Failed {
+            topic,
+            partition,
+            reason,
+            for_good: true,
+        } => lines.error(format!(
+            "{topic}-{partition} is not compacted any more until the broker is started anew: {reason}"
+        )),
+        CleanerEvent::Failed {
+            topic,
+            partition,
+            reason,
+            for_good: false,
+        } => lines.warning(format!(
+            "compacting {topic}-{partition} failed and will be tried again: {reason}"
+        )),
+        CleanerEvent::CheckpointFailed { error } => lines.error(format!(
+            "how far logs are compacted could not be written down: {error}"
+        )),
+    }
+}
+
+fn run(shared: &Shared, stop: &Stop) {
+    let config = &shared.config;
+    let pause = [config.retention_check_interval, config.checkpoint_interval]
+        .into_iter()
+        .chain(config.flush_check_interval)
+        .fold(ROUND_MAX, Duration::min);
+    let mut retention_at = Instant::now() + config.retention_check_interval.min(FIRST_RETENTION);
+    let mut stopped = stop.stopped.lock();
+    loop {
+        let next = Instant::now() + pause;
+        while !*stopped {
+            if stop.changed.wait_until(&mut stopped, next).timed_out() {
+                break;
+            }
+        }
+        if *stopped {
+            return;
+        }
+        drop(stopped);
+        let begun = Instant::now();
+        let retention = if begun >= retention_at {
+            retention_at = begun + config.retention_check_interval.min(FAR);
+            Retention::Due
+        } else {
+            Retention::NotDue
+        };
+        let round = AssertUnwindSafe(|| {
+            shared.logs.maintain(now_ms(), retention, &shared.lines);
+            shared.tell_failures();
+            shared.quotas.forget();
+            let frames = shared.memory.has_ebbed();
+            let decoded = shared.decoded.has_ebbed();
+            let produces = shared.produce_room.has_ebbed();
+            if shared.fetch_room.has_ebbed() || frames || decoded || produces {
+                give_back();
+            }
+        });
+        if catch_unwind(round).is_err() {
+            shared.lines.error(
+                "housekeeping panicked, which is a defect of the server; the next round will be tried",
+            );
+        }
+        stopped = stop.stopped.lock();
+    }
+}
+
+/// Has glibc's allocator give back what was freed: by itself it keeps what lies below anything that is still in use, for each
+/// thread that ever allocated, which is a multiple of the most there was. Others have to do so by themselves.
+fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the function takes the allocator's own locks and touches nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

@@ -1,0 +1,390 @@
+//! The log directories of one server, as one.
+//!
+//! Opened once, closed once; in between Python creates and deletes partitions and the housekeeping thread maintains them.
+//! What a crash does to a directory, and how it is recovered, is the storage crate's.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use logcore_storage::{
+    LogConfig, LogDir, Opening, Partition, Progress, Retention, StorageError, check_duplicates, finish_moves,
+};
+use parking_lot::Mutex;
+
+use crate::config::{ServerConfig, ServerOptions};
+use crate::descriptors::advice_for;
+use crate::error::{Result, ServerError};
+use crate::log_lines::{Level, LogLines};
+use crate::partitions::registry::TopicId;
+
+/// How many wishes of where to create partitions are remembered: whoever may alter the cluster can name any number.
+const PREFERRED_MAX: usize = 10_000;
+/// How many logs a line names.
+const NAMES_SHOWN: usize = 20;
+
+/// Tells in the log what the opening of a directory found. How far it is, [`ServerOptions::progress`] tells.
+struct Teller<'a> {
+    path: &'a str,
+    lines: &'a LogLines,
+    began: Instant,
+}
+
+impl<'a> Teller<'a> {
+    fn new(path: &'a str, lines: &'a LogLines) -> Self {
+        let began = Instant::now();
+        Self { path, lines, began }
+    }
+
+    /// One more log is loaded: what was cut from it is told.
+    fn tell(&self, progress: &Progress<'_>) {
+        if let Ok(recovery) = progress.outcome
+            && let Some(reason) = &recovery.reason
+        {
+            self.lines.warning(format!(
+                "the log in {} was not closed: {} bytes and {} later segments after its last whole batch are cut off: {reason}",
+                progress.dir.display(),
+                recovery.truncated_bytes,
+                recovery.segments_removed,
+            ));
+        }
+    }
+
+    fn summarise(&self, dir: &LogDir) {
+        for warning in dir.warnings() {
+            self.lines.warning(warning.clone());
+        }
+        for stray in dir.strays() {
+            self.lines.warning(format!(
+                "{} is a log that no topic knows; it is kept, remove it when it is not needed",
+                stray.display()
+            ));
+        }
+        if dir.partitions().is_empty() && dir.failures().is_empty() {
+            return;
+        }
+        let how = if dir.had_clean_shutdown() {
+            "after a clean shutdown".to_owned()
+        } else {
+            format!("by recovery: {} bytes were checked", dir.bytes_checked())
+        };
+        self.lines.push(
+            Level::Info,
+            format!(
+                "{} logs of {} are loaded in {} ms {how}",
+                dir.partitions().len(),
+                self.path,
+                self.began.elapsed().as_millis(),
+            ),
+        );
+    }
+}
+
+/// The directories.
+pub(crate) struct Logs {
+    dirs: Vec<Arc<LogDir>>,
+    /// `log.dirs` as they are told to clients, in that order, and what was opened of each.
+    configured: Vec<(PathBuf, Option<Arc<LogDir>>)>,
+    /// Where partitions that are not here yet are to be created (AlterReplicaLogDirs).
+    preferred: Mutex<HashMap<(String, i32), Arc<LogDir>>>,
+    /// Directories that could not be opened, and why.
+    unusable: Vec<(PathBuf, String)>,
+    /// Logs that could not be loaded, and why: their data is still there and no empty log may take their place.
+    offline: Vec<(PathBuf, String)>,
+}
+
+impl Logs {
+    /// Opens every directory and recovers what is in it. Logs that cannot be loaded are reported and stay out; so do
+    /// directories whose disk fails, as long as there is another.
+    ///
+    /// # Errors
+    /// When no directory can be used, when one is in use or another broker's or cluster's, and when two have one
+    /// partition.
+    pub(crate) fn open(
+        options: &ServerOptions,
+        config: &ServerConfig,
+        until_told: &LogConfig,
+        lines: &LogLines,
+    ) -> Result<Self> {
+        let paths: Vec<_> = options.log_dirs.iter().map(PathBuf::from).collect();
+        for moved in finish_moves(&paths)? {
+            lines.info(format!(
+                "{} was moved there when the broker ended; the move is finished",
+                moved.display()
+            ));
+        }
+        check_duplicates(&paths)?;
+        let mut logs = Self {
+            dirs: Vec::with_capacity(paths.len()),
+            configured: Vec::with_capacity(paths.len()),
+            preferred: Mutex::default(),
+            unusable: Vec::new(),
+            offline: Vec::new(),
+        };
+        let mut first = None;
+        for path in &options.log_dirs {
+            match logs.open_one(path, options, config, until_told, lines) {
+                Ok(()) => {
+                    let opened = logs.dirs.last().cloned();
+                    logs.configured.push((told(path), opened));
+                }
+                Err(error) if error.is_directory_failure() || error.is_disk_full() => {
+                    let advice = advice_for(&error);
+                    lines.error(format!("the log directory {path} is offline: {error}{advice}"));
+                    logs.unusable.push((path.into(), error.to_string()));
+                    logs.configured.push((told(path), None));
+                    first.get_or_insert(error);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match first {
+            _ if !logs.dirs.is_empty() => Ok(logs),
+            Some(error) => Err(error.into()),
+            None => Err(ServerError::NoLogDirs),
+        }
+    }
+
+    fn open_one(
+        &mut self,
+        path: &str,
+        options: &ServerOptions,
+        config: &ServerConfig,
+        until_told: &LogConfig,
+        lines: &LogLines,
+    ) -> Result<(), StorageError> {
+        let teller = Teller::new(path, lines);
+        let config_for = |_: &str| until_told.clone();
+        let opening = Opening {
+            on_log: &|progress| teller.tell(progress),
+            takes_all: true,
+            threads: config.recovery_threads,
+            progress: Arc::clone(&options.progress),
+            ..Opening::new(&config_for)
+        };
+        let cluster_id = Some(options.cluster_id.as_str());
+        let dir = LogDir::open_with(Path::new(path), options.node_id, cluster_id, &opening)?;
+        teller.summarise(&dir);
+        for (log, error) in dir.failures() {
+            let advice = advice_for(error);
+            lines.error(format!(
+                "the log in {} stays offline: {error}{advice}",
+                log.display()
+            ));
+            self.offline.push((log.clone(), error.to_string()));
+        }
+        self.dirs.push(Arc::new(dir));
+        Ok(())
+    }
+
+    /// `log.dirs` as clients name them, and what was opened of each.
+    pub(crate) fn configured(&self) -> &[(PathBuf, Option<Arc<LogDir>>)] {
+        &self.configured
+    }
+
+    /// The directory a partition's log is in.
+    pub(crate) fn holder(&self, topic: &str, partition: i32) -> Option<Arc<LogDir>> {
+        let holds = |dir: &&Arc<LogDir>| dir.get(topic, partition).is_some();
+        self.dirs.iter().find(holds).cloned()
+    }
+
+    /// True for a log that is here and could not be loaded.
+    pub(crate) fn is_offline(&self, topic: &str, partition: i32) -> bool {
+        self.offline_log(topic, partition).is_some()
+    }
+
+    fn offline_log(&self, topic: &str, partition: i32) -> Option<&(PathBuf, String)> {
+        let name = format!("{topic}-{partition}");
+        self.offline
+            .iter()
+            .find(|(path, _)| path.file_name().is_some_and(|found| found == &*name))
+    }
+
+    /// Has a partition that is not here yet created in `dir`. What does not fit is forgotten: it is a wish.
+    pub(crate) fn prefer(&self, topic: &str, partition: i32, dir: &Arc<LogDir>) {
+        let mut preferred = self.preferred.lock();
+        let key = (topic.to_owned(), partition);
+        if preferred.len() < PREFERRED_MAX || preferred.contains_key(&key) {
+            preferred.insert(key, Arc::clone(dir));
+        }
+    }
+
+    /// Every partition found or created.
+    pub(crate) fn partitions(&self) -> impl Iterator<Item = Arc<Partition>> {
+        self.dirs.iter().flat_map(|dir| dir.partitions())
+    }
+
+    /// The directories, for those who look after them.
+    pub(crate) fn dirs(&self) -> &[Arc<LogDir>] {
+        &self.dirs
+    }
+
+    /// Logs that take no records: those that could not be loaded, and those whose disk failed since.
+    pub(crate) fn offline_count(&self) -> usize {
+        let failed = self.partitions().filter(|one| one.log.failure().is_some());
+        self.offline.len() + failed.count()
+    }
+
+    /// Directories that could not be opened, or whose disk failed since.
+    pub(crate) fn offline_dirs_count(&self) -> usize {
+        let failed = self.dirs.iter().filter(|dir| dir.failure().is_some());
+        self.unusable.len() + failed.count()
+    }
+
+    /// Every directory with the reason why it is offline, if none is online.
+    pub(crate) fn none_left(&self) -> Option<String> {
+        let failed = self.dirs.iter().map(|dir| {
+            let reason = dir.failure()?;
+            Some(format!("{}: {reason}", dir.path().display()))
+        });
+        let failed: Vec<String> = failed.collect::<Option<_>>()?;
+        let unusable = self.unusable.iter();
+        let unusable = unusable.map(|(path, reason)| format!("{}: {reason}", path.display()));
+        Some(failed.into_iter().chain(unusable).collect::<Vec<_>>().join("; "))
+    }
+
+    /// Bytes that were read and checked because the directories had not been closed.
+    pub(crate) fn bytes_checked(&self) -> u64 {
+        self.dirs.iter().map(|dir| dir.bytes_checked()).sum()
+    }
+
+    /// Creates a partition's log in the directory that has the fewest of those that are online. One that is not `new` may be
+    /// in a directory that is offline, and is not created elsewhere then.
+    ///
+    /// # Errors
+    /// When there is one already, also one that is offline, or the directory cannot be written to.
+    pub(crate) fn create(
+        &self,
+        topic: &str,
+        partition: i32,
+        topic_id: TopicId,
+        config: LogConfig,
+        new: bool,
+    ) -> Result<Arc<Partition>> {
+        if let Some((path, reason)) = self.offline_log(topic, partition) {
+            return Err(offline(path, reason));
+        }
+        if let Some(copy) = self.dirs.iter().find_map(|dir| dir.future(topic, partition)) {
+            return Err(offline(&copy.log.dir(), "it is a copy of a log that is not here"));
+        }
+        let failed = || {
+            let failed = |dir: &Arc<LogDir>| Some(offline(dir.path(), dir.failure()?));
+            self.dirs.iter().find_map(failed)
+        };
+        let unusable = || {
+            let first = self.unusable.first();
+            first.map(|(path, reason)| offline(path, reason))
+        };
+        if !new && let Some(error) = unusable().or_else(failed) {
+            return Err(error);
+        }
+        let online = self.dirs.iter().filter(|dir| dir.failure().is_none());
+        let preferred = self.preferred.lock().remove(&(topic.to_owned(), partition));
+        if let Some(dir) = preferred.filter(|dir| dir.failure().is_none()) {
+            return Ok(dir.create(topic, partition, topic_id, config)?);
+        }
+        match online.min_by_key(|dir| dir.partitions().len()) {
+            Some(dir) => Ok(dir.create(topic, partition, topic_id, config)?),
+            None => Err(failed().unwrap_or(ServerError::NoLogDirs)),
+        }
+    }
+
+    /// Deletes a partition's log, and the copy that is to take its place; who reads from it may finish.
+    pub(crate) fn delete(&self, topic: &str, partition: i32) -> Result<()> {
+        let mut result = Ok(());
+        for dir in &self.dirs {
+            if dir.get(topic, partition).is_some() {
+                result = result.and(dir.delete(topic, partition));
+            }
+            if dir.future(topic, partition).is_some() {
+                result = result.and(dir.delete_future(topic, partition));
+            }
+        }
+        Ok(result?)
+    }
+
+    /// Flushes, applies retention if it is due, removes deleted files and writes checkpoints, in every directory.
+    pub(crate) fn maintain(&self, now_ms: i64, retention: Retention, lines: &LogLines) {
+        for dir in &self.dirs {
+            let maintained = dir.look_after(now_ms, retention);
+            let path = dir.path().display();
+            if let Some(reason) = dir.failure() {
+                lines.seldom(
+                    Level::Error,
+                    &format!("offline {path}"),
+                    format!(
+                        "the log directory {path} is offline with its {} logs since its disk failed: {reason}; mend the disk and start the broker anew",
+                        dir.partitions().len()
+                    ),
+                );
+            } else if let Err(error) = maintained {
+                lines.seldom(
+                    Level::Error,
+                    &format!("maintain {path}"),
+                    format!("maintenance of {path}: {error}"),
+                );
+            }
+        }
+    }
+
+    /// Closes everything and marks the shutdown as clean where it was.
+    ///
+    /// # Errors
+    /// [`ServerError::NotClosed`] names the logs that were not closed cleanly; all others are.
+    pub(crate) fn close(&self) -> Result<()> {
+        let mut failed = Vec::new();
+        let mut first = None;
+        for dir in &self.dirs {
+            let closed = dir.close();
+            let before = failed.len();
+            for partition in dir.partitions() {
+                if let Some(reason) = partition.log.failure() {
+                    failed.push(format!("{}-{}", partition.topic, partition.partition));
+                    first.get_or_insert_with(|| reason.to_owned());
+                }
+            }
+            if let Err(error) = closed
+                && failed.len() == before
+            {
+                failed.push(dir.path().display().to_string());
+                first.get_or_insert_with(|| error.to_string());
+            }
+        }
+        for (path, reason) in &self.offline {
+            let name = path.file_name().map(|name| name.to_string_lossy());
+            failed.push(name.unwrap_or_default().into_owned());
+            first.get_or_insert_with(|| reason.clone());
+        }
+        match first {
+            None => Ok(()),
+            Some(reason) => Err(ServerError::NotClosed(not_closed(&failed, &reason))),
+        }
+    }
+}
+
+/// A directory as it is told to clients: absolute, and otherwise as it was given (`File.getAbsolutePath`).
+fn told(path: &str) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
+}
+
+pub(crate) fn offline(path: &Path, reason: &str) -> ServerError {
+    ServerError::Storage(StorageError::Offline {
+        dir: path.to_path_buf(),
+        reason: reason.to_owned(),
+    })
+}
+
+/// The names of logs, and why the first of them is one.
+fn not_closed(names: &[String], reason: &str) -> String {
+    let (count, shown) = (names.len(), names.len().min(NAMES_SHOWN));
+    let logs = if count == 1 { "log was" } else { "logs were" };
+    let more = match count - shown {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "{count} {logs} not closed cleanly and will be recovered at the next start: {}{more} (the first: {reason}); every other log was closed",
+        names[..shown].join(", ")
+    )
+}

@@ -1,0 +1,121 @@
+//! A rate of use over the last seconds, as Kafka's quotas measure it. Source: `Rate`, `SampledStat`, `QuotaUtils`.
+
+use std::collections::VecDeque;
+
+use crate::config::Window;
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    start_ms: u64,
+    last_event_ms: u64,
+    sum: f64,
+}
+
+/// A rate over a window, as `Rate` over a `WindowedSum` measures it.
+#[derive(Debug, Default)]
+pub(crate) struct Rate(VecDeque<Sample>);
+
+impl Rate {
+    /// Adds to what was used. A negative amount takes back what was added just before.
+    pub(crate) fn record(&mut self, window: Window, amount: f64, now_ms: u64) {
+        let is_current = |sample: &&mut Sample| now_ms.saturating_sub(sample.start_ms) < window.length_ms();
+        if let Some(sample) = self.0.back_mut().filter(is_current) {
+            sample.sum += amount;
+            sample.last_event_ms = now_ms;
+            return;
+        }
+        // One more than the window has: the oldest may still overlap it.
+        if self.0.len() > window.samples {
+            self.0.pop_front();
+        }
+        self.0.push_back(Sample {
+            start_ms: now_ms,
+            last_event_ms: now_ms,
+            sum: amount,
+        });
+    }
+
+    /// How many milliseconds without use bring the rate down to `bound` a second; 0 when it is not above it.
+    pub(crate) fn throttle_ms(&mut self, window: Window, bound: f64, now_ms: u64) -> u64 {
+        self.forget(window, now_ms);
+        let measured_ms = self.measured_ms(window, now_ms) as f64;
+        let sum: f64 = self.0.iter().map(|sample| sample.sum).sum();
+        let rate = sum / (measured_ms / 1000.0);
+        if rate <= bound {
+            return 0;
+        }
+        // Saturates: a bound of zero is an endless wait.
+        ((rate - bound) / bound * measured_ms).round() as u64
+    }
+
+    /// Whether it has forgotten everything.
+    pub(crate) fn is_forgotten(&mut self, window: Window, now_ms: u64) -> bool {
+        self.forget(window, now_ms);
+        self.0.is_empty()
+    }
+
+    fn forget(&mut self, window: Window, now_ms: u64) {
+        let is_over = |sample: &Sample| now_ms.saturating_sub(sample.last_event_ms) >= window.whole_ms();
+        while self.0.front().is_some_and(is_over) {
+            self.0.pop_front();
+        }
+    }
+
+    /// The time that was measured. All samples but the last count as whole, also those that have not been yet: a client's
+    /// first second is not its rate.
+    fn measured_ms(&self, window: Window, now_ms: u64) -> u64 {
+        let oldest = self.0.front().map_or(now_ms, |oldest| oldest.start_ms);
+        // Another thread may have recorded with a later time in between.
+        let elapsed = now_ms.saturating_sub(oldest);
+        let whole = elapsed / window.length_ms();
+        let missing = (window.samples as u64 - 1).saturating_sub(whole);
+        (elapsed + missing * window.length_ms()).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const WINDOW: Window = Window {
+        samples: 11,
+        length: Duration::from_secs(1),
+    };
+
+    // If this failed, clients would be throttled for longer or shorter than by Apache Kafka. The figures are those that
+    // `ClientQuotaManagerTest` expects of it.
+    #[test]
+    fn waits_are_as_long_as_kafkas() {
+        let mut rate = Rate::default();
+        for second in 0..10 {
+            rate.record(WINDOW, 400.0, second * 1000);
+            assert_eq!(rate.throttle_ms(WINDOW, 500.0, second * 1000), 0);
+        }
+        // 4000 so far; half a second later 2300 more are 6300 in 10.5 s, which is 600 a second, of which 500 are allowed.
+        rate.record(WINDOW, 0.0, 10_000);
+        rate.record(WINDOW, 2300.0, 10_500);
+        assert_eq!(rate.throttle_ms(WINDOW, 500.0, 10_500), 2100);
+        for second in 11..23 {
+            rate.record(WINDOW, 400.0, second * 1000);
+        }
+        assert_eq!(rate.throttle_ms(WINDOW, 500.0, 22_000), 0);
+    }
+
+    // If this failed, the first large request of a client would be held against it as if it had lasted a moment, or what
+    // was taken back would still count.
+    #[test]
+    fn the_first_second_is_not_the_rate() {
+        let mut rate = Rate::default();
+        rate.record(WINDOW, 1000.0, 5);
+        assert_eq!(rate.throttle_ms(WINDOW, 100.0, 5), 0);
+        rate.record(WINDOW, 500.0, 5);
+        assert_eq!(rate.throttle_ms(WINDOW, 100.0, 5), 5000);
+        rate.record(WINDOW, -500.0, 5);
+        assert_eq!(rate.throttle_ms(WINDOW, 100.0, 5), 0);
+        assert!(rate.throttle_ms(WINDOW, 0.0, 5) > 1 << 40);
+        assert!(!rate.is_forgotten(WINDOW, 11_004));
+        assert!(rate.is_forgotten(WINDOW, 11_005));
+    }
+}
