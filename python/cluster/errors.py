@@ -1,12 +1,12 @@
 """One exception class per error code of the Kafka protocol: number, name, text, and whether to try again.
 
-Owns: the table of codes, as in Apache Kafka 3.9's `Errors` enum (numbers, names and which are retriable are
-Kafka's, the sentences ours). Owns no behaviour: handlers read `.code`, clients raise the classes. Imported by
-every room, imports none; any thread may use it. A class is named as the code is, in camel case:
+Owns the classes, so that type checkers and editors see their names. Numbers, texts and what is retriable come from
+the one list of codes, in Rust (`rust/crates/protocol/src/error_code.rs`). Handlers read `.code`, clients raise the
+classes. Every room may import this module; any thread may use it. A class is named as the code is, in camel case:
 UNKNOWN_TOPIC_OR_PARTITION is `UnknownTopicOrPartition`.
 
     KafkaProtocolError
-    ├── UnknownServerError (-1), OffsetOutOfRange (1), ... the errors that trying again does not mend
+    ├── UnknownServerError (-1), OffsetOutOfRange (1), ... trying again does not help
     └── RetriableError
         └── CorruptMessage (2), UnknownTopicOrPartition (3), ...
 """
@@ -16,21 +16,25 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+from logcore import _native
+
 NONE = 0
 """The code that means no error."""
+
+_LISTED = {name: (code, message) for code, name, _, message in _native.kafka_errors()}
 
 _BY_CODE: dict[int, type[KafkaProtocolError]] = {}
 
 _DETAIL_MAX = 8_000
-"""Characters: with four bytes each they fit in the 32,767 that a string of the protocol may have."""
+"""Characters. With four bytes each they fit in the 32,767 bytes that a string of the protocol may have."""
 
 
 class KafkaProtocolError(Exception):
     """An error that has a code in the Kafka protocol.
 
-    `code` is Kafka's number, `name` Kafka's name in capitals, `message` a sentence, `retriable` whether the
-    same request may succeed later. `str()` gives the detail passed to the constructor, or else `message`; a detail that
-    would not fit in an answer, because a name from the request is in it, is cut.
+    `code` is Kafka's number, `name` Kafka's name in capitals, `message` a sentence. `retriable` says whether the same
+    request may succeed later. `str()` gives the detail passed to the constructor, or else `message`. A detail that
+    contains a long name from the request is cut, so that it fits in the response.
     """
 
     code: ClassVar[int] = -1
@@ -38,13 +42,14 @@ class KafkaProtocolError(Exception):
     message: ClassVar[str] = ""
     retriable: ClassVar[bool] = False
 
-    def __init_subclass__(cls, *, code: int | None = None) -> None:
+    def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if code is not None:
-            cls.code = code
-            cls.name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
-            cls.message = cls.__doc__ or cls.name
-            _BY_CODE[code] = cls
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
+        if name in _LISTED:
+            cls.name = name
+            cls.code, cls.message = _LISTED[name]
+            cls.__doc__ = cls.message
+            _BY_CODE[cls.code] = cls
 
     def __init__(self, detail: str | None = None) -> None:
         text = detail if detail is not None else self.message
@@ -58,7 +63,7 @@ class RetriableError(KafkaProtocolError):
 
 
 def for_code(code: int) -> type[KafkaProtocolError]:
-    """The class of `code`; a number this table does not know gives `UnknownServerError`, 0 a ValueError."""
+    """The class of `code`. A number that is not in the list gives `UnknownServerError`, 0 a ValueError."""
     if code == NONE:
         raise ValueError("code 0 means no error")
     return _BY_CODE.get(code, UnknownServerError)
@@ -69,513 +74,403 @@ def all_errors() -> tuple[type[KafkaProtocolError], ...]:
     return tuple(_BY_CODE[code] for code in sorted(_BY_CODE))
 
 
-class UnknownServerError(KafkaProtocolError, code=-1):
-    """The broker failed while it worked on the request; its log says why."""
+class UnknownServerError(KafkaProtocolError): ...
 
 
-class OffsetOutOfRange(KafkaProtocolError, code=1):
-    """The offset lies outside what the partition holds."""
+class OffsetOutOfRange(KafkaProtocolError): ...
 
 
-class CorruptMessage(RetriableError, code=2):
-    """The batch is damaged: wrong checksum, wrong size, or a missing key on a compacted topic."""
+class CorruptMessage(RetriableError): ...
 
 
-class UnknownTopicOrPartition(RetriableError, code=3):
-    """This broker has no such topic or partition."""
+class UnknownTopicOrPartition(RetriableError): ...
 
 
-class InvalidFetchSize(KafkaProtocolError, code=4):
-    """The fetch size makes no sense."""
+class InvalidFetchSize(KafkaProtocolError): ...
 
 
-class LeaderNotAvailable(RetriableError, code=5):
-    """The partition has no leader at this moment."""
+class LeaderNotAvailable(RetriableError): ...
 
 
-class NotLeaderOrFollower(RetriableError, code=6):
-    """This broker does not lead the partition, or holds no replica of it."""
+class NotLeaderOrFollower(RetriableError): ...
 
 
-class RequestTimedOut(RetriableError, code=7):
-    """The request ran out of time."""
+class RequestTimedOut(RetriableError): ...
 
 
-class BrokerNotAvailable(KafkaProtocolError, code=8):
-    """The broker cannot be reached."""
+class BrokerNotAvailable(KafkaProtocolError): ...
 
 
-class ReplicaNotAvailable(RetriableError, code=9):
-    """The replica is not here."""
+class ReplicaNotAvailable(RetriableError): ...
 
 
-class MessageTooLarge(KafkaProtocolError, code=10):
-    """The message is larger than the broker accepts."""
+class MessageTooLarge(KafkaProtocolError): ...
 
 
-class StaleControllerEpoch(KafkaProtocolError, code=11):
-    """A newer controller exists; this one's epoch is old."""
+class StaleControllerEpoch(KafkaProtocolError): ...
 
 
-class OffsetMetadataTooLarge(KafkaProtocolError, code=12):
-    """The metadata string beside the offset is too long."""
+class OffsetMetadataTooLarge(KafkaProtocolError): ...
 
 
-class NetworkException(RetriableError, code=13):
-    """The connection broke before the answer came."""
+class NetworkException(RetriableError): ...
 
 
-class CoordinatorLoadInProgress(RetriableError, code=14):
-    """The group's coordinator is still reading its state from the log."""
+class CoordinatorLoadInProgress(RetriableError): ...
 
 
-class CoordinatorNotAvailable(RetriableError, code=15):
-    """The coordinator is not available at this moment."""
+class CoordinatorNotAvailable(RetriableError): ...
 
 
-class NotCoordinator(RetriableError, code=16):
-    """Another broker coordinates this group or transaction."""
+class NotCoordinator(RetriableError): ...
 
 
-class InvalidTopicException(KafkaProtocolError, code=17):
-    """The topic's name is not allowed, or the operation is not allowed on this topic."""
+class InvalidTopicException(KafkaProtocolError): ...
 
 
-class RecordListTooLarge(KafkaProtocolError, code=18):
-    """The batch is larger than a segment of the partition."""
+class RecordListTooLarge(KafkaProtocolError): ...
 
 
-class NotEnoughReplicas(RetriableError, code=19):
-    """Fewer replicas are in sync than the topic demands."""
+class NotEnoughReplicas(RetriableError): ...
 
 
-class NotEnoughReplicasAfterAppend(RetriableError, code=20):
-    """The batch was written, but to fewer replicas in sync than the topic demands."""
+class NotEnoughReplicasAfterAppend(RetriableError): ...
 
 
-class InvalidRequiredAcks(KafkaProtocolError, code=21):
-    """Acks must be 0, 1 or -1."""
+class InvalidRequiredAcks(KafkaProtocolError): ...
 
 
-class IllegalGeneration(KafkaProtocolError, code=22):
-    """The generation is not the group's current one."""
+class IllegalGeneration(KafkaProtocolError): ...
 
 
-class InconsistentGroupProtocol(KafkaProtocolError, code=23):
-    """The member has no protocol in common with the group."""
+class InconsistentGroupProtocol(KafkaProtocolError): ...
 
 
-class InvalidGroupId(KafkaProtocolError, code=24):
-    """The group's name is not allowed."""
+class InvalidGroupId(KafkaProtocolError): ...
 
 
-class UnknownMemberId(KafkaProtocolError, code=25):
-    """The group has no such member."""
+class UnknownMemberId(KafkaProtocolError): ...
 
 
-class InvalidSessionTimeout(KafkaProtocolError, code=26):
-    """The session timeout lies outside what the broker allows."""
+class InvalidSessionTimeout(KafkaProtocolError): ...
 
 
-class RebalanceInProgress(KafkaProtocolError, code=27):
-    """The group is rebalancing: join again."""
+class RebalanceInProgress(KafkaProtocolError): ...
 
 
-class InvalidCommitOffsetSize(KafkaProtocolError, code=28):
-    """The offsets to commit take more room than is allowed."""
+class InvalidCommitOffsetSize(KafkaProtocolError): ...
 
 
-class TopicAuthorizationFailed(KafkaProtocolError, code=29):
-    """Not allowed on this topic."""
+class TopicAuthorizationFailed(KafkaProtocolError): ...
 
 
-class GroupAuthorizationFailed(KafkaProtocolError, code=30):
-    """Not allowed on this group."""
+class GroupAuthorizationFailed(KafkaProtocolError): ...
 
 
-class ClusterAuthorizationFailed(KafkaProtocolError, code=31):
-    """Not allowed on this cluster."""
+class ClusterAuthorizationFailed(KafkaProtocolError): ...
 
 
-class InvalidTimestamp(KafkaProtocolError, code=32):
-    """The record's timestamp lies too far from the broker's clock."""
+class InvalidTimestamp(KafkaProtocolError): ...
 
 
-class UnsupportedSaslMechanism(KafkaProtocolError, code=33):
-    """The broker does not offer this SASL mechanism."""
+class UnsupportedSaslMechanism(KafkaProtocolError): ...
 
 
-class IllegalSaslState(KafkaProtocolError, code=34):
-    """The request does not fit this stage of the SASL exchange."""
+class IllegalSaslState(KafkaProtocolError): ...
 
 
-class UnsupportedVersion(KafkaProtocolError, code=35):
-    """This version of the request is not served."""
+class UnsupportedVersion(KafkaProtocolError): ...
 
 
-class TopicAlreadyExists(KafkaProtocolError, code=36):
-    """A topic of this name exists already."""
+class TopicAlreadyExists(KafkaProtocolError): ...
 
 
-class InvalidPartitions(KafkaProtocolError, code=37):
-    """The number of partitions is not allowed."""
+class InvalidPartitions(KafkaProtocolError): ...
 
 
-class InvalidReplicationFactor(KafkaProtocolError, code=38):
-    """The replication factor is below 1 or above the number of brokers."""
+class InvalidReplicationFactor(KafkaProtocolError): ...
 
 
-class InvalidReplicaAssignment(KafkaProtocolError, code=39):
-    """The replica assignment is not allowed."""
+class InvalidReplicaAssignment(KafkaProtocolError): ...
 
 
-class InvalidConfig(KafkaProtocolError, code=40):
-    """A setting is not allowed."""
+class InvalidConfig(KafkaProtocolError): ...
 
 
-class NotController(RetriableError, code=41):
-    """This broker is not the controller."""
+class NotController(RetriableError): ...
 
 
-class InvalidRequest(KafkaProtocolError, code=42):
-    """The request contradicts itself."""
+class InvalidRequest(KafkaProtocolError): ...
 
 
-class UnsupportedForMessageFormat(KafkaProtocolError, code=43):
-    """The partition's message format cannot serve this request."""
+class UnsupportedForMessageFormat(KafkaProtocolError): ...
 
 
-class PolicyViolation(KafkaProtocolError, code=44):
-    """The request breaks the broker's policy."""
+class PolicyViolation(KafkaProtocolError): ...
 
 
-class OutOfOrderSequenceNumber(KafkaProtocolError, code=45):
-    """A batch is missing between this one and the producer's last."""
+class OutOfOrderSequenceNumber(KafkaProtocolError): ...
 
 
-class DuplicateSequenceNumber(KafkaProtocolError, code=46):
-    """This batch was already written."""
+class DuplicateSequenceNumber(KafkaProtocolError): ...
 
 
-class InvalidProducerEpoch(KafkaProtocolError, code=47):
-    """A newer instance of this producer has taken over."""
+class InvalidProducerEpoch(KafkaProtocolError): ...
 
 
-class InvalidTxnState(KafkaProtocolError, code=48):
-    """The operation does not fit the transaction's state."""
+class InvalidTxnState(KafkaProtocolError): ...
 
 
-class InvalidProducerIdMapping(KafkaProtocolError, code=49):
-    """The producer id does not belong to this transactional id."""
+class InvalidProducerIdMapping(KafkaProtocolError): ...
 
 
-class InvalidTransactionTimeout(KafkaProtocolError, code=50):
-    """The transaction timeout is above what the broker allows."""
+class InvalidTransactionTimeout(KafkaProtocolError): ...
 
 
-class ConcurrentTransactions(RetriableError, code=51):
-    """Another operation on this transaction is under way."""
+class ConcurrentTransactions(RetriableError): ...
 
 
-class TransactionCoordinatorFenced(KafkaProtocolError, code=52):
-    """The transaction's coordinator has been replaced."""
+class TransactionCoordinatorFenced(KafkaProtocolError): ...
 
 
-class TransactionalIdAuthorizationFailed(KafkaProtocolError, code=53):
-    """Not allowed on this transactional id."""
+class TransactionalIdAuthorizationFailed(KafkaProtocolError): ...
 
 
-class SecurityDisabled(KafkaProtocolError, code=54):
-    """Security is switched off on this broker."""
+class SecurityDisabled(KafkaProtocolError): ...
 
 
-class OperationNotAttempted(KafkaProtocolError, code=55):
-    """Not attempted, since an earlier part of the request failed."""
+class OperationNotAttempted(KafkaProtocolError): ...
 
 
-class KafkaStorageError(RetriableError, code=56):
-    """The log directory's disk has failed."""
+class KafkaStorageError(RetriableError): ...
 
 
-class LogDirNotFound(KafkaProtocolError, code=57):
-    """The broker has no such log directory."""
+class LogDirNotFound(KafkaProtocolError): ...
 
 
-class SaslAuthenticationFailed(KafkaProtocolError, code=58):
-    """Authentication failed."""
+class SaslAuthenticationFailed(KafkaProtocolError): ...
 
 
-class UnknownProducerId(KafkaProtocolError, code=59):
-    """The producer's state is no longer known to the partition."""
+class UnknownProducerId(KafkaProtocolError): ...
 
 
-class ReassignmentInProgress(KafkaProtocolError, code=60):
-    """The partition is being moved between brokers."""
+class ReassignmentInProgress(KafkaProtocolError): ...
 
 
-class DelegationTokenAuthDisabled(KafkaProtocolError, code=61):
-    """Delegation tokens are switched off."""
+class DelegationTokenAuthDisabled(KafkaProtocolError): ...
 
 
-class DelegationTokenNotFound(KafkaProtocolError, code=62):
-    """There is no such delegation token."""
+class DelegationTokenNotFound(KafkaProtocolError): ...
 
 
-class DelegationTokenOwnerMismatch(KafkaProtocolError, code=63):
-    """The delegation token belongs to somebody else."""
+class DelegationTokenOwnerMismatch(KafkaProtocolError): ...
 
 
-class DelegationTokenRequestNotAllowed(KafkaProtocolError, code=64):
-    """A delegation token cannot be asked for on this connection."""
+class DelegationTokenRequestNotAllowed(KafkaProtocolError): ...
 
 
-class DelegationTokenAuthorizationFailed(KafkaProtocolError, code=65):
-    """Not allowed on this delegation token."""
+class DelegationTokenAuthorizationFailed(KafkaProtocolError): ...
 
 
-class DelegationTokenExpired(KafkaProtocolError, code=66):
-    """The delegation token has expired."""
+class DelegationTokenExpired(KafkaProtocolError): ...
 
 
-class InvalidPrincipalType(KafkaProtocolError, code=67):
-    """This type of principal is not supported."""
+class InvalidPrincipalType(KafkaProtocolError): ...
 
 
-class NonEmptyGroup(KafkaProtocolError, code=68):
-    """The group still has members."""
+class NonEmptyGroup(KafkaProtocolError): ...
 
 
-class GroupIdNotFound(KafkaProtocolError, code=69):
-    """There is no such group."""
+class GroupIdNotFound(KafkaProtocolError): ...
 
 
-class FetchSessionIdNotFound(RetriableError, code=70):
-    """The broker no longer knows this fetch session."""
+class FetchSessionIdNotFound(RetriableError): ...
 
 
-class InvalidFetchSessionEpoch(RetriableError, code=71):
-    """The fetch session's epoch is not the expected one."""
+class InvalidFetchSessionEpoch(RetriableError): ...
 
 
-class ListenerNotFound(RetriableError, code=72):
-    """The leader has no listener of the name this request came in by."""
+class ListenerNotFound(RetriableError): ...
 
 
-class TopicDeletionDisabled(KafkaProtocolError, code=73):
-    """Deleting topics is switched off."""
+class TopicDeletionDisabled(KafkaProtocolError): ...
 
 
-class FencedLeaderEpoch(RetriableError, code=74):
-    """The leader epoch is older than the broker's."""
+class FencedLeaderEpoch(RetriableError): ...
 
 
-class UnknownLeaderEpoch(RetriableError, code=75):
-    """The leader epoch is newer than the broker's."""
+class UnknownLeaderEpoch(RetriableError): ...
 
 
-class UnsupportedCompressionType(KafkaProtocolError, code=76):
-    """The client's version cannot read the compression this partition uses."""
+class UnsupportedCompressionType(KafkaProtocolError): ...
 
 
-class StaleBrokerEpoch(KafkaProtocolError, code=77):
-    """The broker has registered anew since."""
+class StaleBrokerEpoch(KafkaProtocolError): ...
 
 
-class OffsetNotAvailable(RetriableError, code=78):
-    """The new leader does not know its high watermark yet."""
+class OffsetNotAvailable(RetriableError): ...
 
 
-class MemberIdRequired(KafkaProtocolError, code=79):
-    """Join again with the member id given here."""
+class MemberIdRequired(KafkaProtocolError): ...
 
 
-class PreferredLeaderNotAvailable(RetriableError, code=80):
-    """The preferred leader is not available."""
+class PreferredLeaderNotAvailable(RetriableError): ...
 
 
-class GroupMaxSizeReached(KafkaProtocolError, code=81):
-    """The group has as many members as it may."""
+class GroupMaxSizeReached(KafkaProtocolError): ...
 
 
-class FencedInstanceId(KafkaProtocolError, code=82):
-    """Another member has taken over this static identity."""
+class FencedInstanceId(KafkaProtocolError): ...
 
 
-class EligibleLeadersNotAvailable(RetriableError, code=83):
-    """No replica is fit to lead."""
+class EligibleLeadersNotAvailable(RetriableError): ...
 
 
-class ElectionNotNeeded(RetriableError, code=84):
-    """The partition needs no election."""
+class ElectionNotNeeded(RetriableError): ...
 
 
-class NoReassignmentInProgress(KafkaProtocolError, code=85):
-    """The partition is not being moved."""
+class NoReassignmentInProgress(KafkaProtocolError): ...
 
 
-class GroupSubscribedToTopic(KafkaProtocolError, code=86):
-    """The group is subscribed to this topic."""
+class GroupSubscribedToTopic(KafkaProtocolError): ...
 
 
-class InvalidRecord(KafkaProtocolError, code=87):
-    """A record of the batch is not valid."""
+class InvalidRecord(KafkaProtocolError): ...
 
 
-class UnstableOffsetCommit(RetriableError, code=88):
-    """The offsets belong to a transaction that is not decided yet."""
+class UnstableOffsetCommit(RetriableError): ...
 
 
-class ThrottlingQuotaExceeded(RetriableError, code=89):
-    """A quota is exhausted."""
+class ThrottlingQuotaExceeded(RetriableError): ...
 
 
-class ProducerFenced(KafkaProtocolError, code=90):
-    """A newer producer with the same transactional id exists."""
+class ProducerFenced(KafkaProtocolError): ...
 
 
-class ResourceNotFound(KafkaProtocolError, code=91):
-    """What the request names does not exist."""
+class ResourceNotFound(KafkaProtocolError): ...
 
 
-class DuplicateResource(KafkaProtocolError, code=92):
-    """The request names the same thing twice."""
+class DuplicateResource(KafkaProtocolError): ...
 
 
-class UnacceptableCredential(KafkaProtocolError, code=93):
-    """The credential is not acceptable."""
+class UnacceptableCredential(KafkaProtocolError): ...
 
 
-class InconsistentVoterSet(KafkaProtocolError, code=94):
-    """Sender or receiver is not one of the expected voters."""
+class InconsistentVoterSet(KafkaProtocolError): ...
 
 
-class InvalidUpdateVersion(KafkaProtocolError, code=95):
-    """The feature update has a wrong version."""
+class InvalidUpdateVersion(KafkaProtocolError): ...
 
 
-class FeatureUpdateFailed(KafkaProtocolError, code=96):
-    """The features could not be updated."""
+class FeatureUpdateFailed(KafkaProtocolError): ...
 
 
-class PrincipalDeserializationFailure(KafkaProtocolError, code=97):
-    """The forwarded principal cannot be read."""
+class PrincipalDeserializationFailure(KafkaProtocolError): ...
 
 
-class SnapshotNotFound(KafkaProtocolError, code=98):
-    """There is no such snapshot."""
+class SnapshotNotFound(KafkaProtocolError): ...
 
 
-class PositionOutOfRange(KafkaProtocolError, code=99):
-    """The position lies outside the snapshot."""
+class PositionOutOfRange(KafkaProtocolError): ...
 
 
-class UnknownTopicId(RetriableError, code=100):
-    """This broker has no topic with this id."""
+class UnknownTopicId(RetriableError): ...
 
 
-class DuplicateBrokerRegistration(KafkaProtocolError, code=101):
-    """Another live broker uses this broker id."""
+class DuplicateBrokerRegistration(KafkaProtocolError): ...
 
 
-class BrokerIdNotRegistered(KafkaProtocolError, code=102):
-    """No broker with this id is registered."""
+class BrokerIdNotRegistered(KafkaProtocolError): ...
 
 
-class InconsistentTopicId(RetriableError, code=103):
-    """The topic id differs from the one in the log."""
+class InconsistentTopicId(RetriableError): ...
 
 
-class InconsistentClusterId(KafkaProtocolError, code=104):
-    """The cluster id is not this cluster's."""
+class InconsistentClusterId(KafkaProtocolError): ...
 
 
-class TransactionalIdNotFound(KafkaProtocolError, code=105):
-    """There is no such transactional id."""
+class TransactionalIdNotFound(KafkaProtocolError): ...
 
 
-class FetchSessionTopicIdError(RetriableError, code=106):
-    """The fetch session mixes topics with and without ids."""
+class FetchSessionTopicIdError(RetriableError): ...
 
 
-class IneligibleReplica(KafkaProtocolError, code=107):
-    """A replica of the new in-sync set is not eligible."""
+class IneligibleReplica(KafkaProtocolError): ...
 
 
-class NewLeaderElected(KafkaProtocolError, code=108):
-    """A new leader was elected meanwhile."""
+class NewLeaderElected(KafkaProtocolError): ...
 
 
-class OffsetMovedToTieredStorage(KafkaProtocolError, code=109):
-    """The offset has moved to tiered storage."""
+class OffsetMovedToTieredStorage(KafkaProtocolError): ...
 
 
-class FencedMemberEpoch(KafkaProtocolError, code=110):
-    """The member's epoch has been fenced: join again."""
+class FencedMemberEpoch(KafkaProtocolError): ...
 
 
-class UnreleasedInstanceId(KafkaProtocolError, code=111):
-    """The static identity is still in use."""
+class UnreleasedInstanceId(KafkaProtocolError): ...
 
 
-class UnsupportedAssignor(KafkaProtocolError, code=112):
-    """The assignor is not supported."""
+class UnsupportedAssignor(KafkaProtocolError): ...
 
 
-class StaleMemberEpoch(KafkaProtocolError, code=113):
-    """The member's epoch is old: wait for the next heartbeat's answer."""
+class StaleMemberEpoch(KafkaProtocolError): ...
 
 
-class MismatchedEndpointType(KafkaProtocolError, code=114):
-    """The request went to the wrong kind of endpoint."""
+class MismatchedEndpointType(KafkaProtocolError): ...
 
 
-class UnsupportedEndpointType(KafkaProtocolError, code=115):
-    """This kind of endpoint is not supported."""
+class UnsupportedEndpointType(KafkaProtocolError): ...
 
 
-class UnknownControllerId(KafkaProtocolError, code=116):
-    """There is no controller of this id."""
+class UnknownControllerId(KafkaProtocolError): ...
 
 
-class UnknownSubscriptionId(KafkaProtocolError, code=117):
-    """The telemetry subscription is unknown or outdated."""
+class UnknownSubscriptionId(KafkaProtocolError): ...
 
 
-class TelemetryTooLarge(KafkaProtocolError, code=118):
-    """The telemetry is larger than the broker accepts."""
+class TelemetryTooLarge(KafkaProtocolError): ...
 
 
-class InvalidRegistration(KafkaProtocolError, code=119):
-    """The broker's registration is not valid."""
+class InvalidRegistration(KafkaProtocolError): ...
 
 
-class TransactionAbortable(KafkaProtocolError, code=120):
-    """The transaction cannot go on: abort it."""
+class TransactionAbortable(KafkaProtocolError): ...
 
 
-class InvalidRecordState(KafkaProtocolError, code=121):
-    """The record is not in a state that allows this."""
+class InvalidRecordState(KafkaProtocolError): ...
 
 
-class ShareSessionNotFound(RetriableError, code=122):
-    """There is no such share session."""
+class ShareSessionNotFound(RetriableError): ...
 
 
-class InvalidShareSessionEpoch(RetriableError, code=123):
-    """The share session's epoch is not the expected one."""
+class InvalidShareSessionEpoch(RetriableError): ...
 
 
-class FencedStateEpoch(KafkaProtocolError, code=124):
-    """The share group's state epoch does not match."""
+class FencedStateEpoch(KafkaProtocolError): ...
 
 
-class InvalidVoterKey(KafkaProtocolError, code=125):
-    """The voter's key does not match the replica's."""
+class InvalidVoterKey(KafkaProtocolError): ...
 
 
-class DuplicateVoter(KafkaProtocolError, code=126):
-    """The voter is in the set already."""
+class DuplicateVoter(KafkaProtocolError): ...
 
 
-class VoterNotFound(KafkaProtocolError, code=127):
-    """The voter is not in the set."""
+class VoterNotFound(KafkaProtocolError): ...
+
+
+class InvalidRegularExpression(KafkaProtocolError): ...
+
+
+class RebootstrapRequired(KafkaProtocolError): ...
+
+
+class StreamsInvalidTopology(KafkaProtocolError): ...
+
+
+class StreamsInvalidTopologyEpoch(KafkaProtocolError): ...
+
+
+class StreamsTopologyFenced(KafkaProtocolError): ...
+
+
+class ShareSessionLimitReached(RetriableError): ...

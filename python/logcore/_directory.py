@@ -17,6 +17,8 @@ from logcore._log import CleanerStats, Log
 from logcore._paths import log_directory, partition_directories
 from logcore._tools import Finding, Progress, verify
 
+_CODES = {name: code for code, name, *_ in _native.kafka_errors()}
+
 Settings: TypeAlias = Mapping[str, int | str | bool]
 
 
@@ -245,7 +247,7 @@ class _Reader:
         with self._lock:
             if self._closed:
                 error = _native.LogClosedError(f"the directory {self.path} is closed")
-                error.code = NOT_LEADER_OR_FOLLOWER
+                error.code = _CODES["NOT_LEADER_OR_FOLLOWER"]
                 raise error
             directory = partition_directories(self.path).get(key)
             if directory is None:
@@ -276,9 +278,5 @@ class _Reader:
 
     def read_only(self) -> _native.ReadOnlyError:
         error = _native.ReadOnlyError(f"the directory {self.path} was opened read-only")
-        error.code = POLICY_VIOLATION
+        error.code = _CODES["POLICY_VIOLATION"]
         return error
-
-
-NOT_LEADER_OR_FOLLOWER = 6
-POLICY_VIOLATION = 44

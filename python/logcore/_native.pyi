@@ -64,6 +64,12 @@ def encode_response_header(api_key: int, version: int, correlation_id: int) -> b
 def api_keys() -> dict[str, int]:
     """The key of every API that the codec knows, by Kafka's name (as in "Produce")."""
 
+def kafka_errors() -> list[tuple[int, str, str, str]]:
+    """Kafka's errors in the order of their codes: code, name, when the request may succeed, sentence.
+
+    The third is "never", "later", or "refresh": once the client has fetched new metadata.
+    """
+
 def valid_versions(api_key: int) -> tuple[int, int]:
     """The lowest and highest stable version of an API; raises ProtocolError for an unknown key."""
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use logcore_columns::{
     self as columns, AbortedTransaction, ColumnsError, DecodeOptions, LogSource, Projection, ScanReader,
 };
+use logcore_protocol::ErrorCode;
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -222,8 +223,6 @@ fn projection(py: Python<'_>, names: &[PyBackedStr]) -> PyResult<Projection> {
 
 /// A caller's mistake becomes a ValueError or TypeError, a fault of the log one of `logcore`'s errors.
 pub(crate) fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
-    const OFFSET_OUT_OF_RANGE: i16 = 1;
-    const CORRUPT_MESSAGE: i16 = 2;
     let text = error.to_string();
     let (exception, code) = match error {
         ColumnsError::UnknownColumn { .. }
@@ -240,14 +239,17 @@ pub(crate) fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
         ColumnsError::RecordTooLarge { .. }
         | ColumnsError::TimestampTooLarge { .. }
         | ColumnsError::Arrow(_) => return errors::LogError::new_err(text),
-        ColumnsError::OutOfRange { .. } => {
-            (errors::OffsetOutOfRangeError::new_err(text), OFFSET_OUT_OF_RANGE)
-        }
+        ColumnsError::OutOfRange { .. } => (
+            errors::OffsetOutOfRangeError::new_err(text),
+            ErrorCode::OFFSET_OUT_OF_RANGE,
+        ),
         ColumnsError::CorruptSegment { .. }
         | ColumnsError::CutOff { .. }
-        | ColumnsError::CorruptFetch { .. } => (errors::CorruptLogError::new_err(text), CORRUPT_MESSAGE),
+        | ColumnsError::CorruptFetch { .. } => {
+            (errors::CorruptLogError::new_err(text), ErrorCode::CORRUPT_MESSAGE)
+        }
     };
-    match exception.value(py).setattr("code", code) {
+    match exception.value(py).setattr("code", code.0) {
         Ok(()) => exception,
         Err(other) => other,
     }

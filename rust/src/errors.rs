@@ -3,6 +3,7 @@
 //! Every variant is named: there is no catch-all arm, so a new error in the crate does not compile until it has a class
 //! here. Each exception carries Kafka's error code as `code`. (The other rooms' errors are beside their bindings.)
 
+use logcore_protocol::{ErrorCode, KAFKA_ERRORS, KafkaError, Retry};
 use logcore_records::RecordError;
 use logcore_storage::StorageError;
 use pyo3::create_exception;
@@ -96,6 +97,7 @@ create_exception!(
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    module.add_function(wrap_pyfunction!(kafka_errors, module)?)?;
     module.add("LogError", py.get_type::<LogError>())?;
     module.add("CorruptLogError", py.get_type::<CorruptLogError>())?;
     module.add("OffsetOutOfRangeError", py.get_type::<OffsetOutOfRangeError>())?;
@@ -112,11 +114,23 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LogConfigError", py.get_type::<LogConfigError>())?;
     // What instances carry; those raised by hand have it too.
     py.get_type::<LogIOError>().setattr("errno", py.None())?;
-    py.get_type::<LogError>().setattr("code", UNKNOWN_SERVER_ERROR)
+    py.get_type::<LogError>()
+        .setattr("code", ErrorCode::UNKNOWN_SERVER_ERROR.0)
 }
 
-/// Kafka's code when there is no better one.
-const UNKNOWN_SERVER_ERROR: i16 = -1;
+/// Kafka's errors in the order of their codes: code, name, when the request may succeed, sentence.
+#[pyfunction]
+fn kafka_errors() -> Vec<(i16, &'static str, &'static str, &'static str)> {
+    let row = |error: &KafkaError| {
+        let retry = match error.retry {
+            Retry::Never => "never",
+            Retry::Later => "later",
+            Retry::Refresh => "refresh",
+        };
+        (error.code.0, error.name, retry, error.message)
+    };
+    KAFKA_ERRORS.iter().map(row).collect()
+}
 
 /// The exception for an error of the storage crate.
 pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
@@ -150,29 +164,26 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
         E::AlreadyExists { .. } => LogExistsError::new_err(text),
         E::NotFound { .. } | E::WrongDirectory { .. } => LogNotFoundError::new_err(text),
     };
-    with_code(py, exception, error.kafka_code())
+    with_code(py, exception, ErrorCode(error.kafka_code()))
 }
 
 /// The exception for bytes in a log that are not the records they should be, or records that cannot be encoded.
 pub(crate) fn record_error(py: Python<'_>, error: &RecordError) -> PyErr {
-    const CORRUPT_MESSAGE: i16 = 2;
-    const INVALID_RECORD: i16 = 87;
     let text = error.to_string();
     if error.is_corruption() {
-        with_code(py, CorruptLogError::new_err(text), CORRUPT_MESSAGE)
+        with_code(py, CorruptLogError::new_err(text), ErrorCode::CORRUPT_MESSAGE)
     } else {
-        with_code(py, InvalidRecordError::new_err(text), INVALID_RECORD)
+        with_code(py, InvalidRecordError::new_err(text), ErrorCode::INVALID_RECORD)
     }
 }
 
 /// The exception for files that do not fit together.
 pub(crate) fn corrupt_error(py: Python<'_>, text: String) -> PyErr {
-    const STORAGE_ERROR: i16 = 56;
-    with_code(py, CorruptLogError::new_err(text), STORAGE_ERROR)
+    with_code(py, CorruptLogError::new_err(text), ErrorCode::KAFKA_STORAGE_ERROR)
 }
 
-fn with_code(py: Python<'_>, exception: PyErr, code: i16) -> PyErr {
-    with(py, exception, "code", code)
+fn with_code(py: Python<'_>, exception: PyErr, code: ErrorCode) -> PyErr {
+    with(py, exception, "code", code.0)
 }
 
 fn with<'py>(py: Python<'py>, exception: PyErr, name: &str, value: impl IntoPyObject<'py>) -> PyErr {

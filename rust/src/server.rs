@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logcore_protocol::{Direction, schema};
+use logcore_protocol::{Direction, ErrorCode, schema};
 use logcore_server::{
     ClientQuota, ControlRequest, ListenerSpec, PartitionSpec, Properties, Replica, Server,
     ServerError as CoreError, ServerOptions,
@@ -69,9 +69,9 @@ pub(crate) fn raise(py: Python<'_>, error: CoreError) -> PyErr {
     let raised = match error {
         CoreError::InvalidConfig { .. } | CoreError::Tls(_) => ServerConfigError::new_err(text),
         CoreError::Bind { .. } => ListenerError::new_err(text),
-        CoreError::Storage(error) => match error.kafka_code() {
-            40 => ServerConfigError::new_err(text),
-            56 | 104 => LogDirError::new_err(text),
+        CoreError::Storage(error) => match ErrorCode(error.kafka_code()) {
+            ErrorCode::INVALID_CONFIG => ServerConfigError::new_err(text),
+            ErrorCode::KAFKA_STORAGE_ERROR | ErrorCode::INCONSISTENT_CLUSTER_ID => LogDirError::new_err(text),
             _ => ServerError::new_err(text),
         },
         CoreError::NoLogDirs | CoreError::NotClosed(_) => LogDirError::new_err(text),

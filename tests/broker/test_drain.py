@@ -22,6 +22,7 @@ import pytest
 from cluster.broker import _broker
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import HANDLERS, Handler
+from cluster.errors import CoordinatorNotAvailable
 from logcore._native import (
     build_batch,
     decode_response,
@@ -45,7 +46,7 @@ PRODUCERS = FETCHERS = 24
 IN_FLIGHT = 5
 """On each connection, as Kafka's producers have it (`max.in.flight.requests.per.connection`)."""
 ANSWERS_BEFORE_THE_SIGNAL = 20
-COORDINATOR_NOT_AVAILABLE = 15
+COORDINATOR_NOT_AVAILABLE = CoordinatorNotAvailable.code
 PATIENCE = 60.0
 LARGE = 1_000_000
 LARGE_BATCHES = 320

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.errors import KafkaStorageError, OffsetOutOfRange
 from logcore._native import api_keys, build_batch
 
 from ..conftest import StartBroker
@@ -22,7 +23,8 @@ KEYS = api_keys()
 FIND_COORDINATOR, DELETE_RECORDS = KEYS["FindCoordinator"], KEYS["DeleteRecords"]
 DISK = "24m"
 SEGMENT_BYTES = 1 << 20
-OFFSET_OUT_OF_RANGE, STORAGE_ERROR = 1, 56
+OFFSET_OUT_OF_RANGE = OffsetOutOfRange.code
+STORAGE_ERROR = KafkaStorageError.code
 RECORD = bytes(200_000)
 
 

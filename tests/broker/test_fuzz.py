@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from cluster.errors import CoordinatorLoadInProgress, NotCoordinator, UnknownServerError
 from logcore import _native
 from tests.conftest import BrokerProcess
 from tests.protocol.messages import Field, Message, Schema, random_message, schemas
@@ -26,7 +27,9 @@ from tests.server import wire
 FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP, CREATE_TOPICS = 10, 11, 12, 14, 19
 SEEDS = 4000
 """Of a normal run."""
-UNKNOWN_SERVER_ERROR, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR = -1, 14, 16
+UNKNOWN_SERVER_ERROR = UnknownServerError.code
+COORDINATOR_LOAD_IN_PROGRESS = CoordinatorLoadInProgress.code
+NOT_COORDINATOR = NotCoordinator.code
 RESIDENT_MAX = 400 << 20
 """Bytes, of a broker that was idle at 40 MB: what a fuzzed request asks for is bounded, as is what it leaves."""
 WIDE = 600

@@ -11,13 +11,14 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from cluster.errors import InvalidReplicaAssignment
 from logcore._native import encode_request, encode_request_header
 
 from ..conftest import BrokerProcess, StartBroker
 from ..server import wire
 
 CREATE_TOPICS, VERSION = 19, 4
-INVALID_REPLICA_ASSIGNMENT = 39
+INVALID_REPLICA_ASSIGNMENT = InvalidReplicaAssignment.code
 MEGABYTE = 1 << 20
 LEGAL, LEGAL_CLIENTS = 40_000, 8
 """Assignments of a request, eight bytes each, of 18 MB in memory: of 24 MiB only one can have them at a time."""

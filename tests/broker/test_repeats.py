@@ -14,13 +14,14 @@ from typing import Any, cast
 from cluster.broker.context import Context
 from cluster.broker.handlers import HANDLERS
 from cluster.broker.handlers._repeats import REPEATED_MAX
+from cluster.errors import InvalidRequest
 from logcore._native import encode_response
 
 from .test_embedded import create, embedded
 from .test_handlers import FakeRequest
 from .wire import Wire
 
-INVALID_REQUEST = 42
+INVALID_REQUEST = InvalidRequest.code
 LARGE = 50_000
 METADATA = "m" * 4000
 OTHERS = 50

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from cluster.controller import znodes
+from cluster.errors import LeaderNotAvailable
 
 from ..controller.asking import create, filled, produce, shown, until_shown
 from ..controller.cutting import coordinator, running
 from .wire import Wire
 
-LEADER_NOT_AVAILABLE = 5
+LEADER_NOT_AVAILABLE = LeaderNotAvailable.code
 SERVED = {0: 0, 1: 0}
 STATE = znodes.state_path("bad", 0)
 

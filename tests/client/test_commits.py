@@ -17,13 +17,14 @@ from cluster import Consumer, KafkaError, KafkaException, TopicPartition
 from cluster.client import _consumer
 from cluster.client._commits import Commit, CommitQueue, Identity, Request
 from cluster.client._coordinator import Coordinator
+from cluster.errors import TopicAuthorizationFailed
 from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, committed, poll_until, produce, read
 from tests.conftest import BrokerProcess
 
 Outcome = tuple[KafkaError | None, list[TopicPartition]]
 MEMBER = Identity(1, "member")
 METADATA_TOO_LARGE = 12
-TOPIC_AUTHORIZATION_FAILED = 29
+TOPIC_AUTHORIZATION_FAILED = TopicAuthorizationFailed.code
 
 
 def offsets(partitions: list[TopicPartition]) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cluster.errors import InvalidRequest
 from logcore._native import api_keys
 from tests.compat.apache import apache_kafka
 from tests.compat.conftest import KafkaTools
@@ -26,7 +27,7 @@ CREATE_TOPICS, DELETE_TOPICS = KEYS["CreateTopics"], KEYS["DeleteTopics"]
 FIND_COORDINATOR, INIT_PRODUCER_ID = KEYS["FindCoordinator"], KEYS["InitProducerId"]
 NO_ID = bytes(16)
 NOBODYS_ID = b"9" * 16
-INVALID_REQUEST = 42
+INVALID_REQUEST = InvalidRequest.code
 OF_A_BROKER = frozenset(
     {
         "error_message",

@@ -17,6 +17,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import logcore
+from cluster.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    MessageTooLarge,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
 from tests.conftest import BrokerProcess, StartBroker
 
 pytestmark = pytest.mark.compat
@@ -25,13 +32,11 @@ TIMEOUT = 30.0
 REQUEST_MAX = 100 * 1024 * 1024
 """Default of socket.request.max.bytes."""
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
-CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, UNSUPPORTED_VERSION, INVALID_RECORD = (
-    2,
-    3,
-    10,
-    35,
-    87,
-)
+CORRUPT_MESSAGE = CorruptMessage.code
+UNKNOWN_TOPIC_OR_PARTITION = UnknownTopicOrPartition.code
+MESSAGE_TOO_LARGE = MessageTooLarge.code
+UNSUPPORTED_VERSION = UnsupportedVersion.code
+INVALID_RECORD = InvalidRecord.code
 
 Connect = Callable[[], "Wire"]
 

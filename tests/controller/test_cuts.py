@@ -18,13 +18,23 @@ from kazoo.client import KazooClient
 
 from cluster.broker import Broker
 from cluster.controller import znodes
+from cluster.errors import (
+    InvalidPartitions,
+    NotController,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 
 from ..broker.wire import Wire
 from .asking import CONFIG, WAIT_SECONDS, below, create, delete, filled, grow, logs, produce, shown, until
 from .cutting import Cutter, coordinator, running, serving
 
-TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION = 36, 37, 3
-REQUEST_TIMED_OUT, NOT_CONTROLLER = 7, 41
+TOPIC_ALREADY_EXISTS = TopicAlreadyExists.code
+INVALID_PARTITIONS = InvalidPartitions.code
+UNKNOWN_TOPIC_OR_PARTITION = UnknownTopicOrPartition.code
+REQUEST_TIMED_OUT = RequestTimedOut.code
+NOT_CONTROLLER = NotController.code
 _DELETE = 2
 _REQUESTS_MAX = 8
 """What a change of one topic asks of the coordinator, and a little of what its watches do."""

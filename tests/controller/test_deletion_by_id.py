@@ -14,7 +14,7 @@ from ..broker.wire import Wire
 from .asking import create, delete, shown
 from .cutting import serving
 
-UNKNOWN_TOPIC_ID = 100
+UNKNOWN_TOPIC_ID = UnknownTopicId.code
 
 
 def noted(controller: Controller) -> asyncio.Queue[str]:

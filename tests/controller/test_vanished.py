@@ -13,13 +13,14 @@ from kazoo.client import KazooClient
 
 from cluster.broker import Broker
 from cluster.controller import znodes
+from cluster.errors import LeaderNotAvailable, NotLeaderOrFollower
 
 from ..broker.wire import Wire
 from .asking import below, create, delete, filled, logs, produce, shown, until, until_shown
 from .cutting import coordinator, running, serving
 
-LEADER_NOT_AVAILABLE = 5
-NOT_LEADER_OR_FOLLOWER = 6
+LEADER_NOT_AVAILABLE = LeaderNotAvailable.code
+NOT_LEADER_OR_FOLLOWER = NotLeaderOrFollower.code
 
 
 def saved(client: KazooClient, path: str) -> list[tuple[str, bytes]]:

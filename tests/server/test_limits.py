@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.errors import MessageTooLarge
 from logcore._native import ServerConfigError
 
 from . import wire
 from .conftest import Running, StartServer
 
-MESSAGE_TOO_LARGE = 10
+MESSAGE_TOO_LARGE = MessageTooLarge.code
 
 
 def test_settings_change_while_running(start_server: StartServer) -> None:

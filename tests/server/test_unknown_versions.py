@@ -9,13 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
+from cluster.errors import UnknownTopicOrPartition, UnsupportedVersion
 from logcore import _native
 
 from . import wire
 from .conftest import Running
 
-UNSUPPORTED_VERSION = 35
-UNKNOWN_TOPIC_OR_PARTITION = 3
+UNSUPPORTED_VERSION = UnsupportedVersion.code
+UNKNOWN_TOPIC_OR_PARTITION = UnknownTopicOrPartition.code
 
 
 Outcome = Callable[[wire.Client], None]

@@ -4,23 +4,18 @@ client's failures and an unreachable broker are told."""
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from cluster.errors import NONE, for_code
-
 if TYPE_CHECKING:
     from cluster.broker import Broker
-    from cluster.client import ClusterMetadata, KafkaError
+    from cluster.client import ClusterMetadata
 
 CONNECT_TIMEOUT = 10.0
 """Seconds in which a broker has to answer a command's first question."""
 REFUSED_TIMEOUT = 3.0
 """Seconds after which refused connections are believed: long enough for a broker that is starting."""
-
-_NUMBERED = re.compile(r"the broker answered with error (-?\d+)")
 
 
 class CommandError(Exception):
@@ -144,16 +139,3 @@ def connect(client: Client, topic: str | None = None, timeout: float = CONNECT_T
 def metrics_line(broker: Broker) -> str:
     """Where the metrics of a broker that is ready are; nothing when it serves none."""
     return f"  metrics {broker.metrics_address}\n" if broker.metrics_address else ""
-
-
-def told(error: KafkaError) -> str:
-    """A client's failure as a sentence, with Kafka's name and meaning where it has only the protocol's number."""
-
-    def named(found: re.Match[str]) -> str:
-        code = int(found[1])
-        if code == NONE:
-            return found[0]
-        kind = for_code(code)
-        return f"the broker answered {kind.name} (error {code}): {kind.message.rstrip('.')}"
-
-    return _NUMBERED.sub(named, error.str())

@@ -19,7 +19,6 @@ from cluster.cli._common import (
     connect,
     pairs,
     properties_file,
-    told,
 )
 from cluster.cli._deserializers import PACKAGE, Deserializer, deserializer
 from cluster.cli._java_properties import Translated, translate
@@ -310,7 +309,7 @@ def consume(
         finally:
             consumer.close()
     except KafkaException as error:
-        raise CommandError(f"{config['bootstrap.servers']}: {told(error.error)}") from None
+        raise CommandError(f"{config['bootstrap.servers']}: {error.error.str()}") from None
     finally:
         if options.enable_systest_events:
             print("shutdown_complete", flush=True)
@@ -336,7 +335,7 @@ def pump(
                     printed += 1
                     write(message, options, record_format, output)
                 elif not options.skip_message_on_error:
-                    raise CommandError(f"reading failed: {told(error)}")
+                    raise CommandError(f"reading failed: {error.str()}")
             output.flush()
             if messages:
                 last = time.monotonic()

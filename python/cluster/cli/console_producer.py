@@ -19,7 +19,6 @@ from cluster.cli._common import (
     connect,
     pairs,
     properties_file,
-    told,
 )
 from cluster.cli._java_properties import Translated, translate
 
@@ -289,7 +288,7 @@ class Deliveries:
         """The report of one line's record. One that is refused leaves the others be, as in Kafka's tool without --sync."""
         if error is None:
             return
-        text = f"line {number} was not delivered: {told(error)}"
+        text = f"line {number} was not delivered: {error.str()}"
         if error.code() in OF_ONE_RECORD and not self.sync:
             print(f"logcore console-producer: {text}", file=sys.stderr)
         elif self.lost is None:
@@ -315,11 +314,11 @@ def send(
         except CommandError as error:
             problems.append(str(error))
         except KafkaException as error:
-            problems.append(told(error.error))
+            problems.append(error.error.str())
         # What was read before a line that ends the command is delivered first.
         producer.flush()
     except KafkaException as error:
-        raise CommandError(f"{config['bootstrap.servers']}: {told(error.error)}") from None
+        raise CommandError(f"{config['bootstrap.servers']}: {error.error.str()}") from None
     if deliveries.lost is not None:
         problems.append(deliveries.lost)
     if problems:

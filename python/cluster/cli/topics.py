@@ -16,7 +16,6 @@ from cluster.cli._common import (
     connect,
     pairs,
     properties_file,
-    told,
 )
 from cluster.cli._java_properties import translate
 
@@ -154,7 +153,7 @@ def run(arguments: list[str]) -> int:
         with AdminClient(config) as admin:
             with_admin[action](admin, options)
     except KafkaException as error:
-        raise CommandError(f"{options.bootstrap_server}: {told(error.error)}") from None
+        raise CommandError(f"{options.bootstrap_server}: {error.error.str()}") from None
     return 0
 
 

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+from cluster.errors import NotController
 from logcore import _native
 
 from . import _admin_groups, _config
@@ -54,7 +55,7 @@ REQUEST_TIMEOUT = 60.0
 """Seconds for a request to be answered when the caller names no other time."""
 OPERATION_TIMEOUT = 60.0
 """Seconds the controller may take to carry a change out."""
-_NOT_CONTROLLER = 41
+_NOT_CONTROLLER = NotController.code
 _CLOSED = "AdminClient has been closed"
 
 

@@ -7,14 +7,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from cluster.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    RequestTimedOut,
+    UnstableOffsetCommit,
+)
+
 from ._errors import KafkaError, KafkaException
 from ._requests import RETRY_PAUSE, Requests
 from ._types import Node
 
 # The coordinator moved, is not ready or could not write in time (offsets.commit.timeout.ms): find it anew and ask again.
-_MOVED = frozenset({7, 15, 16})
-# COORDINATOR_LOAD_IN_PROGRESS, UNSTABLE_OFFSET_COMMIT (an open transaction may change the offset): ask again.
-_NOT_YET = frozenset({14, 88})
+_MOVED = frozenset(error.code for error in (RequestTimedOut, CoordinatorNotAvailable, NotCoordinator))
+# The coordinator is loading, or an open transaction may change the offset: ask again.
+_NOT_YET = frozenset(error.code for error in (CoordinatorLoadInProgress, UnstableOffsetCommit))
 
 
 def find_coordinator(requests: Requests, group: str, timeout: float) -> Node:

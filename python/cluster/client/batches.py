@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from cluster.errors import KafkaProtocolError, for_code
+from cluster.errors import KafkaProtocolError, LeaderNotAvailable, for_code
 from logcore import _native
 
 from . import _config
@@ -38,7 +38,6 @@ RETRY_PAUSE = 0.2
 FETCH_WAIT_MS = 500
 FETCH_VERSION = 11
 """The last version without topic ids and flexible fields; Apache Kafka has served it since 2.3."""
-LEADER_NOT_AVAILABLE = 5
 
 
 class TopicPartitions(NamedTuple):
@@ -172,7 +171,7 @@ class BatchClient:
         for found in metadata["topics"][topic][2]:
             if found[0] == partition and found[2] >= 0:
                 return self._leaders.setdefault((topic, partition), int(found[2]))
-        raise for_code(LEADER_NOT_AVAILABLE)(f"{topic}-{partition} has no leader")
+        raise LeaderNotAvailable(f"{topic}-{partition} has no leader")
 
 
 def _raise_error(code: int, topic: str, partition: int, offset: int) -> None:

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use logcore_protocol::{Struct, Value};
+use logcore_protocol::{ErrorCode, Struct, Value};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use crate::api::{self, Api};
 use crate::config::ClientConfig;
 use crate::connection::{Body, Connection};
-use crate::error::{ClientError, Result, broker};
+use crate::error::{ClientError, Result};
 use crate::metadata::{Metadata, Topic};
 
 /// What a connection is for. A broker answers one connection's requests one after another, so requests that wait at
@@ -467,6 +467,6 @@ impl Cluster {
 /// Whether a topic should be asked about again soon: missing, in creation, or without a leader somewhere.
 fn is_unsettled(topic: Option<&Arc<Topic>>) -> bool {
     topic.is_none_or(|topic| {
-        broker::is_retriable(topic.error) || topic.partitions.iter().any(|partition| partition.leader < 0)
+        ErrorCode(topic.error).is_retriable() || topic.partitions.iter().any(|partition| partition.leader < 0)
     })
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use logcore_protocol::{RequestHeader, Str, Value, decode_response_header};
+use logcore_protocol::{ErrorCode, RequestHeader, Str, Value, decode_response_header};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::api::{self, Api, Fields};
 use crate::config::ClientConfig;
-use crate::error::{ClientError, Result, broker};
+use crate::error::{ClientError, Result};
 
 /// A response's body, header taken off, or why there is none.
 type Answer = Result<Bytes>;
@@ -183,7 +183,7 @@ impl Connection {
                 .send(api::API_VERSIONS.key, version, &body)?
                 .answer(timeout)
                 .await?;
-            let refused = answer.first_chunk() == Some(&broker::UNSUPPORTED_VERSION.to_be_bytes());
+            let refused = answer.first_chunk() == Some(&ErrorCode::UNSUPPORTED_VERSION.0.to_be_bytes());
             if refused && version > 0 {
                 version = 0;
                 continue;

@@ -3,6 +3,7 @@
 //! Positive codes are the broker's (Apache Kafka's `Errors`); negative ones are made here and use librdkafka's numbers,
 //! because scripts written against confluent-kafka compare with them.
 
+use logcore_protocol::ErrorCode;
 use thiserror::Error;
 
 /// librdkafka's `RD_KAFKA_RESP_ERR__*` numbers, as far as this client makes them itself.
@@ -41,79 +42,6 @@ pub mod local {
     pub const AUTO_OFFSET_RESET: i32 = -140;
 }
 
-/// The broker's error codes this client acts on (Apache Kafka's `Errors`).
-pub mod broker {
-    pub const OFFSET_OUT_OF_RANGE: i16 = 1;
-    pub const CORRUPT_MESSAGE: i16 = 2;
-    pub const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
-    pub const LEADER_NOT_AVAILABLE: i16 = 5;
-    pub const NOT_LEADER_OR_FOLLOWER: i16 = 6;
-    pub const REQUEST_TIMED_OUT: i16 = 7;
-    pub const BROKER_NOT_AVAILABLE: i16 = 8;
-    pub const REPLICA_NOT_AVAILABLE: i16 = 9;
-    pub const MESSAGE_TOO_LARGE: i16 = 10;
-    pub const NETWORK_EXCEPTION: i16 = 13;
-    pub const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
-    pub const COORDINATOR_NOT_AVAILABLE: i16 = 15;
-    pub const NOT_COORDINATOR: i16 = 16;
-    pub const NOT_ENOUGH_REPLICAS: i16 = 19;
-    pub const NOT_ENOUGH_REPLICAS_AFTER_APPEND: i16 = 20;
-    pub const UNSUPPORTED_VERSION: i16 = 35;
-    pub const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
-    pub const DUPLICATE_SEQUENCE_NUMBER: i16 = 46;
-    pub const INVALID_PRODUCER_EPOCH: i16 = 47;
-    pub const CONCURRENT_TRANSACTIONS: i16 = 51;
-    pub const KAFKA_STORAGE_ERROR: i16 = 56;
-    pub const UNKNOWN_PRODUCER_ID: i16 = 59;
-    pub const FENCED_LEADER_EPOCH: i16 = 74;
-    pub const UNKNOWN_LEADER_EPOCH: i16 = 75;
-    pub const OFFSET_NOT_AVAILABLE: i16 = 78;
-    pub const THROTTLING_QUOTA_EXCEEDED: i16 = 89;
-
-    /// Whether the same request may succeed later (Kafka's `RetriableException`s, as far as they reach a client).
-    #[must_use]
-    pub fn is_retriable(code: i16) -> bool {
-        matches!(
-            code,
-            CORRUPT_MESSAGE
-                | UNKNOWN_TOPIC_OR_PARTITION
-                | LEADER_NOT_AVAILABLE
-                | NOT_LEADER_OR_FOLLOWER
-                | REQUEST_TIMED_OUT
-                | BROKER_NOT_AVAILABLE
-                | REPLICA_NOT_AVAILABLE
-                | NETWORK_EXCEPTION
-                | COORDINATOR_LOAD_IN_PROGRESS
-                | COORDINATOR_NOT_AVAILABLE
-                | NOT_COORDINATOR
-                | NOT_ENOUGH_REPLICAS
-                | NOT_ENOUGH_REPLICAS_AFTER_APPEND
-                | CONCURRENT_TRANSACTIONS
-                | KAFKA_STORAGE_ERROR
-                | FENCED_LEADER_EPOCH
-                | UNKNOWN_LEADER_EPOCH
-                | OFFSET_NOT_AVAILABLE
-                | THROTTLING_QUOTA_EXCEEDED
-        )
-    }
-
-    /// Whether the error says that the cached leader or topic is out of date.
-    #[must_use]
-    pub fn needs_metadata(code: i16) -> bool {
-        matches!(
-            code,
-            UNKNOWN_TOPIC_OR_PARTITION
-                | LEADER_NOT_AVAILABLE
-                | NOT_LEADER_OR_FOLLOWER
-                | REPLICA_NOT_AVAILABLE
-                | NETWORK_EXCEPTION
-                | KAFKA_STORAGE_ERROR
-                | FENCED_LEADER_EPOCH
-                | UNKNOWN_LEADER_EPOCH
-        )
-    }
-}
-
 /// Everything that can go wrong in this crate. Cheap to clone: one failure is told to every record it struck.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ClientError {
@@ -146,7 +74,7 @@ pub enum ClientError {
     #[error("topic {topic:?} has no partition {partition}")]
     UnknownPartition { topic: String, partition: i32 },
     /// The broker answered with an error code.
-    #[error("{what}: the broker answered with error {code}")]
+    #[error("{what}: the broker answered {}", described(*code))]
     Broker { code: i16, what: String },
     /// `delivery.timeout.ms` passed before the record was acknowledged.
     #[error("not acknowledged within delivery.timeout.ms ({timeout_ms} ms); last failure: {last}")]
@@ -185,6 +113,18 @@ pub enum ClientError {
     Config(String),
 }
 
+/// A broker's code as a person can read it: its name, number and meaning.
+fn described(code: i16) -> String {
+    match ErrorCode(code).known() {
+        Some(error) => format!(
+            "{} (error {code}): {}",
+            error.name,
+            error.message.trim_end_matches('.')
+        ),
+        None => format!("error {code}"),
+    }
+}
+
 impl ClientError {
     /// The number scripts compare with: the broker's code, or librdkafka's local one.
     #[must_use]
@@ -195,7 +135,7 @@ impl ClientError {
             Self::Resolve { .. } => local::RESOLVE,
             Self::TimedOut { .. } => local::TIMED_OUT,
             Self::QueueFull { .. } => local::QUEUE_FULL,
-            Self::MessageTooLarge { .. } => i32::from(broker::MESSAGE_TOO_LARGE),
+            Self::MessageTooLarge { .. } => i32::from(ErrorCode::MESSAGE_TOO_LARGE.0),
             Self::UnknownTopic(_) => local::UNKNOWN_TOPIC,
             Self::UnknownPartition { .. } => local::UNKNOWN_PARTITION,
             Self::Broker { code, .. } => i32::from(*code),
@@ -210,6 +150,11 @@ impl ClientError {
         }
     }
 
+    /// Whether the broker answered with this code.
+    pub(crate) fn is_answer(&self, code: ErrorCode) -> bool {
+        matches!(self, Self::Broker { code: answered, .. } if *answered == code.0)
+    }
+
     /// Whether the same operation may succeed later without anybody changing anything.
     #[must_use]
     pub fn is_retriable(&self) -> bool {
@@ -219,7 +164,7 @@ impl ClientError {
             | Self::Resolve { .. }
             | Self::TimedOut { .. }
             | Self::QueueFull { .. } => true,
-            Self::Broker { code, .. } => broker::is_retriable(*code),
+            Self::Broker { code, .. } => ErrorCode(*code).is_retriable(),
             Self::MessageTooLarge { .. }
             | Self::UnknownTopic(_)
             | Self::UnknownPartition { .. }

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use logcore_protocol::ErrorCode;
+
 use crate::api::{self, Fields};
 use crate::cluster::{Cluster, Purpose, Target};
-use crate::error::{ClientError, Result, broker};
+use crate::error::{ClientError, Result};
 
 /// The timestamp that stands for the end of the log (the last stable offset under `read_committed`).
 pub const LATEST: i64 = -1;
@@ -109,7 +111,7 @@ async fn ask_all(cluster: &Arc<Cluster>, questions: &[(PartitionKey, i64)], read
                     }
                 } else {
                     let code = topic.map(|topic| topic.error).filter(|code| *code != 0);
-                    let code = code.unwrap_or(broker::LEADER_NOT_AVAILABLE);
+                    let code = code.unwrap_or(ErrorCode::LEADER_NOT_AVAILABLE.0);
                     ClientError::Broker {
                         code,
                         what: format!("{}-{} has no leader", key.0, key.1),

@@ -25,6 +25,7 @@
 mod decode;
 mod encode;
 mod error;
+mod error_code;
 mod header;
 mod json;
 mod schema;
@@ -38,6 +39,7 @@ pub use decode::{
 };
 pub use encode::{Gap, encode_data, encode_request, encode_response, encode_response_with_gaps, encode_with};
 pub use error::{Problem, ProtocolError};
+pub use error_code::{ErrorCode, KAFKA_ERRORS, KafkaError, Retry};
 pub use header::{
     API_VERSIONS, CONTROLLED_SHUTDOWN, RequestHeader, decode_response_header, encode_response_header,
     request_header_version, response_header_version,

@@ -110,8 +110,8 @@ impl ServerError {
         match self {
             Self::Storage(error) => ErrorCode(error.kafka_code()),
             Self::NotClosed(_) => ErrorCode::KAFKA_STORAGE_ERROR,
-            Self::NoRoom { .. } => ErrorCode(44),
-            Self::InvalidConfig { .. } | Self::Tls(_) => ErrorCode(40),
+            Self::NoRoom { .. } => ErrorCode::POLICY_VIOLATION,
+            Self::InvalidConfig { .. } | Self::Tls(_) => ErrorCode::INVALID_CONFIG,
             Self::UnknownPartition { .. } | Self::UnknownTopic(_) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
             Self::TopicId { .. } => ErrorCode::INCONSISTENT_TOPIC_ID,
             Self::NotLeader { .. } => ErrorCode::NOT_LEADER_OR_FOLLOWER,

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use logcore_protocol::ErrorCode;
 use logcore_records::RecordError;
 
 use crate::record_faults::RecordFaults;
@@ -222,31 +223,36 @@ impl StorageError {
         }
     }
 
-    /// Kafka's error code (`org.apache.kafka.common.protocol.Errors`).
+    /// Kafka's error code (`logcore_protocol::ErrorCode`).
     pub fn kafka_code(&self) -> i16 {
-        match self {
-            Self::OffsetOutOfRange { .. } => 1,
-            Self::CorruptBatch { .. } => 2,
-            Self::NotFound { .. } => 3,
-            Self::UnexpectedAppendOffset { .. } => -1,
-            Self::Closed { .. } | Self::Truncated { .. } => 6,
-            Self::RecordTooLarge { .. } | Self::DecompressedTooLarge { .. } => 10,
-            Self::AppendTooLarge { .. } => 18,
-            Self::InvalidRecords(faults) if faults.is_about_time() => 32,
-            Self::AlreadyExists { .. } => 36,
-            Self::InvalidConfig { .. } => 40,
-            Self::UnsupportedFormat { .. } => 43,
-            Self::ReadOnly { .. } => 44,
-            Self::OutOfOrderSequence { .. } => 45,
-            Self::InvalidProducerEpoch { .. } => 47,
-            Self::InvalidTxnState { .. } => 48,
-            Self::TransactionCoordinatorFenced { .. } => 52,
-            Self::Io { .. } | Self::Corrupt { .. } | Self::Offline { .. } | Self::Locked { .. } => 56,
-            Self::UnknownProducer { .. } => 59,
-            Self::FencedLeaderEpoch { .. } => 74,
-            Self::InvalidRecord { .. } | Self::InvalidRecords(_) => 87,
-            Self::Mismatch { .. } | Self::WrongDirectory { .. } | Self::Duplicate { .. } => 104,
-        }
+        let code = match self {
+            Self::OffsetOutOfRange { .. } => ErrorCode::OFFSET_OUT_OF_RANGE,
+            Self::CorruptBatch { .. } => ErrorCode::CORRUPT_MESSAGE,
+            Self::NotFound { .. } => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            Self::UnexpectedAppendOffset { .. } => ErrorCode::UNKNOWN_SERVER_ERROR,
+            Self::Closed { .. } | Self::Truncated { .. } => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            Self::RecordTooLarge { .. } | Self::DecompressedTooLarge { .. } => ErrorCode::MESSAGE_TOO_LARGE,
+            Self::AppendTooLarge { .. } => ErrorCode::RECORD_LIST_TOO_LARGE,
+            Self::InvalidRecords(faults) if faults.is_about_time() => ErrorCode::INVALID_TIMESTAMP,
+            Self::AlreadyExists { .. } => ErrorCode::TOPIC_ALREADY_EXISTS,
+            Self::InvalidConfig { .. } => ErrorCode::INVALID_CONFIG,
+            Self::UnsupportedFormat { .. } => ErrorCode::UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            Self::ReadOnly { .. } => ErrorCode::POLICY_VIOLATION,
+            Self::OutOfOrderSequence { .. } => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
+            Self::InvalidProducerEpoch { .. } => ErrorCode::INVALID_PRODUCER_EPOCH,
+            Self::InvalidTxnState { .. } => ErrorCode::INVALID_TXN_STATE,
+            Self::TransactionCoordinatorFenced { .. } => ErrorCode::TRANSACTION_COORDINATOR_FENCED,
+            Self::Io { .. } | Self::Corrupt { .. } | Self::Offline { .. } | Self::Locked { .. } => {
+                ErrorCode::KAFKA_STORAGE_ERROR
+            }
+            Self::UnknownProducer { .. } => ErrorCode::UNKNOWN_PRODUCER_ID,
+            Self::FencedLeaderEpoch { .. } => ErrorCode::FENCED_LEADER_EPOCH,
+            Self::InvalidRecord { .. } | Self::InvalidRecords(_) => ErrorCode::INVALID_RECORD,
+            Self::Mismatch { .. } | Self::WrongDirectory { .. } | Self::Duplicate { .. } => {
+                ErrorCode::INCONSISTENT_CLUSTER_ID
+            }
+        };
+        code.0
     }
 
     /// True when there was no space, or no quota, for what was to be written: nothing is broken, and the same works once

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use logcore_protocol::{Struct, Value};
+use logcore_protocol::{ErrorCode, Struct, Value};
 use parking_lot::Mutex;
 
 use super::decode::{Aborted, Chunk};
@@ -15,7 +15,7 @@ use super::state::{PartitionState, Phase, Waiting};
 use super::{Event, Shared};
 use crate::api::{self, Fields};
 use crate::cluster::{Purpose, Target};
-use crate::error::{ClientError, Result, broker};
+use crate::error::{ClientError, Result};
 use crate::offsets::{PartitionKey, list_offsets};
 
 /// How long nothing can happen without the task being woken.
@@ -295,9 +295,9 @@ fn take_partition(
     wanted: &Wanted,
     answer: &Struct,
 ) -> bool {
-    let code = answer.i16("error_code");
+    let code = ErrorCode(answer.i16("error_code"));
     match code {
-        0 => {
+        ErrorCode::NONE => {
             partition.told = None;
             partition.high_watermark = answer.i64("high_watermark");
             partition.log_start = answer.i64("log_start_offset");
@@ -307,19 +307,19 @@ fn take_partition(
             }
             return false;
         }
-        broker::OFFSET_OUT_OF_RANGE => {
+        ErrorCode::OFFSET_OUT_OF_RANGE => {
             let why = format!("offset {} is out of range", wanted.offset);
             partition.reset(config.offset_reset, &why);
         }
         _ => {
             partition.not_before = Some(Instant::now() + config.error_backoff);
-            if !broker::is_retriable(code) {
+            if !code.is_retriable() {
                 let what = format!("{}-{}: Fetch", wanted.key.0, wanted.key.1);
-                partition.tell(ClientError::Broker { code, what });
+                partition.tell(ClientError::Broker { code: code.0, what });
             }
         }
     }
-    broker::needs_metadata(code)
+    code.needs_metadata()
 }
 
 fn take_records(

@@ -12,6 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use logcore_protocol::ErrorCode;
 use logcore_records::BatchBuilder;
 
 use super::batch::{Batch, ProducerId, Report};
@@ -20,7 +21,7 @@ use super::partitioner::Dice;
 use super::record::{NewRecord, Unplaced};
 use super::topic_queue::{GivenUp, Place, TopicQueue};
 use crate::config::ProducerConfig;
-use crate::error::{ClientError, Result, broker};
+use crate::error::{ClientError, Result};
 use crate::metadata::Metadata;
 
 /// A batch taken out to be sent.
@@ -361,7 +362,7 @@ impl<T> Accumulator<T> {
         partition.in_flight = partition.in_flight.saturating_sub(1);
         let outcome = match outcome {
             Outcome::Written(base_offset, append_time) => Ok((base_offset, append_time)),
-            Outcome::Failed(error) if is_duplicate(&error) => Ok((-1, -1)),
+            Outcome::Failed(error) if error.is_answer(ErrorCode::DUPLICATE_SEQUENCE_NUMBER) => Ok((-1, -1)),
             Outcome::Failed(error) => {
                 let spent = batch.attempts > self.config.retries
                     || now.duration_since(batch.begun) >= self.config.delivery_timeout;
@@ -456,16 +457,6 @@ impl Round<'_> {
         }
         Some(leader)
     }
-}
-
-fn is_duplicate(error: &ClientError) -> bool {
-    matches!(
-        error,
-        ClientError::Broker {
-            code: broker::DUPLICATE_SEQUENCE_NUMBER,
-            ..
-        }
-    )
 }
 
 fn delivery_timed_out(timeout: Duration, last: Option<&ClientError>) -> ClientError {

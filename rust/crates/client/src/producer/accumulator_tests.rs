@@ -7,13 +7,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use logcore_protocol::ErrorCode;
 use proptest::prelude::*;
 
 use super::accumulator::{Accumulator, Outcome, Outgoing};
 use super::batch::ProducerId;
 use super::record::NewRecord;
 use crate::config::ProducerConfig;
-use crate::error::{ClientError, broker};
+use crate::error::ClientError;
 use crate::metadata::{Metadata, Partition, Topic};
 
 const LEADER: i32 = 7;
@@ -84,7 +85,7 @@ impl Log {
         }
         let expected = known.back().map_or(0, |seen| seen.1 + 1);
         if first != expected {
-            let code = broker::OUT_OF_ORDER_SEQUENCE_NUMBER;
+            let code = ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER.0;
             return Outcome::Failed(ClientError::Broker {
                 code,
                 what: format!("{first}, not {expected}"),

@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use logcore_protocol::ErrorCode;
+
 use super::batch::{Batch, ProducerId, Sequence};
-use crate::error::{ClientError, broker};
+use crate::error::ClientError;
 
 /// See the module.
 #[derive(Debug)]
@@ -112,13 +114,8 @@ impl<T> PartitionQueue<T> {
         if error.is_retriable() {
             return true;
         }
-        let unordered = matches!(
-            error,
-            ClientError::Broker {
-                code: broker::OUT_OF_ORDER_SEQUENCE_NUMBER | broker::UNKNOWN_PRODUCER_ID,
-                ..
-            }
-        );
+        let unordered = error.is_answer(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER)
+            || error.is_answer(ErrorCode::UNKNOWN_PRODUCER_ID);
         let older = self.batches.front().is_some_and(|first| first.id < batch.id);
         if unordered && (self.muted || self.broken || older) {
             // Out of order because an older batch failed: its turn comes again after that one.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use logcore_protocol::Value;
+use logcore_protocol::{ErrorCode, Value};
 use tokio::sync::mpsc;
 
 use super::Shared;
@@ -253,7 +253,7 @@ fn finish<T>(
                 Err(error) => Outcome::Failed(error.clone()),
             };
             stale |= matches!(&outcome, Outcome::Failed(ClientError::Broker { code, .. })
-                if crate::error::broker::needs_metadata(*code));
+                if ErrorCode(*code).needs_metadata());
             reports.extend(accumulator.batch_done(outgoing, outcome, now));
         }
     }

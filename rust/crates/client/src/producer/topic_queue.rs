@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use logcore_protocol::ErrorCode;
 use logcore_records::BatchBuilder;
 
 use super::batch::{Batch, Tracked};
@@ -11,7 +12,7 @@ use super::partition_queue::PartitionQueue;
 use super::partitioner::Dice;
 use super::record::{NewRecord, Unplaced};
 use crate::config::ProducerConfig;
-use crate::error::{ClientError, broker};
+use crate::error::ClientError;
 use crate::metadata::Topic;
 
 /// See the module.
@@ -127,12 +128,12 @@ impl<T> TopicQueue<T> {
     }
 
     pub(super) fn note_missing(&mut self, topic: &Topic, now: Instant) {
-        let error = match topic.error {
-            broker::UNKNOWN_TOPIC_OR_PARTITION => ClientError::UnknownTopic(self.name.to_string()),
+        let error = match ErrorCode(topic.error) {
+            ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => ClientError::UnknownTopic(self.name.to_string()),
             // In creation: nothing to hold against it.
-            0 => return,
-            code if broker::is_retriable(code) => return,
-            code => ClientError::Broker {
+            ErrorCode::NONE => return,
+            code if code.is_retriable() => return,
+            ErrorCode(code) => ClientError::Broker {
                 code,
                 what: format!("topic {:?}", &*self.name),
             },

@@ -22,7 +22,7 @@ use logcore_protocol::{RequestHeader, Struct, Value, encode_response_with_gaps};
 use self::look::{Found, Look, Refused, Terms};
 use super::{Fields, Outcome, response_message};
 use crate::apis;
-use crate::codes::ErrorCode;
+use crate::codes::{ErrorCode, for_version};
 use crate::control::requests::ConnectionInfo;
 use crate::memory::fetch::{LINE_EACH, MANY};
 use crate::memory::frames::Held;
@@ -442,7 +442,7 @@ fn fill_found(entry: &mut Struct, found: &Found) {
 
 fn fill_refused(entry: &mut Struct, version: i16, refused: &Refused) {
     entry
-        .set("error_code", refused.code.told(version > 5).0)
+        .set("error_code", for_version(refused.code, version > 5).0)
         .set("high_watermark", -1i64)
         .set("last_stable_offset", -1i64)
         .set("log_start_offset", -1i64)
