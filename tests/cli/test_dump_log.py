@@ -1,4 +1,6 @@
-"""`logcore dump-log` by itself: JSON and Arrow, refusals, damage. Its text is held against Kafka's own in `tests/compat`."""
+"""`logcore dump-log` by itself: JSON, Arrow, wrong arguments, damage. `tests/compat` compares its text
+with Kafka's.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def rows(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-# Broken if it failed: a program would read other records from the dump than are in the log.
+# Broken if it failed: a program would read other records from a dump than the log has.
 def test_json_of_records(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
     segment = str(partition / SEGMENT)
     assert main(["dump-log", "--files", segment, "--format", "json"]) == 0
@@ -97,7 +99,7 @@ def test_json_of_the_other_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row["position"] > 0 for row in by_file[names[4]])
 
 
-# Broken if it failed: a table made of the dump would have other records, another topic, or markers in it.
+# Broken if it failed: a table from a dump would have other records, another topic, or transaction markers.
 def test_arrow(partition: Path, tmp_path: Path) -> None:
     out = tmp_path / "records.arrow"
     assert (
@@ -122,36 +124,36 @@ def test_arrow(partition: Path, tmp_path: Path) -> None:
     assert table["offset"].to_pylist() == [*range(161), 162]
 
 
-# Broken if it failed: a mistake would print half a dump, a traceback, or nothing.
+# Broken if it failed: a mistake would print a part of a dump, a traceback, or nothing.
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "--files"),
         (["--files", ","], "names no file"),
         (["--files", "x.log", "--value-decoder-class", "com.example.Mine"], "no decoder 'com.example.Mine'"),
         (["--files", "x.log", "--max-bytes", "-1"], "--max-bytes must be between"),
-        (["--files", "x.log", "--out", "y"], "--out goes with"),
+        (["--files", "x.log", "--out", "y"], "--out needs"),
         (["--files", "x.index", "--format", "arrow"], "takes .log files"),
         (["--files", "x.log", "--format", "arrow", "--offsets-decoder"], "without a decoder"),
         *((["--files", "x.log", *flag, *flag], f"{flag[0]} is given more than once") for flag in SINGLE),
     ],
 )
-def test_wrong_arguments(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dump-log", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert told in captured.err
+    assert message in captured.err
     assert captured.err.count("\n") == 1
 
 
-# Broken if it failed: files that are gone or damaged would end in a traceback, or be taken for whole.
+# Broken if it failed: a missing or damaged file would be a traceback, or look undamaged.
 def test_files_that_cannot_be_dumped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = Path(shutil.copytree(GOLDEN, tmp_path / "golden-0"))
     assert main(["dump-log", "--files", str(directory / "00000000000000009999.log")]) == 1
     assert "No such file" in capsys.readouterr().err
     (directory / "mine.log").touch()
     assert main(["dump-log", "--files", str(directory / "mine.log")]) == 1
-    assert "begins with its base offset" in capsys.readouterr().err
+    assert "must begin with its base offset" in capsys.readouterr().err
 
     segment = directory / SEGMENT
     data = bytearray(segment.read_bytes())
@@ -180,7 +182,7 @@ def test_files_that_cannot_be_dumped(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.fixture
 def batches(tmp_path: Path) -> tuple[Path, list[int]]:
-    """A segment of five batches of a record each, and where each begins."""
+    """A segment of five batches with one record each, and the positions of the batches."""
     directory = tmp_path / "five-0"
     positions = []
     with logcore.open(directory) as log:
@@ -191,16 +193,16 @@ def batches(tmp_path: Path) -> tuple[Path, list[int]]:
 
 
 def arrow(segment: Path, out: Path) -> tuple[int, list[int]]:
-    """The status of a dump as Arrow, and the offsets in it."""
+    """The exit status of a dump as Arrow, and the offsets in it."""
     status = main(["dump-log", "--files", str(segment), "--format", "arrow", "--out", str(out)])
     with pyarrow.ipc.open_stream(out) as stream:
         return status, stream.read_all()["offset"].to_pylist()
 
 
-# Broken if it failed: who mistyped a path would be told to rename a file that is not there.
+# Broken if it failed: the error for a misspelt path would ask for another name of the missing file.
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"])
 @pytest.mark.parametrize("shape", ["text", "json"])
-def test_a_file_that_is_not_there_is_missing_whatever_its_name(
+def test_a_missing_file_is_reported_before_its_name_is_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, shape: str
 ) -> None:
     missing = str(tmp_path / f"nosuch{suffix}")
@@ -208,8 +210,8 @@ def test_a_file_that_is_not_there_is_missing_whatever_its_name(
     assert capsys.readouterr().err == f"logcore dump-log: cannot read {missing}: No such file or directory\n"
 
 
-# Broken if it failed: a program would take the records before damage for all that there are.
-def test_rows_tell_what_no_batch_was_read_from(
+# Broken if it failed: a program would take the records before damage for all records.
+def test_bytes_that_are_not_a_batch_are_reported(
     batches: tuple[Path, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     segment, positions = batches
@@ -219,43 +221,43 @@ def test_rows_tell_what_no_batch_was_read_from(
     left = len(data) - positions[2]
     assert main(["dump-log", "--files", str(segment)]) == 0
     assert f"Found {left} invalid bytes at the end of {SEGMENT}" in capsys.readouterr().out
-    told = f"Found {left} invalid bytes at the end of {segment}, from byte {positions[2]} on\n"
+    message = f"Found {left} invalid bytes at the end of {segment}, from byte {positions[2]} on\n"
     assert main(["dump-log", "--files", str(segment), "--format", "json"]) == 0
     captured = capsys.readouterr()
     assert [row["offset"] for row in rows(captured.out)] == [0, 1]
-    assert captured.err == told
+    assert captured.err == message
     assert arrow(segment, tmp_path / "x.arrow") == (0, [0, 1])
-    assert capsys.readouterr().err == told
-    # What was not asked for is not missing.
+    assert capsys.readouterr().err == message
+    # Bytes after --max-bytes are not reported.
     assert main(["dump-log", "--files", str(segment), "--format", "json", "--max-bytes", "100"]) == 0
     assert capsys.readouterr().err == ""
 
 
-# Broken if it failed: nobody could tell which batch is damaged, or would lose what is before it.
+# Broken if it failed: a user could not find the damaged batch, or would not get the records before it.
 def test_a_batch_that_cannot_be_decoded_is_named(
     batches: tuple[Path, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     segment, positions = batches
     data = bytearray(segment.read_bytes())
-    # The front of the compressed records, behind the header of 61 bytes.
+    # The first of the compressed bytes, which follow the header of 61 bytes.
     data[positions[3] + 61 : positions[3] + 65] = b"none"
     segment.write_bytes(data)
-    told = f"logcore dump-log: {segment}: the batch at byte {positions[3]}, base offset 3: "
+    message = f"logcore dump-log: {segment}: the batch at byte {positions[3]}, base offset 3: "
     assert main(["dump-log", "--files", str(segment), "--print-data-log"]) == 1
     captured = capsys.readouterr()
-    assert captured.err.startswith(told)
+    assert captured.err.startswith(message)
     lines = captured.out.splitlines()
     assert lines[-2].endswith("payload: " + "value 2 " * 40)
     assert lines[-1].startswith("baseOffset: 3 ")
     assert main(["dump-log", "--files", str(segment), "--format", "json"]) == 1
     captured = capsys.readouterr()
-    assert captured.err.startswith(told)
+    assert captured.err.startswith(message)
     assert [row["offset"] for row in rows(captured.out)] == [0, 1, 2]
     assert arrow(segment, tmp_path / "x.arrow") == (1, [0, 1, 2])
-    assert capsys.readouterr().err.startswith(told)
+    assert capsys.readouterr().err.startswith(message)
 
 
-# Broken if it failed: a table could not be made of a segment that retention or compaction has emptied.
+# Broken if it failed: a dump of an empty segment would not be a valid Arrow stream.
 def test_arrow_without_records(tmp_path: Path, partition: Path) -> None:
     (empty := tmp_path / SEGMENT).write_bytes(b"")
     assert arrow(empty, tmp_path / "none.arrow") == (0, [])
@@ -267,9 +269,9 @@ def test_arrow_without_records(tmp_path: Path, partition: Path) -> None:
         assert none.schema == some.schema
 
 
-# Broken if it failed: what a program reads would depend on the terminal that the dump was made in.
+# Broken if it failed: the JSON would depend on the encoding of the terminal.
 @pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "utf-8"])
-def test_json_is_whole_in_any_encoding(partition: Path, encoding: str) -> None:
+def test_json_is_the_same_in_any_encoding(partition: Path, encoding: str) -> None:
     with logcore.open(partition) as log:
         log.append("nach Köln → 東京".encode(), timestamp=4000)
     done = subprocess.run(
@@ -291,17 +293,18 @@ def test_json_is_whole_in_any_encoding(partition: Path, encoding: str) -> None:
     assert rows(done.stdout.decode("utf-8"))[-1]["value"] == "nach Köln → 東京"
 
 
-# Broken if it failed: a key or value of the wrong size would be printed as some other number, or hide where it is.
+# Broken if it failed: a key or value of the wrong size would be printed as another number, or the error would
+# not say where it is.
 def test_a_decoder_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with logcore.open(tmp_path / "numbers-0") as log:
         log.append(b"before")
         position = log.size_bytes
         log.append_records([(bytes(7) + b"\x05", b"fits"), (b"UA", b"does not"), (bytes(8), b"after")])
     segment = tmp_path / "numbers-0" / SEGMENT
-    told = f"logcore dump-log: {segment}: the batch at byte {position}, base offset 1: "
+    message = f"logcore dump-log: {segment}: the batch at byte {position}, base offset 1: "
     assert main(["dump-log", "--files", str(segment), "--key-decoder-class", "long"]) == 1
     captured = capsys.readouterr()
-    assert captured.err == f"{told}LongDecoder takes 8 bytes, but a record has 2\n"
+    assert captured.err == f"{message}LongDecoder takes 8 bytes, but a record has 2\n"
     assert captured.out.splitlines()[-1].endswith("key: 5 payload: fits")
     for decoder, reason in (
         ("--offsets-decoder", "offset 0 using"),
@@ -314,33 +317,33 @@ def test_a_decoder_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert captured.out.splitlines()[-1].startswith("baseOffset: 0 ")
 
 
-# Broken if it failed: some damage would end a dump in a traceback instead of a sentence, or never end it.
+# Broken if it failed: some damage would end a dump with a traceback, or the dump would never end.
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(
         sorted(file.name for file in GOLDEN.iterdir() if file.suffix and file.stat().st_size)
     ),
-    place=st.integers(0, 100_000),
+    position=st.integers(0, 100_000),
     replaced=st.binary(max_size=24),
     flags=st.sampled_from([["--print-data-log"], ["--format", "json"], ["--offsets-decoder"], []]),
 )
-def test_any_damage_ends_in_a_sentence(
+def test_any_damage_is_reported_in_one_line(
     tmp_path_factory: pytest.TempPathFactory,
     capsys: pytest.CaptureFixture[str],
     name: str,
-    place: int,
+    position: int,
     replaced: bytes,
     flags: list[str],
 ) -> None:
     directory = Path(shutil.copytree(GOLDEN, tmp_path_factory.mktemp("damaged") / "golden-0"))
     file = directory / name
     data = bytearray(file.read_bytes())
-    at = place % len(data)
+    at = position % len(data)
     data[at : at + len(replaced)] = replaced
     file.write_bytes(data if replaced else data[:at])
     status = main(["dump-log", "--files", str(file), *flags])
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert status in (0, 1)
-    assert "Traceback" not in told.err
+    assert "Traceback" not in printed.err
     if status == 1:
-        assert told.err.startswith("logcore dump-log: ")
+        assert printed.err.startswith("logcore dump-log: ")

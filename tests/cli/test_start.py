@@ -16,7 +16,7 @@ from cluster.cli import main
 
 # Broken if it failed: a server would put its data into the current directory without having been asked to.
 @pytest.mark.parametrize(
-    ("arguments", "what"),
+    ("arguments", "argument"),
     [
         (["start", "--data-dir", ""], "--data-dir"),
         (["coordinator", "import", "127.0.0.1:1", ""], "DIR|zoo.cfg"),
@@ -24,21 +24,22 @@ from cluster.cli import main
         (["coordinator", "export", "in", ""], "DIR"),
     ],
 )
-def test_an_empty_name_is_no_directory(
+def test_an_empty_directory_name_is_refused(
     arguments: list[str],
-    what: str,
+    argument: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert f"argument {what}: it is empty; name a directory, or . for the current one" in said
+    printed = capsys.readouterr().err
+    assert f"argument {argument}: it is empty; name a directory, or . for the current one" in printed
     assert list(tmp_path.iterdir()) == []
 
 
-# Broken if it failed: tools would not find the logs, or the znodes, of the directory that `logcore start` made.
+# Broken if it failed: tools would not find the logs, or the znodes, of the directory that `logcore start`
+# made.
 def test_tools_take_the_data_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data"
     command = [sys.executable, "-m", "cluster.cli", "start", "--data-dir", str(data), "--port", "0"]

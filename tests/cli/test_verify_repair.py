@@ -1,6 +1,7 @@
-"""`logcore verify`, `logcore repair` and their functions in `logcore`: exit status, output, what is and is not changed.
+"""`logcore verify`, `logcore repair` and their functions in `logcore`: exit status, output, and which files
+change.
 
-What is found and how it is mended is tested in `rust/crates/storage`; here, that a person and a program are told.
+`rust/crates/storage` tests which damage is found and how it is repaired.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ def flip(file: Path, position: int) -> None:
     file.write_bytes(data)
 
 
-# Broken if it failed: a script could not tell a whole directory from a damaged one.
-def test_verify_tells_by_its_exit_status(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# Broken if it failed: a script could not distinguish an undamaged directory from a damaged one.
+def test_the_exit_status_of_verify_says_whether_there_is_damage(
+    partition: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["verify", str(partition)]) == 0
     assert capsys.readouterr().out == (
-        f"1 partitions, 1 segments, 5 batches, 50 records, {(partition / SEGMENT).stat().st_size} bytes: nothing wrong\n"
+        "1 partitions, 1 segments, 5 batches, 50 records, "
+        f"{(partition / SEGMENT).stat().st_size} bytes: nothing wrong\n"
     )
     flip(partition / SEGMENT, 100)
     assert main(["verify", str(partition)]) == 1
@@ -57,8 +61,8 @@ def test_verify_tells_by_its_exit_status(partition: Path, capsys: pytest.Capture
     assert out.endswith(": 1 damage\n")
 
 
-# Broken if it failed: an index that is only made again would stop a script, or not be told at all.
-def test_a_hint_is_no_damage(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# Broken if it failed: a script would stop for an index that is only rebuilt, or the hint would be missing.
+def test_a_hint_is_not_damage(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (partition / SEGMENT).with_suffix(".index").unlink()
     assert main(["verify", str(partition), "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -68,7 +72,7 @@ def test_a_hint_is_no_damage(partition: Path, capsys: pytest.CaptureFixture[str]
     assert finding["path"] == str((partition / SEGMENT).with_suffix(".index"))
 
 
-# Broken if it failed: a typing error would look like a clean directory, or like damage.
+# Broken if it failed: a typing error would look like an undamaged directory, or like damage.
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -88,12 +92,12 @@ def test_wrong_arguments(
     empty.mkdir()
     filled = [argument.format(partition=partition, empty=empty) for argument in arguments]
     assert main(filled) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
 
 
-# Broken if it failed: a dry run would change something, or --apply not mend, or copies be lost.
+# Broken if it failed: a dry run would change files, --apply would not repair, or copies would be lost.
 def test_repair_of_a_torn_tail(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
     segment = partition / SEGMENT
     whole = segment.read_bytes()
@@ -119,8 +123,8 @@ def test_repair_of_a_torn_tail(partition: Path, capsys: pytest.CaptureFixture[st
     assert main(["verify", str(partition)]) == 0
 
 
-# Broken if it failed: intact records would be cut off without having been asked for.
-def test_repair_in_the_middle_needs_to_be_asked_for(
+# Broken if it failed: intact records would be cut off although the user did not allow it.
+def test_a_cut_in_the_middle_must_be_allowed(
     partition: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flip(partition / SEGMENT, 100)
@@ -141,7 +145,7 @@ def test_repair_in_the_middle_needs_to_be_asked_for(
         assert log.end_offset == 0
 
 
-# Broken if it failed: a directory could be mended under a program that writes it.
+# Broken if it failed: a directory could be changed under a program that writes it.
 def test_repair_refuses_a_directory_in_use(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with logcore.open(partition):
         assert main(["verify", str(partition)]) == 0
@@ -151,13 +155,14 @@ def test_repair_refuses_a_directory_in_use(partition: Path, capsys: pytest.Captu
             logcore.repair(partition)
 
 
-# Broken if it failed: the tail that another process is just writing would be called damage, or its directory be mended.
+# Broken if it failed: a batch that another process is writing would be called damage, or be cut off.
 def test_another_process_is_noticed(partition: Path) -> None:
     owner = subprocess.Popen(
         [
             sys.executable,
             "-c",
-            "import logcore, sys; log = logcore.open(sys.argv[1]); print('open', flush=True); sys.stdin.read()",
+            "import logcore, sys; log = logcore.open(sys.argv[1]); print('open', flush=True); "
+            "sys.stdin.read()",
             str(partition),
         ],
         stdin=subprocess.PIPE,
@@ -176,12 +181,12 @@ def test_another_process_is_noticed(partition: Path) -> None:
     assert [finding.kind for finding in logcore.verify(partition)] == ["torn-tail"]
 
 
-# Broken if it failed: progress would not reach its end, or an exception from it be lost.
+# Broken if it failed: progress would not reach its end, or an exception in its callback would be lost.
 def test_progress(partition: Path) -> None:
-    told: list[tuple[int, ...]] = []
-    assert logcore.verify(partition, progress=lambda *now: told.append(now)) == []
+    calls: list[tuple[int, ...]] = []
+    assert logcore.verify(partition, progress=lambda *now: calls.append(now)) == []
     size = (partition / SEGMENT).stat().st_size
-    assert told[-1] == (size, size, 1, 1)
+    assert calls[-1] == (size, size, 1, 1)
 
     def refuse(*now: int) -> None:
         raise RuntimeError("enough")
@@ -196,7 +201,7 @@ def test_progress(partition: Path) -> None:
     assert contents(partition) == before
 
 
-# Broken if it failed: a bar would be drawn into a log file, or none on a terminal.
+# Broken if it failed: a progress bar would be drawn into a log file, or none on a terminal.
 def test_a_bar_on_a_terminal_only(partition: Path) -> None:
     command = [sys.executable, "-m", "cluster.cli", "verify", str(partition)]
     piped = subprocess.run(command, capture_output=True, timeout=60, check=True)
@@ -215,7 +220,8 @@ def test_a_bar_on_a_terminal_only(partition: Path) -> None:
     assert b"1/1 partitions" in drawn
 
 
-# Broken if it failed: old message formats, or a codec, would be called damage, or damage in them go unseen.
+# Broken if it failed: an old message format or a codec would be called damage, or damage in it would not be
+# found.
 @pytest.mark.parametrize("batch", sorted(GOLDEN_BATCHES.glob("*.bin")), ids=lambda file: file.stem)
 def test_every_format_and_codec(tmp_path: Path, batch: Path) -> None:
     directory = tmp_path / "golden-0"
@@ -229,8 +235,9 @@ def test_every_format_and_codec(tmp_path: Path, batch: Path) -> None:
     assert finding.severity == "damage"
 
 
-# Broken if it failed: somebody would be told that Apache Kafka does not start, where it does, or not told where it does not.
-def test_names_that_are_not_known(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# Broken if it failed: the remedy would be wrong about whether Apache Kafka starts beside an unknown file or
+# directory.
+def test_unknown_names(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with logcore.open_dir(partition.parent):
         pass
     (partition.parent / "readme").write_text("mine")

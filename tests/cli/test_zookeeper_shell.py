@@ -1,7 +1,6 @@
-"""`logcore zookeeper-shell` by itself: what it makes of lines, options, paths and replies, and what becomes of its session. Its text is held
-against zkCli's own in `tests/compat`.
-
-If these fail, a line means something else than it does to zkCli, a watch is lost, or a server's nonsense ends the shell."""
+"""`logcore zookeeper-shell` by itself: lines, options, paths, replies and its session. `tests/compat`
+compares its text with zkCli's.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +43,7 @@ OPEN = (Acl(31, "world", "anyone"),)
 # ---- lines ----
 
 
+# Broken if it failed: a script for zkCli would give a command other words.
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -59,6 +59,7 @@ def test_a_line_is_split_as_zkcli_does(line: str, words: list[str]) -> None:
     assert split(line) == words
 
 
+# Broken if it failed: a line would mean something else than in zkCli.
 @pytest.mark.parametrize(
     ("given", "words", "options"),
     [
@@ -77,10 +78,11 @@ def test_a_line_is_split_as_zkcli_does(line: str, words: list[str]) -> None:
         (["-v", "-q"], [], {"v": "-q"}),
     ],
 )
-def test_options_stand_anywhere(given: list[str], words: list[str], options: dict[str, str]) -> None:
+def test_options_may_be_anywhere(given: list[str], words: list[str], options: dict[str, str]) -> None:
     assert parse(given, OPTIONS) == Arguments(words, options)
 
 
+# Broken if it failed: a misspelt option would be ignored.
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -92,14 +94,15 @@ def test_options_stand_anywhere(given: list[str], words: list[str], options: dic
         (["-v", "-s"], "MissingArgumentException: Missing argument for option: v"),
     ],
 )
-def test_options_that_are_wrong_are_told(given: list[str], message: str) -> None:
+def test_wrong_options_are_named(given: list[str], message: str) -> None:
     with pytest.raises(ShellError) as refused:
         parse(given, OPTIONS)
     assert str(refused.value) == f"org.apache.commons.cli.{message}"
     assert refused.value.status == 1
 
 
-def test_of_options_that_exclude_each_other_one_is_taken() -> None:
+# Broken if it failed: setquota would set another limit than the user meant.
+def test_only_one_of_exclusive_options_is_taken() -> None:
     one = Options(valued=frozenset("nb"), exclusive=frozenset("nb"), required="[-n num, -b bytes]")
     assert parse(["-n", "1", "/a"], one).options == {"n": "1"}
     with pytest.raises(ShellError, match="already been selected: 'n'"):
@@ -108,6 +111,7 @@ def test_of_options_that_exclude_each_other_one_is_taken() -> None:
         parse(["/a"], one)
 
 
+# Broken if it failed: an option of a command would be taken for one of the shell.
 @pytest.mark.parametrize(
     ("arguments", "server", "command"),
     [
@@ -123,10 +127,12 @@ def test_options_end_at_the_command(arguments: list[str], server: str, command: 
     assert (start.server, start.command) == (server, command)
 
 
-def test_an_option_without_its_value_is_told() -> None:
+# Broken if it failed: the next argument would be taken for the value, or the error be hidden.
+def test_an_option_without_its_value_is_reported() -> None:
     assert parse_start(["host:1", "-timeout"]).complaint == "Error: no argument found for option -timeout"
 
 
+# Broken if it failed: redo would run another command than in zkCli.
 @pytest.mark.parametrize(
     ("text", "number"), [("10", 10), ("0x1f", 31), ("#a", 10), ("010", 8), ("-1", -1), ("0", 0)]
 )
@@ -134,25 +140,28 @@ def test_numbers_of_history_are_decoded_as_java_does(text: str, number: int) -> 
     assert decode(text) == number
 
 
+# Broken if it failed: a line of a script would end the shell with a traceback.
 @pytest.mark.parametrize("text", ["", "x", "1_0", "2147483648", "08", "0x", "9" * 5000, "0x" + "f" * 5000])
-def test_what_is_no_number_is_told(text: str) -> None:
-    with pytest.raises(ShellError, match="redo takes the number of a line"):
+def test_redo_refuses_text_that_is_not_a_number(text: str) -> None:
+    with pytest.raises(ShellError, match="redo takes the number of a command"):
         decode(text)
 
 
-def test_a_version_that_is_no_number_is_told() -> None:
+# Broken if it failed: a node would be changed without the check of its version.
+def test_a_version_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ShellError, match="-v takes a version, a whole number or -1 for any, not 'x'"):
         version(Arguments(options={"v": "x"}))
 
 
+# Broken if it failed: a version of a configuration could not be given.
 def test_longs_and_hexadecimal_numbers_are_read() -> None:
     assert integer("-9223372036854775808", bits=64) == -(1 << 63)
     assert integer("1F", bits=64, radix=16) == 31
 
 
+# Broken if it failed: a line of a script would end the shell, because Python refuses numbers of 4301 digits.
 @pytest.mark.parametrize(("bits", "radix"), [(32, 10), (64, 10), (64, 16), (32, 8)])
-def test_a_number_is_read_or_refused_however_long_it_is(bits: int, radix: int) -> None:
-    """If this failed, a line of a script would end the shell: Python reads no number of 4301 digits."""
+def test_a_number_of_any_length_is_read_or_refused(bits: int, radix: int) -> None:
     for digits in ("7" * 23, "7" * 5000):
         with pytest.raises(ShellError, match=f'^For input string: "-{digits}"$'):
             integer(f"-{digits}", bits, radix)
@@ -162,6 +171,7 @@ def test_a_number_is_read_or_refused_however_long_it_is(bits: int, radix: int) -
 # ---- paths ----
 
 
+# Broken if it failed: the server would end the session for a bad path.
 @pytest.mark.parametrize(
     ("path", "message"),
     [
@@ -176,25 +186,28 @@ def test_a_number_is_read_or_refused_however_long_it_is(bits: int, radix: int) -
         ("/\N{PILE OF POO}", 'Invalid path string "/\N{PILE OF POO}" caused by invalid character @1'),
     ],
 )
-def test_a_path_that_no_node_has_is_not_sent(path: str, message: str) -> None:
+def test_a_path_that_no_node_can_have_is_refused(path: str, message: str) -> None:
     with pytest.raises(ShellError) as refused:
         check_path(path)
     assert str(refused.value) == message
 
 
+# Broken if it failed: some nodes could not be reached.
 @pytest.mark.parametrize("path", ["/", "/a", "/a/.b", "/a/..b", "/a/b.", "/ä", "/a b"])
-def test_paths_that_nodes_have_are_sent(path: str) -> None:
+def test_paths_that_nodes_can_have_are_taken(path: str) -> None:
     check_path(path)
 
 
-def test_a_sequential_node_may_have_no_name_of_its_own() -> None:
+# Broken if it failed: `create -s /a/` would be refused.
+def test_the_path_of_a_sequential_node_may_end_in_a_slash() -> None:
     check_path("/a/", sequential=True)
 
 
 # ---- what is printed ----
 
 
-def test_a_node_s_state_is_printed_as_zkcli_does(monkeypatch: pytest.MonkeyPatch) -> None:
+# Broken if it failed: a script that parses a stat would fail.
+def test_a_stat_is_printed_as_zkcli_does(monkeypatch: pytest.MonkeyPatch) -> None:
     from kazoo.protocol.states import ZnodeStat
 
     monkeypatch.setenv("TZ", "UTC")
@@ -215,7 +228,8 @@ def test_a_node_s_state_is_printed_as_zkcli_does(monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_bytes_are_dumped_in_rows_of_sixteen() -> None:
+# Broken if it failed: `get -x` would look other than in zkCli.
+def test_a_hex_dump_has_rows_of_sixteen_bytes() -> None:
     assert hex_dump(b"Hello,\nZoo\x01Keep!A").splitlines() == [
         "         +-------------------------------------------------+",
         "         |  0  1  2  3  4  5  6  7  8  9  a  b  c  d  e  f |",
@@ -227,28 +241,33 @@ def test_bytes_are_dumped_in_rows_of_sixteen() -> None:
     assert hex_dump(b"") == ""
 
 
+# Broken if it failed: a script that waits for an event would not find it.
 def test_an_event_has_blank_lines_around_its_title() -> None:
-    told = event_text(Event("SyncConnected", "NodeCreated", "/a", 7))
-    assert told == "\nWATCHER::\n\nWatchedEvent state:SyncConnected type:NodeCreated path:/a zxid: 7"
+    text = event_text(Event("SyncConnected", "NodeCreated", "/a", 7))
+    assert text == "\nWATCHER::\n\nWatchedEvent state:SyncConnected type:NodeCreated path:/a zxid: 7"
     assert event_text(Event("Closed")).endswith("state:Closed type:None path:null zxid: -1")
 
 
+# Broken if it failed: a command would be missing.
 def test_usage_lists_every_command_of_zookeeper_3_9() -> None:
     names = [line.split()[0] for line in usage().splitlines()[1:]]
     assert names == sorted(names)
     assert " ".join(names) == (
-        "addWatch addauth close config connect create delete deleteall delquota get getAcl getAllChildrenNumber getEphemerals "
-        "history listquota ls printwatches quit reconfig redo removewatches set setAcl setquota stat sync version whoami"
+        "addWatch addauth close config connect create delete deleteall delquota get getAcl "
+        "getAllChildrenNumber getEphemerals history listquota ls printwatches quit reconfig redo "
+        "removewatches set setAcl setquota stat sync version whoami"
     )
 
 
-def test_an_acl_is_read_as_far_as_it_can_be(capsys: pytest.CaptureFixture[str]) -> None:
+# Broken if it failed: a node would get other permissions than in zkCli.
+def test_bad_entries_of_an_acl_are_reported_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     read = parse_acl("world:anyone:rx,bad,digest:ann:secret=:cdrwa,auth::r", Console())
     assert read == (Acl(1, "world", "anyone"), Acl(31, "digest", "ann:secret="), Acl(1, "auth", ""))
     assert capsys.readouterr().err == "Unknown perm type: x\nbad does not have the form scheme:id:perm\n"
 
 
-def test_quotas_keep_what_they_do_not_know() -> None:
+# Broken if it failed: setquota would delete limits that another version set.
+def test_a_quota_keeps_unknown_limits() -> None:
     text = "count=5,bytes=-1=;byteHardLimit=7;countHardLimit=-1"
     assert str(Track(text.encode())) == text
     assert str(Track(b"bytes=4")) == "count=-1,bytes=4"
@@ -256,6 +275,7 @@ def test_quotas_keep_what_they_do_not_know() -> None:
         Track(b"count")
 
 
+# Broken if it failed: `config -c` would print wrong addresses.
 def test_client_addresses_of_a_configuration() -> None:
     text = (
         "server.1=a:2888:3888:participant;0.0.0.0:2181\nserver.2=b:2888:3888:observer\n"
@@ -265,6 +285,7 @@ def test_client_addresses_of_a_configuration() -> None:
     assert client_addresses("") == " "
 
 
+# Broken if it failed: reconfig would send other members than the file has.
 def test_a_dynamic_configuration_is_read_from_its_file(tmp_path: Path) -> None:
     file = tmp_path / "zoo.cfg.dynamic"
     file.write_text("server.2=B:2888:3888:observer;2181\nserver.1=a:1:2\n")
@@ -272,14 +293,15 @@ def test_a_dynamic_configuration_is_read_from_its_file(tmp_path: Path) -> None:
         "server.1=a:1:2:participant\nserver.2=b:2888:3888:observer;0.0.0.0:2181\nversion=0"
     )
     file.write_text("clientPort=2181\n")
-    with pytest.raises(ShellError, match="clientPort=2181 is none of a dynamic configuration"):
+    with pytest.raises(ShellError, match="clientPort=2181 is not a line of a dynamic configuration"):
         members_of(str(file))
     file.write_text(f"server.{'1' * 5000}=a:1:2\n")
-    with pytest.raises(ShellError, match="=a:1:2 is none of a dynamic configuration"):
+    with pytest.raises(ShellError, match="=a:1:2 is not a line of a dynamic configuration"):
         members_of(str(file))
 
 
-def test_a_malformed_configuration_is_told(tmp_path: Path) -> None:
+# Broken if it failed: reconfig would send a part of the members.
+def test_a_malformed_configuration_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "zoo.cfg.dynamic"
     file.write_text("server.1=\\u12\n")
     with pytest.raises(
@@ -290,6 +312,7 @@ def test_a_malformed_configuration_is_told(tmp_path: Path) -> None:
         client_addresses(file.read_text())
 
 
+# Broken if it failed: the tab key would do nothing.
 def test_commands_and_paths_are_completed() -> None:
     below = {"/": ["zookeeper", "a"], "/a": ["b", "bc", "d"]}
     completer = Completer(lambda path: below.get(path, []))
@@ -303,7 +326,8 @@ def test_commands_and_paths_are_completed() -> None:
 # ---- watches ----
 
 
-def test_a_watch_is_told_once_and_a_persistent_one_always() -> None:
+# Broken if it failed: an event would be lost or repeated.
+def test_a_watch_reports_one_event_and_a_persistent_one_every_event() -> None:
     watches = Watches()
     watches.add(Kind.DATA, "/a")
     assert watches.triggered(EventType.NodeDataChanged, "/a")
@@ -313,7 +337,8 @@ def test_a_watch_is_told_once_and_a_persistent_one_always() -> None:
     assert not watches.triggered(EventType.NodeCreated, "/a/b")
 
 
-def test_a_recursive_watch_is_of_descendants_but_not_of_their_children() -> None:
+# Broken if it failed: an event would be lost, or reported twice.
+def test_a_recursive_watch_reports_descendants_but_no_children_events() -> None:
     watches = Watches()
     watches.add(Kind.RECURSIVE, "/a")
     assert watches.triggered(EventType.NodeCreated, "/a/b/c")
@@ -322,7 +347,8 @@ def test_a_recursive_watch_is_of_descendants_but_not_of_their_children() -> None
     assert not watches.triggered(EventType.NodeCreated, "/ab")
 
 
-def test_watches_are_removed_by_kind_and_told_once_each() -> None:
+# Broken if it failed: removewatches would remove other watches.
+def test_watches_are_removed_by_kind_with_one_event_each() -> None:
     watches = Watches()
     for kind in Kind:
         watches.add(kind, "/a")
@@ -334,6 +360,7 @@ def test_watches_are_removed_by_kind_and_told_once_each() -> None:
     assert not watches.watched("/a", list(Kind))
 
 
+# Broken if it failed: watches would be lost on a new connection, or the server would refuse the request.
 def test_all_watches_are_set_again_in_parts() -> None:
     watches = Watches()
     paths = {f"/node{number:03}" for number in range(100)}
@@ -347,8 +374,8 @@ def test_all_watches_are_set_again_in_parts() -> None:
 # ---- a session with our coordinator ----
 
 
-class Told:
-    """Events as they come."""
+class Events:
+    """Receives a session's events."""
 
     def __init__(self) -> None:
         self._events: queue.Queue[Event] = queue.Queue()
@@ -378,11 +405,12 @@ def coordinator(loop: LoopThread, tmp_path: Path) -> Iterator[Coordinator]:
     server.stop()
 
 
-def test_watches_outlast_a_connection(loop: LoopThread, tmp_path: Path, coordinator: Coordinator) -> None:
+# Broken if it failed: a user would miss events after a restart of the server.
+def test_watches_survive_a_new_connection(loop: LoopThread, tmp_path: Path, coordinator: Coordinator) -> None:
     clock = FakeClock()
-    told = Told()
-    session = Session(coordinator.hosts, 30_000, told)
-    told.until("SyncConnected")
+    events = Events()
+    session = Session(coordinator.hosts, 30_000, events)
+    events.until("SyncConnected")
     session.create("/a", b"", OPEN)
     session.create("/b", b"", OPEN)
     session.get("/a", watch=True)
@@ -390,63 +418,66 @@ def test_watches_outlast_a_connection(loop: LoopThread, tmp_path: Path, coordina
     session.children("/b", watch=True)
     session.add_watch("/b", recursive=True)
     coordinator.stop()
-    told.until("Disconnected")
+    events.until("Disconnected")
     with pytest.raises(ServerError, match="ConnectionLoss for /a"):
         session.get("/a")
     again = Coordinator(loop, tmp_path / "coordinator", port=coordinator.port, clock=clock)
     try:
-        told.until("SyncConnected")
-        other = Session(again.hosts, 30_000, Told())
+        events.until("SyncConnected")
+        other = Session(again.hosts, 30_000, Events())
         other.set("/a", b"1")
         other.create("/missing", None, OPEN)
         other.create("/b/c", None, OPEN)
         other.close()
-        events = {(each.type, each.path) for each in (told.next() for _ in range(4))}
-        assert events == {
+        found = {(each.type, each.path) for each in (events.next() for _ in range(4))}
+        assert found == {
             ("NodeDataChanged", "/a"),
             ("NodeCreated", "/missing"),
             ("NodeCreated", "/b/c"),
             ("NodeChildrenChanged", "/b"),
         }
         session.close()
-        assert told.next() == Event("Closed")
+        assert events.next() == Event("Closed")
     finally:
         again.stop()
 
 
+# Broken if it failed: a user would not notice that ephemeral nodes are gone.
 def test_a_session_that_expires_is_not_replaced(coordinator: Coordinator) -> None:
-    told = Told()
-    session = Session(coordinator.hosts, 5_000, told)
-    told.until("SyncConnected")
+    events = Events()
+    session = Session(coordinator.hosts, 5_000, events)
+    events.until("SyncConnected")
     coordinator.pass_time(60_000)
-    told.until("Expired")
+    events.until("Expired")
     assert (session.alive, session.state) == (False, "CLOSED")
-    assert session._client._connection.connection_stopped.wait(WAIT_SECONDS), "it connects again"
+    assert session._client._connection.connection_stopped.wait(WAIT_SECONDS), "it must not reconnect"
     session.close()
 
 
+# Broken if it failed: a command would change nodes outside of the chroot.
 def test_paths_and_events_are_below_the_chroot(coordinator: Coordinator) -> None:
-    whole = Session(coordinator.hosts, 30_000, Told())
+    whole = Session(coordinator.hosts, 30_000, Events())
     whole.create("/root", None, OPEN)
-    told = Told()
-    session = Session(f"{coordinator.hosts}/root", 30_000, told)
-    told.until("SyncConnected")
+    events = Events()
+    session = Session(f"{coordinator.hosts}/root", 30_000, events)
+    events.until("SyncConnected")
     session.children("/", watch=True)
     session.add_watch("/a", recursive=False)
     assert session.create("/a", b"1", OPEN) == "/a"
-    assert {told.next().path, told.next().path} == {"/", "/a"}
+    assert {events.next().path, events.next().path} == {"/", "/a"}
     assert whole.get("/root/a")[0] == b"1"
     session.remove_watches("/a", 3, local=False)
-    assert told.next() == Event("SyncConnected", "PersistentWatchRemoved", "/a")
+    assert events.next() == Event("SyncConnected", "PersistentWatchRemoved", "/a")
     with pytest.raises(ServerError, match="No such watcher for /a"):
         session.remove_watches("/a", 3, local=False)
     session.close()
     whole.close()
 
 
+# Broken if it failed: deleteall would leave nodes.
 @pytest.mark.parametrize("batch", [1000, 2, 0])
 def test_a_tree_larger_than_a_batch_is_deleted(coordinator: Coordinator, batch: int) -> None:
-    session = Session(coordinator.hosts, 30_000, Told())
+    session = Session(coordinator.hosts, 30_000, Events())
     session.create("/t", None, OPEN)
     for number in range(30):
         session.create(f"/t/{number}", None, OPEN)
@@ -456,8 +487,9 @@ def test_a_tree_larger_than_a_batch_is_deleted(coordinator: Coordinator, batch: 
     session.close()
 
 
-def test_a_tree_that_cannot_be_deleted_is_told(coordinator: Coordinator) -> None:
-    session = Session(coordinator.hosts, 30_000, Told())
+# Broken if it failed: deleteall would report success although nodes are left.
+def test_a_tree_that_cannot_be_deleted_is_reported(coordinator: Coordinator) -> None:
+    session = Session(coordinator.hosts, 30_000, Events())
     session.create("/t", None, OPEN)
     session.create("/t/a", None, OPEN)
     session.create("/t/a/kept", None, OPEN)
@@ -467,26 +499,26 @@ def test_a_tree_that_cannot_be_deleted_is_told(coordinator: Coordinator) -> None
     session.close()
 
 
+# Broken if it failed: a connect string of zkCli would be refused.
 def test_a_connect_string_is_split_as_javas_client_does(coordinator: Coordinator) -> None:
-    told = Told()
-    session = Session(f" {coordinator.hosts} ,,", 30_000, told)
-    told.until("SyncConnected")
+    events = Events()
+    session = Session(f" {coordinator.hosts} ,,", 30_000, events)
+    events.until("SyncConnected")
     session.close()
 
 
+# Broken if it failed: a mistake would be a traceback.
 @pytest.mark.parametrize("connect", ["", ",", "host:port", "localhost:2181/a//b", ":1"])
-def test_a_connect_string_that_cannot_be_read_is_told(
-    connect: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_connect_string_is_one_line(connect: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zookeeper-shell", "-server", connect, "ls", "/"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
-# ---- servers that make no sense ----
+# ---- malformed replies ----
 
 
-def serve_nonsense(listener: socket.socket, replies: Sequence[bytes]) -> None:
-    """Takes one connection after another; on each, a session is there and then these frames answer requests."""
+def serve_replies(listener: socket.socket, replies: Sequence[bytes]) -> None:
+    """Accepts connections, opens a session on each, and answers its requests with these frames."""
     with contextlib.suppress(OSError):
         while True:
             client, _address = listener.accept()
@@ -506,6 +538,7 @@ def frame(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
+# Broken if it failed: a faulty server would end the shell.
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
@@ -517,13 +550,13 @@ def frame(payload: bytes) -> bytes:
         (frame(struct.pack(">iqi", 1, 1, -9999)), "SystemError"),
         (frame(struct.pack(">iqi", 1, 1, 0) + struct.pack(">i", 1 << 30)), "MarshallingError"),
     ],
-    ids=["long", "negative", "short", "unasked", "event", "unknown error", "no body"],
+    ids=["long", "negative", "short", "unrequested", "event", "unknown error", "no body"],
 )
-def test_a_server_s_nonsense_is_an_error_of_the_command(reply: bytes, message: str) -> None:
+def test_a_malformed_reply_is_an_error_of_the_command(reply: bytes, message: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve_nonsense, args=(listener, [reply]), daemon=True)
+        thread = threading.Thread(target=serve_replies, args=(listener, [reply]), daemon=True)
         thread.start()
-        session = Session(f"127.0.0.1:{listener.getsockname()[1]}", 30_000, Told())
+        session = Session(f"127.0.0.1:{listener.getsockname()[1]}", 30_000, Events())
         with pytest.raises(ServerError, match=f"KeeperErrorCode = {message} for /a"):
             session.children("/a")
         assert session.alive
@@ -545,21 +578,23 @@ def run(port: int, *arguments: str, stdin: str = "") -> subprocess.CompletedProc
     )
 
 
-def test_an_ephemeral_of_one_command_stays_until_its_session_ends(coordinator: Coordinator) -> None:
-    done = run(coordinator.port, "create", "-e", "/held", "x")
-    assert (done.returncode, done.stderr) == (0, "Created /held\n")
-    session = Session(coordinator.hosts, 30_000, Told())
-    held = session.exists("/held")
-    assert held is not None
-    assert held.ephemeralOwner != 0
+# Broken if it failed: a script could not hold a node beyond one command, as with zkCli.
+def test_an_ephemeral_node_of_one_command_stays_until_its_session_expires(coordinator: Coordinator) -> None:
+    done = run(coordinator.port, "create", "-e", "/kept", "x")
+    assert (done.returncode, done.stderr) == (0, "Created /kept\n")
+    session = Session(coordinator.hosts, 30_000, Events())
+    found = session.exists("/kept")
+    assert found is not None
+    assert found.ephemeralOwner != 0
     coordinator.pass_time(20_000)
     coordinator.pass_time(20_000)
-    fresh = Session(coordinator.hosts, 30_000, Told())
-    assert fresh.exists("/held") is None
+    fresh = Session(coordinator.hosts, 30_000, Events())
+    assert fresh.exists("/kept") is None
     fresh.close()
     session.close()
 
 
+# Broken if it failed: a line of a script would end the shell.
 def test_a_number_of_any_length_is_an_error_of_its_command(coordinator: Coordinator) -> None:
     digits = "9" * 5000
     lines = [
@@ -571,7 +606,7 @@ def test_a_number_of_any_length_is_an_error_of_its_command(coordinator: Coordina
     ]
     done = run(coordinator.port, stdin="\n".join(lines))
     assert done.stderr.splitlines()[-4:] == [
-        f"redo takes the number of a line of history, not '{digits}'",
+        f"redo takes the number of a command in the history, not '{digits}'",
         f"-v takes a version, a whole number or -1 for any, not '{digits}'",
         "NumberFormatException happens when parsing the option value",
         "-v must be followed by a long (configuration version)",
@@ -579,42 +614,46 @@ def test_a_number_of_any_length_is_an_error_of_its_command(coordinator: Coordina
     assert "[zookeeper]" in done.stdout
 
 
+# Broken if it failed: ephemeral nodes would stay, or a script would not see a failure.
 def test_quit_ends_the_session_and_keeps_the_exit_code(coordinator: Coordinator) -> None:
-    done = run(coordinator.port, stdin="create -e /held\nget /missing\nquit\nls /\n")
+    done = run(coordinator.port, stdin="create -e /kept\nget /missing\nquit\nls /\n")
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["Created /held", "Node does not exist: /missing"]
-    session = Session(coordinator.hosts, 30_000, Told())
-    assert session.exists("/held") is None
+    assert done.stderr.splitlines() == ["Created /kept", "Node does not exist: /missing"]
+    session = Session(coordinator.hosts, 30_000, Events())
+    assert session.exists("/kept") is None
     session.close()
 
 
-def test_nobody_there_is_a_connection_loss(unused_port: int) -> None:
+# Broken if it failed: a script would wait for ever.
+def test_without_a_server_a_command_ends_with_connection_loss(unused_port: int) -> None:
     done = run(unused_port, "ls", "/")
     assert (done.returncode, done.stderr) == (1, "KeeperErrorCode = ConnectionLoss for /\n")
     assert done.stdout == f"Connecting to 127.0.0.1:{unused_port}\n"
 
 
+# Broken if it failed: a script would wait for ever.
 def test_waiting_for_a_connection_ends_with_the_timeout(unused_port: int) -> None:
     done = run(unused_port, "-timeout", "300", "-waitforconnection", "ls", "/")
     assert (done.returncode, done.stderr) == (1, "KeeperErrorCode = ConnectionLoss\n")
 
 
-def test_an_auth_that_is_refused_ends_the_session(coordinator: Coordinator) -> None:
+# Broken if it failed: commands would go on without the identity that the user gave.
+def test_a_refused_identity_ends_the_session(coordinator: Coordinator) -> None:
     done = run(coordinator.port, stdin="addauth nothing x\nls /\nls /\nls /\n")
     assert "state:AuthFailed" in done.stdout
     assert "Not connected" in done.stdout
 
 
-def test_configurations_of_the_client_that_cannot_be_used_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+# Broken if it failed: a user would connect without TLS and not know it.
+def test_bad_client_configurations_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "client.properties"
     assert main(["zookeeper-shell", "h:1", "-client-configuration", str(file), "ls", "/"]) == 2
     file.write_text("zookeeper.client.secure=true\nzookeeper.ssl.keyStore.location=/keys.jks\n")
     assert main(["zookeeper-shell", "h:1", "-zk-tls-config-file", str(file), "ls", "/"]) == 2
-    assert "is of type JKS; give the keys and certificates as PEM" in capsys.readouterr().err
+    assert "is of type JKS; convert the keys and certificates to PEM" in capsys.readouterr().err
 
 
+# Broken if it failed: a user at a terminal could not edit or repeat commands.
 def test_a_terminal_has_a_prompt_completion_and_history(coordinator: Coordinator) -> None:
     pytest.importorskip("readline")
     leader, follower = pty.openpty()

@@ -1,6 +1,6 @@
-"""`logcore dump-log` beside Apache Kafka's DumpLogSegments on the same files: the same lines, on both outputs.
+"""`logcore dump-log` beside Apache Kafka's DumpLogSegments on the same files: both print the same lines.
 
-If one failed, an operator's scripts over kafka-dump-log's output would read something else from ours.
+Broken if they failed: a script that parses the output of kafka-dump-log would read wrong data from ours.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Compare = Callable[..., tuple[str, str]]
 
 @pytest.fixture
 def compare(kafka_tools: KafkaTools) -> Compare:
-    """Runs both tools, asserts that they say the same, and returns what they say."""
+    """Runs both tools, asserts that they print the same, and returns what they print."""
 
     def run(*arguments: str) -> tuple[str, str]:
         ours = [sys.executable, "-m", "cluster.cli", "dump-log", *arguments]
@@ -47,14 +47,14 @@ def compare(kafka_tools: KafkaTools) -> Compare:
         ]
         assert [one.returncode for one in done] == [0, 0], [one.stderr for one in done]
         assert done[1].stdout.splitlines() == done[0].stdout.splitlines()
-        assert complaints(done[1].stderr) == complaints(done[0].stderr)
+        assert faults(done[1].stderr) == faults(done[0].stderr)
         return done[1].stdout, done[1].stderr
 
     return run
 
 
-def complaints(stderr: str) -> list[str]:
-    """Each file's complaint with the lines below it; of many files Kafka tells in the order of a hash table."""
+def faults(stderr: str) -> list[str]:
+    """The faults of each file, sorted: Kafka prints the files in the order of a hash table."""
     return sorted(re.split(r"\n(?! )", stderr.rstrip("\n")))
 
 
@@ -64,7 +64,9 @@ def names(*paths: Path) -> str:
 
 @pytest.fixture
 def golden(tmp_path: Path) -> Path:
-    """Kafka's own directory: five codecs, headers, idempotent producers, a committed and an aborted transaction."""
+    """A directory of Kafka's: five codecs, headers, idempotent producers, a committed and an aborted
+    transaction.
+    """
     return Path(shutil.copytree(GOLDEN_LOG, tmp_path / "golden-0"))
 
 
@@ -73,6 +75,7 @@ def segment_files(directory: Path) -> list[Path]:
     return sorted(file for file in directory.iterdir() if file.suffix in suffixes)
 
 
+# Broken if it failed: a script would read wrong data from a directory that Kafka wrote.
 @pytest.mark.parametrize(
     "flags",
     [
@@ -93,6 +96,7 @@ def test_kafkas_own_directory(compare: Compare, golden: Path, flags: list[str]) 
     assert err == ""
 
 
+# Broken if it failed: old message formats or a codec would be printed in another form.
 def test_every_format_and_codec(compare: Compare, tmp_path: Path) -> None:
     batches = sorted(GOLDEN_BATCHES.glob("*.bin"))
     assert len(batches) > 15
@@ -114,8 +118,9 @@ def test_every_format_and_codec(compare: Compare, tmp_path: Path) -> None:
         assert word in out
 
 
+# Broken if it failed: a script would read wrong data from a directory that our broker wrote.
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_we_write(compare: Compare, tmp_path: Path, codec: str) -> None:
+def test_a_log_that_we_wrote(compare: Compare, tmp_path: Path, codec: str) -> None:
     directory = tmp_path / "ours-0"
     with logcore.open(directory, compression=codec, segment_bytes=16384, index_interval_bytes=512) as log:
         for number in range(60):
@@ -135,11 +140,12 @@ def test_what_we_write(compare: Compare, tmp_path: Path, codec: str) -> None:
     assert err == ""
 
 
-def test_damage_is_told_alike(compare: Compare, golden: Path) -> None:
+# Broken if it failed: a script would not notice damage.
+def test_damage_is_reported_as_by_kafka(compare: Compare, golden: Path) -> None:
     log = golden / f"{FIRST}.log"
     data = bytearray(log.read_bytes())
     length = struct.unpack_from(">i", data, 8)[0] + 12
-    # A wrong checksum in the leader's part, a gap in the offsets, rubbish at the end.
+    # A wrong checksum, a gap in the offsets, and garbage at the end.
     data[17] ^= 1
     struct.pack_into(">q", data, length, 6)
     log.write_bytes(data + b"\1" * 12)
@@ -169,6 +175,7 @@ def test_damage_is_told_alike(compare: Compare, golden: Path) -> None:
         assert title in err
 
 
+# Broken if it failed: numbers would be printed as text.
 def test_number_decoders(compare: Compare, tmp_path: Path) -> None:
     records = [(struct.pack(">q", n * -(10**12)), struct.pack(">i", n)) for n in range(3)]
     log = tmp_path / f"{FIRST}.log"
@@ -206,6 +213,7 @@ def member(version: int, **embedded: bytes) -> dict[str, Any]:
     return fields
 
 
+# Broken if it failed: committed offsets and groups would be missing or wrong.
 def test_consumer_offsets(compare: Compare, tmp_path: Path) -> None:
     records: list[tuple[bytes, bytes | None]] = []
     key = data("OffsetCommitKey", 1, group="g", topic="flights", partition=3)
@@ -268,7 +276,7 @@ TOPIC_ID = bytes(range(240, 256))
 
 
 def test_groups_of_the_consumer_protocol(compare: Compare, tmp_path: Path) -> None:
-    # Broken if it failed: what a group of KIP-848 had would be hidden, or told wrongly.
+    # Broken if it failed: records of KIP-848's groups would be missing or wrong.
     group: dict[str, Any] = {"group_id": "g é"}
     one_member = {**group, "member_id": "m-1"}
     assigned = [
@@ -298,7 +306,7 @@ def test_groups_of_the_consumer_protocol(compare: Compare, tmp_path: Path) -> No
         "server_assignor": "uniform",
     }
     current = {"member_epoch": 7, "previous_member_epoch": 6}
-    nobody = {"assigned_partitions": [], "partitions_pending_revocation": []}
+    unassigned = {"assigned_partitions": [], "partitions_pending_revocation": []}
     values: list[tuple[int, str, dict[str, Any], list[dict[str, Any]]]] = [
         (3, "ConsumerGroupMetadata", group, [{"epoch": 12}]),
         (
@@ -350,7 +358,7 @@ def test_groups_of_the_consumer_protocol(compare: Compare, tmp_path: Path) -> No
             "ConsumerGroupCurrentMemberAssignment",
             one_member,
             [
-                {**current, **nobody, "state": 1},
+                {**current, **unassigned, "state": 1},
                 {
                     **current,
                     "state": 127,
@@ -365,9 +373,9 @@ def test_groups_of_the_consumer_protocol(compare: Compare, tmp_path: Path) -> No
         key = data(f"{name}Key", version, **key_fields)
         records += [(key, data(f"{name}Value", 0, **row)) for row in rows]
         records.append((key, None))
-    # Share groups are not of 3.9's __consumer_offsets.
+    # Records of share groups are unknown in 3.9.
     records += [(struct.pack(">h", version) + b"\0\1g", None) for version in (9, 10, 11)]
-    # Neither a version, nor a field that is newer than 3.9, stops the tool.
+    # A missing version, or a field that is newer than 3.9, does not stop the tool.
     epoch = data("ConsumerGroupMetadataValue", 0, epoch=5)
     key = data("ConsumerGroupMetadataKey", 3, group_id="g")
     records += [(b"\0", None), (key, b"\0"), (key, epoch[:-1] + b"\1\0\2hi")]
@@ -381,12 +389,13 @@ def test_groups_of_the_consumer_protocol(compare: Compare, tmp_path: Path) -> No
     assert out.count("Error") == 2
 
 
+# Broken if it failed: the states of transactions would be missing or wrong.
 def test_transaction_state(compare: Compare, tmp_path: Path) -> None:
     key = data("TransactionLogKey", 0, transactional_id="transfer-1")
     records: list[tuple[bytes, bytes | None]] = []
     for version in range(2):
         for status in range(8):
-            # In more partitions than one, Kafka's order is that of its hash table.
+            # One partition only: Kafka prints several in the order of a hash table.
             partitions = None if status == 0 else [{"topic": "accounts", "partition_ids": [2]}]
             value = data(
                 "TransactionLogValue",
@@ -408,22 +417,23 @@ def test_transaction_state(compare: Compare, tmp_path: Path) -> None:
     assert "state=PrepareCommit,partitions=[accounts-2]" in out
 
 
+# Broken if it failed: some directory of an old or killed broker would be printed in another form.
 @pytest.mark.parametrize(
     "flags",
     [["--deep-iteration", "--print-data-log"], ["--index-sanity-check"], ["--verify-index-only"], []],
     ids=" ".join,
 )
 def test_every_golden_directory(compare: Compare, tmp_path: Path, flags: list[str]) -> None:
-    """Old formats, transactions, compacted logs, and what a killed broker left."""
+    """Old formats, transactions, compacted logs, and the directory of a killed broker."""
     copy = shutil.copytree(GOLDEN, tmp_path / "golden")
     kinds = (".index", ".timeindex") if len(flags) == 1 else (".log", ".txnindex", ".snapshot")
     files = [file for file in sorted(copy.glob("*/*")) if file.suffix in kinds and file.stat().st_size]
     if flags == ["--index-sanity-check"]:
-        # An index with the zeros of its preallocation is none that passes, for either.
+        # Neither tool accepts an index with preallocated zeros.
         files = [file for file in files if "killed" not in file.parent.name]
     assert len(files) > 100
-    said, _ = compare(*flags, "--files", names(*files))
-    assert said.count("Dumping") == len(files)
+    out, _ = compare(*flags, "--files", names(*files))
+    assert out.count("Dumping") == len(files)
 
 
 def varint(number: int) -> bytes:
@@ -435,7 +445,7 @@ def varint(number: int) -> bytes:
 
 
 def framed(kind: int, name: str, version: int, message: dict[str, Any]) -> bytes:
-    """A record in the frame that both kinds of metadata have."""
+    """A record in the frame of both metadata topics."""
     return varint(1) + varint(kind) + varint(version) + encode_data(name, version, message)
 
 
@@ -459,7 +469,7 @@ NOT_RECORDS = [
 
 @pytest.mark.parametrize("seed", range(3))
 def test_cluster_metadata(compare: Compare, tmp_path: Path, seed: int) -> None:
-    # Broken if it failed: what a KRaft cluster had decided would be hidden, or told wrongly.
+    # Broken if it failed: records of a KRaft cluster's metadata would be missing or wrong.
     print(f"seed {seed}")
     source = random.Random(seed)
     directory = tmp_path / "__cluster_metadata-0"
@@ -480,7 +490,7 @@ def test_cluster_metadata(compare: Compare, tmp_path: Path, seed: int) -> None:
 
 
 def test_a_formatted_kraft_directory(compare: Compare, kafka_tools: KafkaTools, tmp_path: Path) -> None:
-    # Broken if it failed: the snapshots of KRaft's metadata, which Kafka's tool reads like a log, could not be read.
+    # Broken if it failed: snapshots of KRaft's metadata could not be read.
     logs = tmp_path / "logs"
     properties = tmp_path / "server.properties"
     properties.write_text(
@@ -511,7 +521,7 @@ def test_a_formatted_kraft_directory(compare: Compare, kafka_tools: KafkaTools, 
 
 
 def test_control_records_of_kraft(compare: Compare, tmp_path: Path) -> None:
-    # Broken if it failed: who votes in a KRaft cluster would be hidden.
+    # Broken if it failed: the voters of a KRaft cluster would be missing.
     source = random.Random(7)
     known = {schema.name: schema for schema in schemas() if schema.kind == "data"}
     batches = b""
@@ -533,7 +543,7 @@ def test_control_records_of_kraft(compare: Compare, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_remote_log_metadata(compare: Compare, tmp_path: Path, seed: int) -> None:
-    # Broken if it failed: where the segments of a tiered topic are would be hidden, or told wrongly.
+    # Broken if it failed: the locations of a tiered topic's segments would be missing or wrong.
     print(f"seed {seed}")
     source = random.Random(seed)
     directory = tmp_path / "__remote_log_metadata-0"
@@ -541,7 +551,7 @@ def test_remote_log_metadata(compare: Compare, tmp_path: Path, seed: int) -> Non
     for kind, schema, version in schemas_of(REMOTE_RECORDS):
         for _ in range(6):
             message = random_message(schema.fields, version, source)
-            # What Kafka's own classes allow.
+            # Values that Kafka's classes accept.
             if "start_offset" in message:
                 start = source.randrange(1 << 40)
                 message |= {"start_offset": start, "end_offset": start + source.randrange(1 << 20)}

@@ -1,7 +1,7 @@
-"""Apache Kafka 3.9.1's own tools against our broker, and our tools beside them.
+"""Apache Kafka 3.9.1's tools against our broker, and our tools beside them.
 
-If these failed, an operator's scripts would not move over: the Java AdminClient, producer and consumer would refuse
-our answers, or our tools would print something other than Kafka's.
+Broken if they failed: an operator's scripts would not move over, because Java's clients refuse our answers,
+or because our tools print other text than Kafka's.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def fresh(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
+# Broken if it failed: Kafka's own tool could not manage topics of our broker.
 def test_topics_tool_creates_describes_alters_and_deletes(
     broker: BrokerProcess, kafka_tools: KafkaTools
 ) -> None:
@@ -75,7 +76,8 @@ def test_topics_tool_creates_describes_alters_and_deletes(
     assert topic not in kafka_tools.topics("--list", *server).split()
 
 
-def test_our_topics_tool_is_the_same_to_kafkas(broker: BrokerProcess, kafka_tools: KafkaTools) -> None:
+# Broken if it failed: a script that parses the output would fail.
+def test_our_topics_tool_prints_what_kafkas_prints(broker: BrokerProcess, kafka_tools: KafkaTools) -> None:
     topic, server = f"our_topic_{uuid.uuid4().hex[:8]}", ("--bootstrap-server", broker.bootstrap)
     made = ours(
         "topics", "--create", "--topic", topic, *server, "--partitions", "2", "--replication-factor", "1"
@@ -95,9 +97,10 @@ def test_our_topics_tool_is_the_same_to_kafkas(broker: BrokerProcess, kafka_tool
     assert gone == f"logcore topics: Topic '{topic}' does not exist as expected\n"
 
 
+# Broken if it failed: records of one project's producer could not be read by the other's consumer.
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_console_producer_and_consumer(broker: BrokerProcess, kafka_tools: KafkaTools, codec: str) -> None:
-    """Java's producer (idempotent by default) to Java's consumer and to ours, and ours to Java's, in each compression."""
+    """Both producers write, and both consumers read all of it, with each compression."""
     topic = fresh(f"console-{codec}")
     lines = "".join(f"k{i}\tvalue number {i}\n" for i in range(50))
     kafka_tools.run(
@@ -146,7 +149,8 @@ def test_console_producer_and_consumer(broker: BrokerProcess, kafka_tools: Kafka
     )
 
 
-def test_console_consumer_in_a_group_goes_on_where_it_stopped(
+# Broken if it failed: records would be read twice or not at all after a change of tools.
+def test_console_consumer_in_a_group_continues_where_it_stopped(
     broker: BrokerProcess, kafka_tools: KafkaTools
 ) -> None:
     topic, group = fresh("grouped"), fresh("group")
@@ -157,8 +161,9 @@ def test_console_consumer_in_a_group_goes_on_where_it_stopped(
     assert ours("console-consumer", *consume, "--max-messages", "2").split() == ["three", "four"]
 
 
+# Broken if it failed: a typing error would be a traceback.
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["topics", "--nonsense"], "unrecognized arguments: --nonsense"),
         (["topics", "--list", "--create", "--bootstrap-server", "localhost:1"], "exactly one action"),
@@ -167,15 +172,16 @@ def test_console_consumer_in_a_group_goes_on_where_it_stopped(
         (["frobnicate"], "no command 'frobnicate'"),
     ],
 )
-def test_wrong_arguments_are_one_clear_line(arguments: list[str], says: str) -> None:
+def test_wrong_arguments_are_reported_in_one_line(arguments: list[str], message: str) -> None:
     error = ours(*arguments, status=2)
-    assert says in error
+    assert message in error
     assert error.count("\n") == 1
 
 
 BIG_LINE = "x" * 2_000_000
 
 
+# Broken if it failed: lines before a bad one would be lost silently. Kafka's producer keeps the same ones.
 @pytest.mark.parametrize(
     ("flags", "lines", "status", "kept"),
     [
@@ -193,7 +199,6 @@ def test_a_bad_line_does_not_lose_the_good_ones(
     status: int,
     kept: list[str],
 ) -> None:
-    """Else lines that were read before a bad one would be gone without a word; Kafka's producer keeps the same ones."""
     server = ("--bootstrap-server", broker.bootstrap)
     stdin = "".join(f"{line}\n" for line in lines)
     theirs, mine = fresh("their-lines"), fresh("our-lines")
@@ -223,7 +228,7 @@ def test_a_bad_line_does_not_lose_the_good_ones(
 
 
 def end_offset(bootstrap: str, topic: str) -> int:
-    """How many records the topic's one partition holds."""
+    """How many records the topic's only partition has."""
     with contextlib.closing(
         Consumer({"bootstrap.servers": bootstrap, "group.id": fresh("ends")})
     ) as consumer:
@@ -231,6 +236,7 @@ def end_offset(bootstrap: str, topic: str) -> int:
         return end
 
 
+# Broken if it failed: a missing key would be an empty one, and all such lines would go to one partition.
 @pytest.mark.parametrize(
     ("properties", "line", "record"),
     [
@@ -243,15 +249,15 @@ def end_offset(bootstrap: str, topic: str) -> int:
         ),
     ],
 )
-def test_lines_are_read_as_kafkas_reader_reads_them(
+def test_lines_are_parsed_as_by_kafkas_reader(
     properties: dict[str, str], line: str, record: tuple[object, ...]
 ) -> None:
-    """Else a key that is missing would be an empty one, and lines without keys would all go to one partition."""
     assert LineFormat.of({"ignore.error": "true", **properties}).parse(line.encode(), 1) == record
     with pytest.raises(CommandError, match=r"headers.separator and headers.key.separator may not be equal"):
         LineFormat.of({"headers.separator": ":"})
 
 
+# Broken if it failed: a script with a flag of Kafka's would end with "unrecognized arguments".
 @pytest.mark.parametrize(
     ("tool", "main_class"),
     [
@@ -260,10 +266,7 @@ def test_lines_are_read_as_kafkas_reader_reads_them(
         ("console-consumer", CONSUMER),
     ],
 )
-def test_every_flag_of_kafkas_tool_is_known_to_ours(
-    kafka_tools: KafkaTools, tool: str, main_class: str
-) -> None:
-    """Else a script that uses a flag of Kafka's would end with "unrecognized arguments"."""
+def test_our_tool_has_every_flag_of_kafkas(kafka_tools: KafkaTools, tool: str, main_class: str) -> None:
     listed = subprocess.run(
         kafka_tools.command(main_class, "--help"), capture_output=True, text=True, timeout=90
     )
@@ -290,10 +293,10 @@ security.protocol=PLAINTEXT
 """
 
 
-def test_javas_client_properties_are_taken_and_unknown_ones_refused(
+# Broken if it failed: an operator's property file, which is a Java client's, would end the command.
+def test_java_client_properties_are_taken_and_unknown_ones_refused(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Else a Java client's property file, which is what operators have, would end the command."""
     file, topic = tmp_path / "client.properties", fresh("java-names")
     file.write_text(JAVA_FILE)
     server = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
@@ -332,8 +335,8 @@ def test_javas_client_properties_are_taken_and_unknown_ones_refused(
     assert unknown.count("\n") == 1
 
 
-def test_java_names_become_ours_with_their_units(capsys: pytest.CaptureFixture[str]) -> None:
-    """Else bytes would be taken for kilobytes, or a limit would be another."""
+# Broken if it failed: bytes would be taken for kilobytes, or a limit would be another.
+def test_java_names_and_units_are_translated(capsys: pytest.CaptureFixture[str]) -> None:
     named = {
         "buffer.memory": "33554433",
         "max.request.size": "5000000",
@@ -354,9 +357,9 @@ def test_java_names_become_ours_with_their_units(capsys: pytest.CaptureFixture[s
         "compression.level": "7",
     }
     assert found.seconds("max.block.ms", 60) == 1.5
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "metadata.max.age.ms=99999999 is taken as 3600000" in said
+    warning = capsys.readouterr().err
+    assert warning.count("\n") == 1
+    assert "metadata.max.age.ms=99999999 is taken as 3600000" in warning
     consumer = {
         "request.timeout.ms": "1500",
         "auto.offset.reset": "none",
@@ -372,13 +375,13 @@ def test_java_names_become_ours_with_their_units(capsys: pytest.CaptureFixture[s
         translate({"max.block.ms": "soon"}, "producer", "console-producer")
 
 
-def test_kafkas_producer_and_ours_put_a_key_into_the_same_partition(
+# Broken if it failed: a key's records from both tools would be in two partitions, in no order.
+def test_both_producers_put_a_key_into_the_same_partition(
     broker: BrokerProcess, kafka_tools: KafkaTools
 ) -> None:
-    """Else a topic fed by both tools would have one key's records in two partitions, in no order."""
     server = ("--bootstrap-server", broker.bootstrap)
     lines = "".join(f"key-{number}\tvalue\n" for number in range(40))
-    placed = []
+    partitions = []
     for produce in ("kafka", "ours"):
         topic = fresh(f"keys-{produce}")
         ours("topics", "--create", "--topic", topic, "--partitions", "5", *server)
@@ -397,14 +400,15 @@ def test_kafkas_producer_and_ours_put_a_key_into_the_same_partition(
             )
         shown = ("--property", "print.key=true", "--property", "print.partition=true")
         read = ("--topic", topic, "--from-beginning", "--max-messages", "40", "--timeout-ms", "20000")
-        placed.append(sorted(ours("console-consumer", *server, *read, *shown).splitlines()))
-    assert len(placed[0]) == 40
-    assert placed[0] == placed[1]
+        partitions.append(sorted(ours("console-consumer", *server, *read, *shown).splitlines()))
+    assert len(partitions[0]) == 40
+    assert partitions[0] == partitions[1]
 
 
 NUMBERS = "org.apache.kafka.common.serialization."
 
 
+# Broken if it failed: numbers would be printed as raw bytes, or in another form than a script expects.
 @pytest.mark.parametrize(
     ("name", "records"),
     [
@@ -438,10 +442,9 @@ NUMBERS = "org.apache.kafka.common.serialization."
         ("UUID", [b"123e4567-e89b-12d3-a456-426614174000"]),
     ],
 )
-def test_records_are_printed_as_kafkas_deserializers_print_them(
+def test_records_are_printed_as_by_kafkas_deserializers(
     broker: BrokerProcess, kafka_tools: KafkaTools, name: str, records: list[bytes]
 ) -> None:
-    """Else numbers would come out as raw bytes, or written otherwise than a script expects."""
     topic = fresh(name)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for record in records:
@@ -470,8 +473,8 @@ def test_records_are_printed_as_kafkas_deserializers_print_them(
     assert mine == kafka_tools.run(CONSUMER, *read, *count, *readers)
 
 
-def test_a_record_its_deserializer_cannot_read_ends_or_is_skipped(broker: BrokerProcess) -> None:
-    """Else one bad record would end in a traceback, or --skip-message-on-error would not skip it."""
+# Broken if it failed: one bad record would end in a traceback, or --skip-message-on-error would not skip it.
+def test_a_record_that_cannot_be_deserialized_is_an_error_or_skipped(broker: BrokerProcess) -> None:
     topic = fresh("bad-record")
     server = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
     ours("console-producer", *server, stdin="1234\nbad\n5678\n")
@@ -484,8 +487,9 @@ def test_a_record_its_deserializer_cannot_read_ends_or_is_skipped(broker: Broker
     assert ours(*read, "--formatter", "org.apache.kafka.tools.consumer.NoOpMessageFormatter") == ""
 
 
+# Broken if it failed: a flag that names a Java class of the user's would be ignored silently.
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["console-producer", "--line-reader", "com.example.Reader"], "--line-reader: 'com.example.Reader'"),
         (["console-consumer", "--formatter", "com.example.Shown"], "--formatter: 'com.example.Shown'"),
@@ -494,7 +498,7 @@ def test_a_record_its_deserializer_cannot_read_ends_or_is_skipped(broker: Broker
             "key.deserializer: 'com.example.Avro'",
         ),
         (["topics", "--alter", "--delete-config", "retention.ms"], "--delete-config"),
-        (["topics", "--list", "--partition-size-limit-per-response", "5"], "goes with --describe"),
+        (["topics", "--list", "--partition-size-limit-per-response", "5"], "needs --describe"),
         (
             ["console-consumer", "--group", "a", "--consumer-property", "group.id=b"],
             "name different groups: a, b",
@@ -505,10 +509,9 @@ def test_a_record_its_deserializer_cannot_read_ends_or_is_skipped(broker: Broker
         ),
     ],
 )
-def test_what_cannot_be_here_is_named_in_one_line(arguments: list[str], says: str) -> None:
-    """Else a flag with a Java class of one's own would be ignored without a word."""
+def test_unsupported_flags_are_named_in_one_line(arguments: list[str], message: str) -> None:
     error = ours(*arguments, "--bootstrap-server", "localhost:1", "--topic", "t", status=2, stdin="")
-    assert says in error
+    assert message in error
     assert error.count("\n") == 1
 
 
@@ -516,11 +519,11 @@ CREATE_TOPICS = 19
 
 
 class SilentOnCreate:
-    """Stands before a broker and passes everything on but CreateTopics requests, which it swallows."""
+    """A proxy of a broker that forwards everything except CreateTopics requests, which it drops."""
 
     def __init__(self, port: int, broker_port: int) -> None:
         self.broker_port = broker_port
-        self.swallowed = threading.Event()
+        self.dropped = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", port))
         self._sockets: list[socket.socket] = [self._listener]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -533,15 +536,15 @@ class SilentOnCreate:
                 self._sockets += [client, broker]
                 for source, sink in ((client, broker), (broker, client)):
                     threading.Thread(
-                        target=self._pass, args=(source, sink, source is client), daemon=True
+                        target=self._forward, args=(source, sink, source is client), daemon=True
                     ).start()
 
-    def _pass(self, source: socket.socket, sink: socket.socket, requests: bool) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, requests: bool) -> None:
         with contextlib.suppress(OSError), source.makefile("rb") as stream:
             while len(head := stream.read(4)) == 4:
                 frame = stream.read(int.from_bytes(head, "big"))
                 if requests and int.from_bytes(frame[:2], "big") == CREATE_TOPICS:
-                    self.swallowed.set()
+                    self.dropped.set()
                 else:
                     sink.sendall(head + frame)
 
@@ -552,10 +555,10 @@ class SilentOnCreate:
             each.close()
 
 
-def test_a_change_that_is_never_answered_ends_in_one_line(
+# Broken if it failed: a controller that hangs would be a traceback, or keep the process for a minute.
+def test_a_request_that_is_never_answered_ends_in_one_line(
     start_broker: StartBroker, tmp_path: Path, unused_port: int
 ) -> None:
-    """Else a controller that hangs would be told by a traceback, and keep the process for its request's minute."""
     own_port = free_port()
     advertised = f"advertised.listeners=PLAINTEXT://127.0.0.1:{unused_port}"
     start_broker(None, own_port, "--host", "127.0.0.1", "--override", advertised)
@@ -566,12 +569,12 @@ def test_a_change_that_is_never_answered_ends_in_one_line(
         flags = ("--bootstrap-server", address, "--command-config", str(file))
         assert ours("topics", "--list", *flags) == "\n"
         error = ours("topics", "--create", "--topic", "never", *flags, status=1)
-        assert proxy.swallowed.is_set()
+        assert proxy.dropped.is_set()
     assert error.startswith(f"logcore topics: {address}: ")
     assert error.count("\n") == 1, error
 
 
-EVERY_VERB = [
+EVERY_COMMAND = [
     ["topics", "--create", "--topic", "t"],
     ["topics", "--list"],
     ["topics", "--describe", "--topic", "t"],
@@ -582,14 +585,16 @@ EVERY_VERB = [
 ]
 
 
+# Broken if it failed: a script that names a wrong or hanging broker would hang for a minute, or end in a
+# traceback.
 @pytest.mark.parametrize("silent", [False, True], ids=["refused", "silent"])
-def test_an_unreachable_broker_is_one_clear_line(silent: bool) -> None:
-    """Else a script that names a wrong or hanging broker would hang for a minute, or end in a traceback."""
-    # A socket that is bound and does not listen refuses; one that listens and never accepts is never answered.
-    with socket.create_server(("127.0.0.1", 0)) if silent else socket.socket() as nobody:
+def test_an_unreachable_broker_is_reported_in_one_line(silent: bool) -> None:
+    # A bound socket that does not listen refuses connections. One that listens and never accepts does not
+    # answer.
+    with socket.create_server(("127.0.0.1", 0)) if silent else socket.socket() as unreachable:
         if not silent:
-            nobody.bind(("127.0.0.1", 0))
-        address = "{}:{}".format(*nobody.getsockname())
+            unreachable.bind(("127.0.0.1", 0))
+        address = "{}:{}".format(*unreachable.getsockname())
         started = [
             subprocess.Popen(
                 [sys.executable, "-m", "cluster.cli", *arguments, "--bootstrap-server", address],
@@ -598,11 +603,11 @@ def test_an_unreachable_broker_is_one_clear_line(silent: bool) -> None:
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for arguments in EVERY_VERB
+            for arguments in EVERY_COMMAND
         ]
         try:
-            for arguments, process in zip(EVERY_VERB, started, strict=True):
-                # Less than the request's own minute; the tool takes 3 s and 10 s.
+            for arguments, process in zip(EVERY_COMMAND, started, strict=True):
+                # Less than the minute of a request: the tools give up after 3 s and 10 s.
                 error = process.communicate(timeout=40)[1]
                 assert process.returncode == 1, (arguments, error)
                 assert address in error, arguments
@@ -614,8 +619,8 @@ def test_an_unreachable_broker_is_one_clear_line(silent: bool) -> None:
                 process.communicate()
 
 
-def test_an_error_of_the_broker_is_reported_with_name_number_and_meaning(broker: BrokerProcess) -> None:
-    """If this failed, a person would read "error 17" and have to look it up."""
+# Broken if it failed: a user would see "error 17" and have to look it up.
+def test_an_error_code_is_printed_with_its_name_and_message(broker: BrokerProcess) -> None:
     error = ours(
         "console-producer",
         "--bootstrap-server",

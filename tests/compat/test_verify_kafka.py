@@ -1,8 +1,7 @@
-"""`logcore.verify` and `logcore.repair` on directories of a real Apache Kafka 3.9.1: while it writes, after SIGKILL, after a
-clean stop, after compaction, with transactions committed and aborted in every codec.
+"""`logcore.verify` and `logcore.repair` on directories of a real Apache Kafka 3.9.1.
 
-If this failed, a sound directory would be called damaged, and an operator would cut what is whole; or Kafka would not
-start on what was repaired.
+While it writes, after SIGKILL, after a clean stop and after compaction; with committed and aborted
+transactions, in every codec.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ START_TIMEOUT = 90.0
 
 
 def until(holds: Callable[[], bool], what: str, timeout: float = START_TIMEOUT) -> None:
-    """Waits for something another process does; there is nothing to subscribe to, so it is looked at again and again."""
+    """Polls for something that another process does, because there is no event to wait for."""
     deadline, pause = time.monotonic() + timeout, threading.Event()
     while not holds():
         assert time.monotonic() < deadline, f"{what} did not happen in {timeout} s"
@@ -46,7 +45,7 @@ def listens(port: int) -> bool:
 
 
 def is_registered(client: dict[str, str]) -> bool:
-    """The broker knows of itself, and of a controller; asked with a client of its own each time."""
+    """Whether the broker's metadata names a broker and a controller. Uses a new client each time."""
     try:
         metadata = AdminClient({**client, "log_level": 0}).list_topics(timeout=5)
     except confluent.KafkaException:
@@ -69,7 +68,8 @@ class Apache:
         )
         (directory / "server.properties").write_text(
             f"broker.id=0\nlisteners=PLAINTEXT://127.0.0.1:{self.port}\nlog.dirs={self.logs}\n"
-            f"zookeeper.connect=127.0.0.1:{zookeeper_port}\nzookeeper.session.timeout.ms=4000\nlog.index.interval.bytes=512\n"
+            f"zookeeper.connect=127.0.0.1:{zookeeper_port}\nzookeeper.session.timeout.ms=4000\n"
+            "log.index.interval.bytes=512\n"
             "log.cleaner.backoff.ms=100\nlog.segment.delete.delay.ms=100\n"
             "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=2\n"
             "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
@@ -97,7 +97,8 @@ class Apache:
             return listens(self.port)
 
         until(ready, "Kafka's start")
-        # The port is open before the broker is registered; a client that asks too early waits for minutes to ask again.
+        # The port is open before the broker is registered. A client that connects too early retries only
+        # after minutes.
         until(lambda: is_registered(self.client), "Kafka's registration")
         return self.broker
 
@@ -135,7 +136,7 @@ def create_topics(apache: Apache) -> None:
 
 
 def transact(apache: Apache, codec: str, transactions: int) -> None:
-    """Transactions over all partitions, every third of them aborted."""
+    """Transactions in all partitions; every third one is aborted."""
     producer = confluent.Producer(
         {**apache.client, "transactional.id": f"t-{codec}", "compression.type": codec, "linger.ms": 0}
     )
@@ -154,7 +155,7 @@ def transact(apache: Apache, codec: str, transactions: int) -> None:
 
 
 def commit_offsets(apache: Apache) -> int:
-    """Reads what is committed in `plain`, as a group; returns how many records there were."""
+    """Reads the committed records of `plain` as a group; returns how many there are."""
     settings = {
         **apache.client,
         "group.id": "g",
@@ -177,7 +178,7 @@ def commit_offsets(apache: Apache) -> int:
 
 
 def cleaned(apache: Apache) -> bool:
-    """The cleaner has been over the compacted topic."""
+    """Whether the compacted topic was cleaned."""
     try:
         return "compacted 0" in (apache.logs / "cleaner-offset-checkpoint").read_text()
     except FileNotFoundError:
@@ -185,17 +186,19 @@ def cleaned(apache: Apache) -> bool:
 
 
 def has_gaps(directory: Path) -> bool:
-    """Compaction took records out."""
+    """Whether compaction removed records."""
     with logcore.open(directory, readonly=True) as log:
         return sum(1 for _ in log.records()) < log.end_offset // 2
 
 
 def wrong(apache: Apache) -> list[logcore.Finding]:
-    """Findings but the steps that a kill interrupts: files that wait to be removed."""
+    """The findings, except files that wait to be removed: a kill may leave them."""
     return [finding for finding in logcore.verify(apache.logs) if finding.kind != "unfinished"]
 
 
-def test_a_sound_directory_is_called_sound(apache: Apache) -> None:
+# Broken if it failed: an undamaged directory would be called damaged, and an operator would cut intact
+# records.
+def test_an_undamaged_directory_has_no_findings(apache: Apache) -> None:
     create_topics(apache)
     done = threading.Event()
     live: list[logcore.Finding] = []
@@ -227,7 +230,8 @@ def test_a_sound_directory_is_called_sound(apache: Apache) -> None:
     assert wrong(apache) == []
 
 
-def test_kafka_starts_on_what_was_repaired(apache: Apache) -> None:
+# Broken if it failed: Kafka would not start with a repaired directory.
+def test_kafka_starts_with_a_repaired_directory(apache: Apache) -> None:
     create_topics(apache)
     transact(apache, "lz4", 6)
     apache.stop(signal.SIGTERM)
@@ -238,9 +242,9 @@ def test_kafka_starts_on_what_was_repaired(apache: Apache) -> None:
         index.write_bytes(index.read_bytes()[:-3])
     (plain / "leader-epoch-checkpoint").write_text("0\n1\n9 0\n")
     assert any(finding.severity == "damage" for finding in logcore.verify(apache.logs))
-    # What was cut off had been on disk by the recovery point: it has to be asked for.
+    # The bytes that were cut off are before the recovery point, so this cut must be allowed.
     repaired = logcore.repair(apache.logs, apply=True, cut_at_corruption=True)
-    assert repaired.findings == []
+    assert repaired.findings == ()
 
     apache.start()
     transact(apache, "zstd", 3)

@@ -1,7 +1,8 @@
-"""Apache ZooKeeper 3.9.4's own shell and `logcore zookeeper-shell`, given the same lines on the same servers, Apache's and ours: what each
-prints on which stream, its exit codes and the watch events.
+"""ZooKeeper 3.9.4's zkCli and `logcore zookeeper-shell` run the same lines on the same servers, Apache's and
+ours. Both must print the same on both streams, and have the same exit codes and watch events.
 
-If these fail, a script written for zkCli.sh or zookeeper-shell.sh reads something else from us."""
+Broken if they failed: a script for zkCli.sh or zookeeper-shell.sh would read wrong data from our shell.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,10 @@ from tests.ports import free_port
 JARS = ROOT / "build" / "peers" / "zookeeper-3.9.4"
 
 
-class Said(NamedTuple):
-    """What a shell printed, made comparable, and its exit code. Events come when they come, so they are apart."""
+class Output(NamedTuple):
+    """What a shell printed, made comparable, and its exit code. Events are apart, because they may come at
+    any time.
+    """
 
     out: list[str]
     err: list[str]
@@ -52,19 +55,19 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         yield Servers(apache, ours)
 
 
-def theirs(*arguments: str, lines: Sequence[str] = ()) -> Said:
+def theirs(*arguments: str, lines: Sequence[str] = ()) -> Output:
     peer_jars(JARS.name)
-    # ZooKeeper's artefact leaves commons-cli to who uses its shell; Kafka, whose shell it is too, has it.
+    # ZooKeeper's artefact does not include commons-cli. Kafka, which has the same shell, includes it.
     options = next(peer_jars(KAFKA_LIBS.name).glob("commons-cli-*.jar"))
     java = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*:{options}"]
-    return said([*java, "org.apache.zookeeper.ZooKeeperMain", *arguments], lines)
+    return run([*java, "org.apache.zookeeper.ZooKeeperMain", *arguments], lines)
 
 
-def ours(*arguments: str, lines: Sequence[str] = ()) -> Said:
-    return said([sys.executable, "-m", "cluster.cli", "zookeeper-shell", *arguments], lines)
+def ours(*arguments: str, lines: Sequence[str] = ()) -> Output:
+    return run([sys.executable, "-m", "cluster.cli", "zookeeper-shell", *arguments], lines)
 
 
-def said(command: list[str], lines: Sequence[str]) -> Said:
+def run(command: list[str], lines: Sequence[str]) -> Output:
     done = subprocess.run(
         command,
         input="".join(f"{line}\n" for line in lines).encode(),
@@ -72,25 +75,25 @@ def said(command: list[str], lines: Sequence[str]) -> Said:
         timeout=RUN_TIMEOUT,
         env={"PATH": "/usr/bin:/bin:/usr/local/bin", "TZ": "UTC", "LC_ALL": "C.UTF-8", **python_path()},
     )
-    out = [same(line) for line in done.stdout.decode().splitlines()]
-    err = [same(line) for line in done.stderr.decode().splitlines() if not line.startswith("SLF4J")]
+    out = [comparable(line) for line in done.stdout.decode().splitlines()]
+    err = [comparable(line) for line in done.stderr.decode().splitlines() if not line.startswith("SLF4J")]
     events = [line for line in out if line.startswith("WatchedEvent") and "state:Closed" not in line]
     rest = [line for line in in_order(out) if line and not line.startswith(("WATCHER", "WatchedEvent"))]
-    return Said(rest, [line for line in err if line], events, done.returncode)
+    return Output(rest, [line for line in err if line], events, done.returncode)
 
 
 def in_order(lines: list[str]) -> list[str]:
-    """With the identities of whoami in one order: Apache's server has them in a set."""
-    runs = groupby(lines, lambda line: re.match(r"(ip|digest): ", line) is not None)
-    return [line for are, run in runs for line in (sorted(run) if are else run)]
+    """Sorts the identities that whoami prints: Apache's server has them in a set."""
+    groups = groupby(lines, lambda line: re.match(r"(ip|digest): ", line) is not None)
+    return [line for identities, group in groups for line in (sorted(group) if identities else group)]
 
 
 def python_path() -> dict[str, str]:
     return {"PYTHONPATH": ":".join(path for path in sys.path if path)}
 
 
-def same(line: str) -> str:
-    """A line less what is never twice the same: transaction ids, times, sessions, builds."""
+def comparable(line: str) -> str:
+    """A line without what differs from run to run: transaction ids, times, sessions, builds."""
     line = re.sub(r"^([cmp]Zxid|ephemeralOwner) = 0x[1-9a-f][0-9a-f]*$", r"\1 = 0x#", line)
     line = re.sub(r"^([cm]time) = \w{3} \w{3} \d\d \d\d:\d\d:\d\d UTC \d{4}$", r"\1 = #", line)
     line = re.sub(r"zxid: \d+$", "zxid: #", line)
@@ -99,7 +102,7 @@ def same(line: str) -> str:
 
 
 def wipe(port: int) -> None:
-    """Leaves a server with what it had at its start."""
+    """Deletes everything that a server did not have at its start."""
     client = KazooClient(f"127.0.0.1:{port}")
     client.start()
     for parent, kept in (("/", ["zookeeper"]), ("/zookeeper/quota", [])):
@@ -110,17 +113,21 @@ def wipe(port: int) -> None:
     client.close()
 
 
-def compare(servers: Servers, arguments: Sequence[str], lines: Sequence[str] = (), chroot: str = "") -> Said:
-    """Both shells on both servers say the same; what they said. One command may be done before its first event is printed."""
-    heard: dict[str, Said] = {}
+def compare(
+    servers: Servers, arguments: Sequence[str], lines: Sequence[str] = (), chroot: str = ""
+) -> Output:
+    """Asserts that both shells print the same on both servers, and returns it. The events of a single command
+    are ignored, because a shell may end before it prints them.
+    """
+    outputs: dict[str, Output] = {}
     for server, port in (("Apache's server", servers.apache), ("our coordinator", servers.ours)):
         for name, shell in (("their shell", theirs), ("our shell", ours)):
             wipe(port)
             found = shell("-server", f"127.0.0.1:{port}{chroot}", *arguments, lines=lines)
-            heard[f"{name} on {server}"] = found if lines else found._replace(events=[])
-    first, *others = heard.items()
+            outputs[f"{name} on {server}"] = found if lines else found._replace(events=[])
+    first, *others = outputs.items()
     for name, found in others:
-        assert found == first[1], f"{name} says\n{found}\nand {first[0]}\n{first[1]}"
+        assert found == first[1], f"{name} prints\n{found}\nand {first[0]}\n{first[1]}"
     return first[1]
 
 
@@ -402,12 +409,14 @@ SCRIPTS = {
 }
 
 
+# Broken if it failed: a command, an error or an event would be printed differently.
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_lines_are_answered_alike(servers: Servers, name: str) -> None:
+def test_both_shells_print_the_same(servers: Servers, name: str) -> None:
     found = compare(servers, (), SCRIPTS[name])
     assert found.events
 
 
+# Broken if it failed: a script with a chroot would see or change other nodes.
 def test_a_chroot_is_the_root(servers: Servers) -> None:
     lines = [
         "create / x",
@@ -439,28 +448,33 @@ ONE_COMMAND = {
 }
 
 
+# Broken if it failed: a script could not see whether a command failed.
 @pytest.mark.parametrize("name", ONE_COMMAND)
-def test_one_command_has_zkcli_s_exit_code(servers: Servers, name: str) -> None:
+def test_one_command_has_zkclis_exit_code(servers: Servers, name: str) -> None:
     arguments, status = ONE_COMMAND[name]
     assert compare(servers, arguments).status == status
 
 
-def test_the_last_command_s_exit_code_is_the_shell_s(servers: Servers) -> None:
+# Broken if it failed: a script could not see whether its last command failed.
+def test_the_exit_code_is_the_last_commands(servers: Servers) -> None:
     assert compare(servers, (), ["ls /", "unknown"]).status == 127
 
 
-def test_nobody_there_is_told_alike(unused_port: int) -> None:
+# Broken if it failed: a script could not see that the server is down.
+def test_a_missing_server_is_reported_as_by_zkcli(unused_port: int) -> None:
     expected = without_events(theirs)("-server", f"127.0.0.1:{unused_port}", "ls", "/")
     assert without_events(ours)("-server", f"127.0.0.1:{unused_port}", "ls", "/") == expected
     assert expected.status == 1
 
 
-def test_a_server_is_reached_through_tls(tmp_path: Path) -> None:
-    """Apache's secureClientPort, which asks for our certificate, too; both sides' is the same one."""
+# Broken if it failed: a server with TLS could not be managed.
+def test_a_server_is_reached_with_tls(tmp_path: Path) -> None:
+    """Apache's secureClientPort requires a client certificate. Server and client have the same one."""
     if shutil.which("openssl") is None:
         missing("openssl", "apt-get install openssl")
     keys, certificate = tmp_path / "keys.pem", tmp_path / "certificate.pem"
-    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    make += " -addext subjectAltName=IP:127.0.0.1"
     files = ["-keyout", str(keys), "-out", str(certificate)]
     subprocess.run([*make.split(), *files], check=True, capture_output=True, timeout=RUN_TIMEOUT)
     keys.write_bytes(keys.read_bytes() + certificate.read_bytes())
@@ -479,37 +493,38 @@ def test_a_server_is_reached_through_tls(tmp_path: Path) -> None:
     secure = {"client.secure": "true", "clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty"}
     client.write_text("".join(f"zookeeper.{name}={value}\n" for name, value in (secure | stores).items()))
     with apache_zookeeper(tmp_path, settings | stores, {}):
-        asked = ["-server", f"127.0.0.1:{port}", "-waitforconnection"]
-        done = ours(*asked, "-client-configuration", str(client), "ls", "/")
-        assert done == theirs(*asked, "-client-configuration", str(client), "ls", "/")
+        server = ["-server", f"127.0.0.1:{port}", "-waitforconnection"]
+        done = ours(*server, "-client-configuration", str(client), "ls", "/")
+        assert done == theirs(*server, "-client-configuration", str(client), "ls", "/")
         assert (done.status, done.out[-1]) == (0, "[zookeeper]")
-        assert ours(*asked, "-timeout", "1000", "ls", "/").status == 1, "without TLS"
+        assert ours(*server, "-timeout", "1000", "ls", "/").status == 1, "without TLS"
 
 
-def without_events(shell: Callable[..., Said]) -> Callable[..., Said]:
-    """A shell that ends at once may do so before a thread of it has printed what happened to its connection."""
+def without_events(shell: Callable[..., Output]) -> Callable[..., Output]:
+    """The shell without its events: it may end before its other thread prints them."""
     return lambda *arguments, **options: shell(*arguments, **options)._replace(events=[])
 
 
-def test_a_configuration_is_read_alike(servers: Servers) -> None:
-    """Of a server by itself, which has an empty one."""
+# Broken if it failed: a script would read wrong members.
+def test_the_configuration_of_a_single_server_is_printed_as_by_zkcli(servers: Servers) -> None:
     for port in servers:
-        said_by_them, said_by_us = (
+        zkcli_output, our_output = (
             without_events(shell)(
                 "-server", f"127.0.0.1:{port}", lines=["config", "config -c", "config -s", "config -w"]
             )
             for shell in (theirs, ours)
         )
-        assert said_by_us == said_by_them
+        assert our_output == zkcli_output
 
 
-def test_reconfiguring_a_server_by_itself_is_refused_alike(servers: Servers) -> None:
+# Broken if it failed: a script would not see that nothing was changed.
+def test_reconfiguring_a_single_server_is_refused_as_by_zkcli(servers: Servers) -> None:
     for port in servers:
-        said_by_them, said_by_us = (
+        zkcli_output, our_output = (
             without_events(shell)(
                 "-server", f"127.0.0.1:{port}", "reconfig", "-add", "2=localhost:2888:3888;2182"
             )
             for shell in (theirs, ours)
         )
-        assert said_by_us == said_by_them
-        assert said_by_us.status == 1
+        assert our_output == zkcli_output
+        assert our_output.status == 1

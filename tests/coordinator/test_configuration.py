@@ -305,7 +305,7 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         said, errors = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0
-    assert said.endswith("the coordinator has stopped; what it answered is on disk\n")
+    assert said.endswith("the coordinator has stopped; every write that it confirmed is on disk\n")
     assert "typo=1: this setting has no effect here" in errors
 
 

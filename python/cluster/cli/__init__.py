@@ -1,7 +1,8 @@
-"""The `logcore` command: argument parsing over the broker and the clients, and nothing else.
+"""The `logcore` command. Its modules parse arguments and print results; the work is done by the packages
+beside this one.
 
-Each command is a module with `run(arguments: list[str]) -> int`, imported only when it is called, so that
-`logcore topics --list` does not pay for the broker's imports, nor `logcore start` for the client's.
+Each command is a module with `run(arguments: list[str]) -> int`. It is imported when it is called, so that
+`logcore topics --list` need not load the broker, nor `logcore start` the clients.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ COMMANDS = {
     "broker": ("cluster.cli.broker", "run a broker from a server.properties file"),
     "coordinator": (
         "cluster.cli.coordinator",
-        "run a ZooKeeper-compatible server from a zoo.cfg file, move its data in and out",
+        "run a ZooKeeper-compatible server from a zoo.cfg file, import and export its data",
     ),
     "zookeeper-shell": (
         "cluster.cli.zookeeper_shell",
-        "ask and change a ZooKeeper's nodes (zkCli.sh, zookeeper-shell.sh)",
+        "read and change ZooKeeper's nodes (zkCli.sh, zookeeper-shell.sh)",
     ),
     "topics": ("cluster.cli.topics", "create, list, describe, alter and delete topics (kafka-topics.sh)"),
     "console-producer": (
@@ -34,7 +35,7 @@ COMMANDS = {
     ),
     "dump-log": ("cluster.cli.dump_log", "print what is in a segment's files (kafka-dump-log.sh)"),
     "verify": ("cluster.cli.verify", "check every batch and file of a log directory"),
-    "repair": ("cluster.cli.repair", "cut and rebuild what is damaged in a log directory, keeping copies"),
+    "repair": ("cluster.cli.repair", "cut damaged logs and rebuild files of a log directory, keeping copies"),
 }
 
 
@@ -44,12 +45,12 @@ def usage() -> str:
     return (
         "usage: logcore COMMAND [OPTION ...]\n\n"
         + "\n".join(lines)
-        + "\n\nlogcore COMMAND --help tells each one's options."
+        + "\n\nlogcore COMMAND --help lists a command's options."
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the process's exit status: 0 done, 1 refused or failed, 2 wrong arguments."""
+    """Runs one command. Returns the exit status: 0 done, 1 refused or failed, 2 wrong arguments."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
-        print(f"logcore: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        print(f"logcore: no command {name!r}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     module = importlib.import_module(COMMANDS[name][0])
     try:
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"logcore {name}: {error}", file=sys.stderr)
         return error.status
     except BrokenPipeError:
-        # The reader of our output went away (`logcore … | head`); there is nobody left to tell.
+        # The reader of our output ended (`logcore … | head`), so there is nothing more to print.
         sys.stderr.close()
         return 1
     except KeyboardInterrupt:

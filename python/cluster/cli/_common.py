@@ -1,5 +1,6 @@
-"""What the commands share: a parser whose errors are one line, `key=value` options, files of properties, and how a
-client's failures and an unreachable broker are told."""
+"""Shared by the commands: a parser with one-line errors, `key=value` options, properties files, and the
+messages for a client's failures and an unreachable broker.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
     from cluster.client import ClusterMetadata
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds in which a broker has to answer a command's first question."""
+"""Seconds in which a broker must answer a command's first request."""
 REFUSED_TIMEOUT = 3.0
-"""Seconds after which refused connections are believed: long enough for a broker that is starting."""
+"""Seconds for which refused connections are tried again, for a broker that is starting."""
 
 
 class CommandError(Exception):
@@ -27,7 +28,7 @@ class CommandError(Exception):
 
 
 class Version(argparse.Action):
-    """`--version` of every command. The version is looked up when it is asked for: it loads the extension."""
+    """`--version` of every command. It loads the extension only when it is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_rest: object) -> NoReturn:
         from logcore import __version__
@@ -37,8 +38,9 @@ class Version(argparse.Action):
 
 
 class Once(argparse.Action):
-    """A flag with one value that is given at most once, as Kafka's tools have it (joptsimple's `valueOf`); argparse takes
-    the last of several."""
+    """A flag with a value that may be given once, as in Kafka's tools (joptsimple's `valueOf`). argparse
+    would take the last of several values.
+    """
 
     _given = False
 
@@ -56,27 +58,29 @@ class Once(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with Kafka's manners: no abbreviations, and a wrong flag is one clear line."""
+    """argparse as Kafka's tools behave: no abbreviated flags, and an error is one line."""
 
     def __init__(self, command: str, description: str) -> None:
         super().__init__(prog=f"logcore {command}", description=description, allow_abbrev=False)
-        self.add_argument("--version", action=Version, nargs=0, help="print the version and leave")
+        self.add_argument("--version", action=Version, nargs=0, help="print the version and exit")
 
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message} (--help lists the options)", status=2)
 
 
 def directory(text: str) -> Path:
-    """A directory's name; argparse tells why it is none. An empty one would be the current directory."""
+    """A directory's name, as an argparse type. An empty name would be the current directory, so it is
+    refused.
+    """
     if not text:
         raise argparse.ArgumentTypeError("it is empty; name a directory, or . for the current one")
     return Path(text)
 
 
 def pairs(values: Iterable[str], flag: str, exact: bool = False) -> dict[str, str]:
-    """Turns repeated `key=value` arguments of `flag` into a mapping; the last of a repeated key wins.
+    """Parses the `key=value` arguments of a repeatable flag. The last value of a repeated key counts.
 
-    `exact` keeps a value's spaces: the key.separator of `key.separator= ` is one.
+    `exact` keeps the spaces of values: in `key.separator= ` the separator is a space.
     """
     found: dict[str, str] = {}
     for value in values:
@@ -88,7 +92,7 @@ def pairs(values: Iterable[str], flag: str, exact: bool = False) -> dict[str, st
 
 
 def properties_file(path: str | None, flag: str) -> dict[str, str]:
-    """Reads a Java properties file of client settings; an unreadable one is a one-line error."""
+    """Reads a Java properties file with client settings. Raises CommandError."""
     if path is None:
         return {}
     from cluster.properties import PropertiesError, read_properties
@@ -100,7 +104,7 @@ def properties_file(path: str | None, flag: str) -> dict[str, str]:
 
 
 def client_config(bootstrap: str, *layers: dict[str, str]) -> dict[str, str | int | float | bool]:
-    """Merges client settings (later layers win) over the bootstrap address."""
+    """Merges layers of client settings, of which later ones count, and sets the bootstrap address."""
     config: dict[str, str | int | float | bool] = {}
     for layer in layers:
         config.update(layer)
@@ -109,15 +113,16 @@ def client_config(bootstrap: str, *layers: dict[str, str]) -> dict[str, str | in
 
 
 class Client(Protocol):
-    """What `connect` needs of a producer, a consumer or an admin client."""
+    """A producer, a consumer or an admin client, for `connect`."""
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata: ...
 
 
 def connect(client: Client, topic: str | None = None, timeout: float = CONNECT_TIMEOUT) -> ClusterMetadata:
-    """Asks the cluster what it holds, so that a broker nobody can reach ends the command soon and by name.
+    """Requests the cluster's metadata, so that a command fails early if no broker can be reached.
 
-    Raises KafkaException after `REFUSED_TIMEOUT` when nothing listens, after `timeout` seconds when nothing answers.
+    Raises KafkaException after `REFUSED_TIMEOUT` when connections are refused, after `timeout` seconds
+    without an answer.
     """
     from cluster.client import KafkaError, KafkaException
 
@@ -132,10 +137,10 @@ def connect(client: Client, topic: str | None = None, timeout: float = CONNECT_T
     except KafkaException as error:
         if error.error != KafkaError._TIMED_OUT:
             raise
-        reason = f"no answer within {timeout:g} s; check that a Kafka broker listens there and is well"
+        reason = f"no answer within {timeout:g} s; check that a Kafka broker runs and listens there"
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason)) from None
 
 
 def metrics_line(broker: Broker) -> str:
-    """Where the metrics of a broker that is ready are; nothing when it serves none."""
+    """The line with the address of a broker's metrics; empty when it serves none."""
     return f"  metrics {broker.metrics_address}\n" if broker.metrics_address else ""

@@ -17,7 +17,9 @@ INVALID = 2
 
 
 def read_configuration(path: Path) -> tuple[Configuration, str]:
-    """The configuration of a zoo.cfg and the file's text. Raises CommandError for a file that cannot be used."""
+    """The configuration of a zoo.cfg and the file's text. Raises CommandError for a file that cannot be
+    used.
+    """
     from cluster.coordinator import CoordinatorError, parse_configuration, system_properties
 
     try:

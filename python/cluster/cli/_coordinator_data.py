@@ -1,4 +1,6 @@
-"""`logcore coordinator import` and `export`: data from Apache ZooKeeper into a coordinator's data directory, and back."""
+"""`logcore coordinator import` and `export`: move data from Apache ZooKeeper to a coordinator's data
+directory, and back.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,16 @@ _DATA_HELP = "the coordinator's data directory, or a zoo.cfg that names it"
 def import_parser() -> Parser:
     options = Parser(
         "coordinator import",
-        "Reads all nodes, sessions and the last transaction id of Apache ZooKeeper into the empty data directory of a "
-        "coordinator, which then starts where ZooKeeper stopped. An ensemble starts with it when it is the dataDir of one of its "
-        "servers that vote, whichever, and the others' are empty but for myid: all get it.",
+        "Reads all nodes, sessions and the last transaction id of Apache ZooKeeper into an empty data "
+        "directory, with which a coordinator continues where ZooKeeper stopped. For an ensemble, make it "
+        "the dataDir of one voting server; the others' must be empty, except for myid.",
     )
     options.add_argument(
         "source",
         metavar="SOURCE",
-        help="a dataDir of Apache ZooKeeper that is stopped (or a copy of one), or HOST:PORT[,HOST:PORT...] of one that runs: "
-        "then without sessions, ephemeral nodes, and what nodes are containers or have a TTL",
+        help="a dataDir (or a copy of one) of Apache ZooKeeper that is stopped, or HOST:PORT[,HOST:PORT...] "
+        "of one that runs. From a running one, sessions and ephemeral nodes are not read, nor which "
+        "nodes are containers or have a TTL",
     )
     options.add_argument("target", type=directory, metavar="DIR|zoo.cfg", help=_DATA_HELP)
     options.add_argument(
@@ -41,13 +44,15 @@ def import_parser() -> Parser:
     options.add_argument(
         "--lenient",
         action="store_true",
-        help="go on where ZooKeeper would: transactions are missing or in disorder, or the nodes' digest is not the noted one",
+        help="continue, as ZooKeeper would, when transactions are missing or out of order, or when the "
+        "digest of the nodes is not the recorded one",
     )
     options.add_argument(
         "--credentials",
         type=Path,
         metavar="FILE",
-        help="for HOST:PORT: lines of what zkCli.sh's addauth takes, as in `digest super:secret`",
+        help="with HOST:PORT: a file with arguments of zkCli.sh's addauth, one a line, such as `digest "
+        "super:secret`",
     )
     return options
 
@@ -55,18 +60,19 @@ def import_parser() -> Parser:
 def export_parser() -> Parser:
     options = Parser(
         "coordinator export",
-        "Writes what is in a stopped coordinator's data directory as a dataDir that Apache ZooKeeper 3.9 starts on, with the "
-        "same nodes, sessions and last transaction id. Of an ensemble take the member with the highest transaction id.",
+        "Writes the data of a stopped coordinator as a dataDir for Apache ZooKeeper 3.9, with the same "
+        "nodes, sessions and last transaction id. Of an ensemble, export the member with the highest "
+        "transaction id.",
     )
     options.add_argument("source", type=directory, metavar="DIR|zoo.cfg", help=_DATA_HELP)
     options.add_argument(
-        "target", type=directory, metavar="DIR", help="the dataDir to make: missing, or empty but for myid"
+        "target", type=directory, metavar="DIR", help="the new dataDir; missing, or empty except for myid"
     )
     options.add_argument(
         "--log-dir",
         type=directory,
         metavar="DIR",
-        help="the coordinator's dataLogDir (default: what zoo.cfg says, or where the logs were)",
+        help="the coordinator's dataLogDir (default: the one in zoo.cfg, or the one that was used last)",
     )
     return options
 
@@ -84,14 +90,15 @@ def run_import(arguments: list[str]) -> int:
         begin_directory(target, moved.state)
         return moved
 
-    state, notes = _done(move)
+    state, notes = _moved(move)
     print(
-        f"imported {len(state.nodes)} nodes and {len(state.sessions)} sessions, up to zxid {state.last_zxid:#x}, into {target}"
+        f"imported {len(state.nodes)} nodes and {len(state.sessions)} sessions, up to zxid "
+        f"{state.last_zxid:#x}, into {target}"
     )
     _print_notes(notes)
     print(
-        f"a server by itself starts on it, and so does an ensemble: with {target} as the dataDir of one server that votes, and empty "
-        "dataDirs (but for myid) of the others, which all have the same lines server.N"
+        f"start a single server with it; or start an ensemble, with {target} as the dataDir of one voting "
+        "server, empty dataDirs (except for myid) of the others, and the same lines server.N everywhere"
     )
     return 0
 
@@ -109,9 +116,10 @@ def run_export(arguments: list[str]) -> int:
         state, notes = read_own(source, log_dir)
         return Moved(state, notes + write_directory(target, state, progress))
 
-    state, notes = _done(move)
+    state, notes = _moved(move)
     print(
-        f"exported {len(state.nodes)} nodes and {len(state.sessions)} sessions, up to zxid {state.last_zxid:#x}, into {target}"
+        f"exported {len(state.nodes)} nodes and {len(state.sessions)} sessions, up to zxid "
+        f"{state.last_zxid:#x}, into {target}"
     )
     _print_notes(notes)
     return 0
@@ -120,7 +128,7 @@ def run_export(arguments: list[str]) -> int:
 def _reader(
     source: str, log_dir: Path | None, lenient: bool, credentials: Path | None
 ) -> Callable[[Progress], Moved]:
-    """What reads the source: a directory if there is one of this name, else an ensemble."""
+    """The function that reads the source: a directory if there is one of this name, else an ensemble."""
     from cluster.coordinator.transfer import parse_addresses, read_directory, read_ensemble
 
     if Path(source).is_dir():
@@ -157,14 +165,16 @@ def _credentials(path: Path | None) -> list[Credentials]:
             continue
         if not space:
             raise CommandError(
-                f"--credentials: {path}, line {number}: there is a scheme and no credentials", status=2
+                f"--credentials: {path}, line {number} has a scheme but no credentials", status=2
             )
         found.append(Credentials(scheme, auth.strip().encode()))
     return found
 
 
 def _data_dirs(path: Path) -> tuple[Path, Path | None]:
-    """The directory that is named; or the ``dataDir`` that a zoo.cfg names, and its ``dataLogDir`` if that is another one."""
+    """The data directory at `path`, or that of a zoo.cfg with its `dataLogDir` if that is another
+    directory.
+    """
     if not path.is_file():
         if path.suffix == ".cfg" and not path.exists():
             raise CommandError(f"{path} cannot be read: there is no such file")
@@ -174,14 +184,14 @@ def _data_dirs(path: Path) -> tuple[Path, Path | None]:
     return configuration.data_dir, configuration.settings.log_dir
 
 
-def _done(move: Callable[[Progress], T]) -> T:
+def _moved(move: Callable[[Progress], T]) -> T:
     from cluster.coordinator.transfer import Contradiction
 
     try:
         with progress_of_steps() as progress:
             return move(progress)
     except Contradiction as error:
-        raise CommandError(f"{error} (--lenient goes on all the same)") from None
+        raise CommandError(f"{error} (--lenient continues nevertheless)") from None
     except OSError as error:
         raise CommandError(str(error)) from None
 

@@ -1,7 +1,7 @@
-"""Apache Kafka's own deserializers by their Java class names, for printing: bytes in, the text Java would print out.
+"""Apache Kafka's deserializers by Java class name (`org.apache.kafka.common.serialization.*`).
 
-`org.apache.kafka.common.serialization.*`, each followed by Java's `toString`. A ValueError says why bytes are not what the
-class reads.
+Each turns bytes into the text that Java would print: it deserializes, and applies Java's `toString`. Bytes
+that the class could not deserialize are a ValueError.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ Deserializer = Callable[[bytes], bytes]
 
 
 def deserializer(class_name: str, flag: str) -> Deserializer:
-    """The deserializer of a Java class name; CommandError naming `flag` for a class that is not Kafka's."""
+    """The deserializer of a Java class name. Raises a CommandError that names `flag` for a class that is
+    not Kafka's.
+    """
     found = _BY_NAME.get(class_name.strip().removeprefix(PACKAGE))
     if found is None or not class_name.strip().startswith(PACKAGE):
         names = ", ".join(_BY_NAME)
         raise CommandError(
-            f"{flag}: {class_name!r} is not supported: no Java class can be loaded here; there are, in {PACKAGE[:-1]}, {names}",
+            f"{flag}: {class_name!r} is not supported, because Java classes cannot be loaded here; "
+            f"supported are, in {PACKAGE[:-1]}, {names}",
             status=2,
         )
     return found
@@ -58,7 +61,7 @@ def _uuid(data: bytes) -> bytes:
 
 
 def _bytes(data: bytes) -> bytes:
-    """org.apache.kafka.common.utils.Bytes: what is not printable ASCII, and the backslash, as \\xNN."""
+    """org.apache.kafka.common.utils.Bytes: bytes that are not printable ASCII, and backslashes, as \\xNN."""
     shown = (chr(byte) if 0x20 <= byte <= 0x7E and byte != 0x5C else f"\\x{byte:02X}" for byte in data)
     return "".join(shown).encode()
 
@@ -72,7 +75,7 @@ def _double(number: float) -> str:
 
 
 def _float(number: float) -> str:
-    """Java prints the fewest digits that tell a 32-bit number from its neighbours."""
+    """Java prints as few digits as distinguish a 32-bit number from its neighbours."""
     digits = (f"{number:.{count}g}" for count in range(1, 10))
     shortest = next((text for text in digits if _as_float(float(text)) == number), repr(number))
     return java_decimal(number, shortest)
@@ -87,7 +90,7 @@ def _as_float(number: float) -> float:
 
 
 def java_decimal(number: float, digits: str) -> str:
-    """`Double.toString` of a number whose digits are known: 1.0, 1.0E7, 1.0E-4, NaN, -Infinity."""
+    """Java's `Double.toString` of a number with known digits: 1.0, 1.0E7, 1.0E-4, NaN, -Infinity."""
     if number != number:
         return "NaN"
     sign = "-" if digits.startswith("-") else ""
@@ -98,7 +101,7 @@ def java_decimal(number: float, digits: str) -> str:
     mantissa, _, exponent = digits.lstrip("-").partition("e")
     whole, _, fraction = mantissa.partition(".")
     significant = (whole + fraction).lstrip("0")
-    # The place of the first significant digit: 0 for units, -1 for tenths.
+    # The power of ten of the first significant digit: 0 for units, -1 for tenths.
     lead = len(whole) - 1 - (len(whole + fraction) - len(significant)) + int(exponent or 0)
     significant = significant.rstrip("0")
     if -3 <= lead < 7:
@@ -111,7 +114,7 @@ def java_decimal(number: float, digits: str) -> str:
 
 _BY_NAME: dict[str, Deserializer] = {
     "StringDeserializer": _string,
-    # Java prints an array's address; the bytes are what a person asked for.
+    # Java would print an array's address, which is of no use.
     "ByteArrayDeserializer": bytes,
     "ByteBufferDeserializer": _byte_buffer,
     "BytesDeserializer": _bytes,

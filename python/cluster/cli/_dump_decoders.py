@@ -1,8 +1,9 @@
-"""What `logcore dump-log` makes of keys and values: text and numbers, and the records of Kafka's own topics.
+"""How `logcore dump-log` prints keys and values: as text, as numbers, or as records of Kafka's own topics.
 
-The texts are those of DumpLogSegments (Apache Kafka 3.9): JSON for `__consumer_offsets`, one line of names and
-values for `__transaction_state`. Of `__consumer_offsets`, commits, classic groups and groups of the consumer protocol
-(KIP-848) are decoded; others are named and skipped, as Kafka's tool does with types it does not know.
+The texts are those of DumpLogSegments (Apache Kafka 3.9): JSON for `__consumer_offsets`, one line of names
+and values for `__transaction_state`. Of `__consumer_offsets`, it decodes commits, classic groups and groups
+of the consumer protocol (KIP-848). Other types are named and skipped, as Kafka's tool does with unknown
+types.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cluster.cli._common import CommandError
 
 Parsed = tuple[str | None, str | None]
 Parse = Callable[[int, bytes | None, bytes | None], Parsed]
-"""Offset, key and value of a record to what is printed of them; None is not printed."""
+"""Takes offset, key and value of a record; returns the texts for key and value. None is not printed."""
 
 
 def _text(data: bytes) -> str:
@@ -35,8 +36,8 @@ def _number(layout: str, name: str) -> Callable[[bytes], str]:
     return decode
 
 
-# Kafka's name, its short name here, and what it does. Kafka prints a Java object's address for plain bytes, which helps
-# nobody; here they are printed in hexadecimal.
+# By Kafka's name. For plain bytes, Kafka prints a Java object's address; here they are printed in
+# hexadecimal.
 DECODERS: dict[str, Callable[[bytes], str]] = {
     "StringDecoder": _text,
     "LongDecoder": _number(">q", "LongDecoder"),
@@ -54,15 +55,15 @@ OLD_PACKAGE = "kafka.serializer."
 
 
 def check_name(name: str, flag: str) -> None:
-    """Refuses a decoder that is not one of Kafka's; classes of Java cannot be loaded here."""
+    """Refuses a decoder that is not one of Kafka's. Other Java classes cannot be loaded here."""
     plain = name.removeprefix(PACKAGE).removeprefix(OLD_PACKAGE)
     if SHORT_NAMES.get(plain, plain) not in DECODERS:
         known = ", ".join([*SHORT_NAMES, *(PACKAGE + decoder for decoder in DECODERS)])
-        raise CommandError(f"{flag}: no decoder {name!r}; there are {known}", status=2)
+        raise CommandError(f"{flag}: no decoder {name!r}; the decoders are {known}", status=2)
 
 
 def decoder(name: str) -> Callable[[bytes], str]:
-    """The decoder of a name that was checked; tells of an old name, as Kafka does."""
+    """The decoder with a checked name. Warns of a deprecated name, as Kafka does."""
     plain = name.removeprefix(PACKAGE).removeprefix(OLD_PACKAGE)
     if name.startswith(OLD_PACKAGE):
         print(f"{name} is deprecated. Please use {PACKAGE}{plain} instead")
@@ -70,7 +71,7 @@ def decoder(name: str) -> Callable[[bytes], str]:
 
 
 def plain_parser(key_decoder: str, value_decoder: str) -> Parse:
-    # Kafka makes the value's first; it shows in the order of what it prints about old names.
+    # The value's first, as in Kafka: their warnings come in this order.
     decode_value = decoder(value_decoder)
     decode_key = decoder(key_decoder)
 
@@ -85,7 +86,7 @@ def plain_parser(key_decoder: str, value_decoder: str) -> Parse:
 
 # ---- __consumer_offsets ----
 
-# Each schema's fields: the codec's name, Kafka's name in JSON, the first and the last version that has it.
+# Each schema's fields: the codec's name, Kafka's name in JSON, the first and the last version that have it.
 LATEST = 32767
 Fields = tuple[tuple[str, str, int, int], ...]
 OFFSET_KEY: Fields = (
@@ -117,7 +118,7 @@ MEMBER: Fields = (
     ("session_timeout", "sessionTimeout", 0, LATEST),
 )
 TOPIC_PARTITIONS: Fields = (("topic", "topic", 0, LATEST), ("partitions", "partitions", 0, LATEST))
-# The records of the consumer protocol's groups, by their keys' version; all their fields are there in every version.
+# The records of the consumer protocol's groups, by the version of their keys. Every version has all fields.
 CONSUMER_GROUP = {
     3: "ConsumerGroupMetadata",
     4: "ConsumerGroupPartitionMetadata",
@@ -127,7 +128,7 @@ CONSUMER_GROUP = {
     8: "ConsumerGroupCurrentMemberAssignment",
 }
 UUIDS = ("topic_id",)
-# Not shown when they are null.
+# Fields that are not shown when they are null.
 TAGGED = ("classic_member_metadata",)
 
 
@@ -144,7 +145,7 @@ def _binary(data: bytes | None) -> str | None:
 
 
 def _embedded(name: str, data: bytes, show: Callable[[dict[str, Any], int], dict[str, Any]]) -> Any:
-    """The consumers' own protocol inside of a member; bytes that are not of it stay bytes."""
+    """The consumer protocol's data in a member. Bytes that are not in its format are shown as bytes."""
     from logcore._native import ProtocolError, decode_data
 
     if len(data) < 2:
@@ -227,9 +228,9 @@ def _json(kind: str, version: int, data: dict[str, Any]) -> str:
 
 
 Show = Callable[[dict[str, Any], int], dict[str, Any]]
-"""A decoded message and its version to what is shown of it."""
+"""Takes a decoded message and its version; returns what is shown of it."""
 
-# Of each version of a key: the name of its schemas, and what is shown of the key and of the value.
+# For each version of a key: the name of its schemas, and what is shown of the key and of the value.
 OFFSETS_RECORDS: dict[int, tuple[str, Show, Show]] = {
     **dict.fromkeys((0, 1), ("OffsetCommit", _shows(OFFSET_KEY), _shows(OFFSET_VALUE))),
     2: ("GroupMetadata", _shows(GROUP_KEY), _group_value),
@@ -242,7 +243,8 @@ def offsets_parser(offset: int, key: bytes | None, value: bytes | None) -> Parse
 
     if key is None:
         raise CommandError(
-            f"Failed to decode message at offset {offset} using offset topic decoder (message had a missing key)"
+            f"Failed to decode message at offset {offset} using offset topic decoder (message had a missing"
+            " key)"
         )
     try:
         version = _version("key", key)
@@ -266,7 +268,7 @@ def _version(what: str, data: bytes) -> int:
 
 
 def _part(what: str, schema: str, data: bytes, label: str, show: Show) -> str:
-    """A key or a value as JSON; the reasons why it cannot be one are told in Kafka's words, then in the codec's."""
+    """A key or a value as JSON. An error has Kafka's message, followed by the codec's."""
     from logcore._native import ProtocolError, decode_data
 
     version = _version(what, data)
@@ -296,7 +298,7 @@ def transactions_parser(offset: int, key: bytes | None, value: bytes | None) -> 
     from logcore._native import ProtocolError, decode_data
 
     if key is None or len(key) < 2:
-        raise CommandError(f"the record at offset {offset} has no key of the transaction log")
+        raise CommandError(f"the record at offset {offset} does not have a key of the transaction log")
     version = int.from_bytes(key[:2], "big", signed=True)
     if version != 0:
         return f"unknown::version={version}", None
@@ -304,7 +306,9 @@ def transactions_parser(offset: int, key: bytes | None, value: bytes | None) -> 
         name = decode_data("TransactionLogKey", version, key[2:])["transactional_id"]
         return f"transaction_metadata::transactionalId={name}", _transaction(value)
     except ProtocolError as error:
-        raise CommandError(f"the record at offset {offset} is not of the transaction log: {error}") from None
+        raise CommandError(
+            f"the record at offset {offset} is not a record of the transaction log: {error}"
+        ) from None
 
 
 def _transaction(value: bytes | None) -> str:
@@ -313,11 +317,11 @@ def _transaction(value: bytes | None) -> str:
     if value is None:
         return "<DELETE>"
     if len(value) < 2:
-        raise ProtocolError(f"the value has {len(value)} bytes, no version")
+        raise ProtocolError(f"the value has {len(value)} bytes, too few for a version")
     message = decode_data("TransactionLogValue", int.from_bytes(value[:2], "big", signed=True), value[2:])
     status = message["transaction_status"]
     if not 0 <= status < len(TRANSACTION_STATES):
-        raise ProtocolError(f"{status} is no state of a transaction")
+        raise ProtocolError(f"{status} is not a state of a transaction")
     partitions = [
         f"{topic['topic']}-{partition}"
         for topic in message["transaction_partitions"] or ()

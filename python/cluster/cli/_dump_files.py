@@ -1,4 +1,6 @@
-"""The files of a segment as `logcore dump-log` reads them, whatever it prints: entries, batches, control records."""
+"""Reads the files of a segment for `logcore dump-log`: index entries, and facts about batches and control
+records.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from cluster.cli._common import CommandError
 if TYPE_CHECKING:
     from logcore._native import SegmentBatch
 
-# Snapshots of KRaft's metadata: batches as in a log.
+# Snapshots of KRaft's metadata have batches, as logs have.
 CHECKPOINT = ".checkpoint"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
 
 NO_LIMIT = 2**31 - 1
-"""Of the bytes of a `.log` file that are read."""
+"""The default of --max-bytes."""
 
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40
 
@@ -53,7 +55,7 @@ Entry = TypeVar("Entry", OffsetEntry, TimeEntry)
 
 
 def check_there(path: str) -> None:
-    """Refuses a file that is not there before anything is said of its name."""
+    """Refuses a file that does not exist. Called before the file's name is checked."""
     if not Path(path).exists():
         raise CommandError(f"cannot read {path}: No such file or directory")
 
@@ -62,7 +64,7 @@ def base_offset(path: str) -> int:
     """The offset in the name of a segment's file."""
     name = Path(path).name.split(".")[0]
     if not name.isdecimal():
-        raise CommandError(f"{path}: the name of a segment's file begins with its base offset")
+        raise CommandError(f"{path}: the name of a segment's file must begin with its base offset")
     return int(name)
 
 
@@ -71,7 +73,7 @@ def snapshot_id(path: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d{20})-(\d{10})\.checkpoint", Path(path).name)
     if found is None:
         raise CommandError(
-            f"{path}: the name of a snapshot is its end offset and epoch: <20 digits>-<10 digits>"
+            f"{path}: the name of a snapshot must be its end offset and epoch: <20 digits>-<10 digits>"
         )
     return int(found[1]), int(found[2])
 
@@ -90,7 +92,7 @@ def read(path: str) -> bytes:
 
 
 def offset_entries(path: str) -> list[OffsetEntry]:
-    """All whole entries, those that only preallocation left too."""
+    """All whole entries, including the zeros of preallocated space."""
     base, data = base_offset(path), read(path)
     whole = data[: len(data) // 8 * 8]
     return [OffsetEntry(base + relative, position) for relative, position in struct.iter_unpack(">ii", whole)]
@@ -103,7 +105,7 @@ def time_entries(path: str) -> list[TimeEntry]:
 
 
 def used(entries: list[Entry], base: int) -> Iterator[Entry]:
-    """The entries up to where preallocation begins."""
+    """The entries before the preallocated space."""
     for number, entry in enumerate(entries):
         if number > 0 and entry.offset == base:
             return
@@ -111,20 +113,20 @@ def used(entries: list[Entry], base: int) -> Iterator[Entry]:
 
 
 def position_of(entries: list[OffsetEntry], offset: int) -> int:
-    """Where in the log to begin looking for an offset."""
+    """The position in the log from which to look for an offset."""
     found = bisect_right(entries, offset, key=lambda entry: entry.offset)
     return entries[found - 1].position if found else 0
 
 
 def check_position(path: str, position: int) -> None:
-    """Refuses a place in the log that an index cannot lead to."""
+    """Refuses an index entry with a negative position."""
     if position < 0:
-        raise CommandError(f"{path}: an entry leads to byte {position} of the log")
+        raise CommandError(f"{path}: an entry has the position {position} in the log")
 
 
 @contextmanager
 def failing_at(path: str, batch: SegmentBatch) -> Iterator[None]:
-    """Says which batch it was that could not be decoded, or whose records a decoder does not take."""
+    """Adds file, position and offset of the batch to an error of decoding it."""
     from logcore import LogError
 
     try:
@@ -147,17 +149,17 @@ def is_control(batch: SegmentBatch) -> bool:
 
 
 def record_sequence(batch: SegmentBatch, offset: int) -> int:
-    """Of a record in a v2 batch; sequences wrap to 0, -1 is none."""
+    """The sequence of a record in a v2 batch. Sequences wrap to 0; -1 stands for none."""
     if batch.header is None or batch.header[1] < 0:
         return -1
     return (batch.header[1] + offset - batch.base_offset) & 0x7FFFFFFF
 
 
 def control_type(key: bytes | None) -> int:
-    """The number of a control record's type; -1 when it does not say."""
+    """The number of a control record's type; -1 when the key has none."""
     return int(struct.unpack_from(">h", key, 2)[0]) if key is not None and len(key) >= 4 else -1
 
 
 def coordinator_epoch(value: bytes | None) -> int:
-    """Of a transaction's marker; -1 when it does not say."""
+    """The coordinator epoch in a transaction's marker; -1 when the value has none."""
     return int(struct.unpack_from(">i", value, 2)[0]) if value is not None and len(value) >= 6 else -1

@@ -1,8 +1,9 @@
-"""The records of KRaft's `__cluster_metadata` and of `__remote_log_metadata`, as `logcore dump-log` prints them.
+"""How `logcore dump-log` prints the records of KRaft's `__cluster_metadata` and of `__remote_log_metadata`.
 
-Both have the same frame (`AbstractApiMessageSerde`): three unsigned varints, which are the frame's version, the record's
-type and the record's version, and then the record, in the schemas of `metadata.table`. The texts are those of
-DumpLogSegments (Apache Kafka 3.9): JSON for the first, one line of names and values for the other.
+Both have the same frame (`AbstractApiMessageSerde`): three unsigned varints and then the record, in a schema
+of `metadata.table`. The varints are the frame's version, the record's type and the record's version. The
+texts are those of DumpLogSegments (Apache Kafka 3.9): JSON for the first topic, one line of names and values
+for the other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FRAME_VERSION = 1
 VARINT_BYTES = 5
 VERSION_MAX = 32767
 
-# The records of the controller by their type (`MetadataRecordType`).
+# The controller's records by type (`MetadataRecordType`).
 CLUSTER_RECORDS = {
     0: "RegisterBrokerRecord",
     1: "UnregisterBrokerRecord",
@@ -50,7 +51,7 @@ CLUSTER_RECORDS = {
     27: "RegisterControllerRecord",
 }
 
-# Those of the remote log metadata manager.
+# The records of the remote log metadata manager.
 REMOTE_RECORDS = {
     0: "RemoteLogSegmentMetadataRecord",
     1: "RemoteLogSegmentMetadataUpdateRecord",
@@ -65,7 +66,7 @@ SEGMENT_STATES = (
 )
 PARTITION_STATES = ("DELETE_PARTITION_MARKED", "DELETE_PARTITION_STARTED", "DELETE_PARTITION_FINISHED")
 
-# Control records of the metadata's log and its snapshots: what Kafka's tool calls them, and their schemas.
+# Control records of the metadata's log and its snapshots: the name in Kafka's tool, and the schema.
 CONTROL_RECORDS = {
     3: ("SnapshotHeader", "SnapshotHeaderRecord"),
     4: ("SnapshotFooter", "SnapshotFooterRecord"),
@@ -75,11 +76,11 @@ CONTROL_RECORDS = {
 
 
 class FrameError(Exception):
-    """A value that is no record in a frame; the text is Kafka's."""
+    """A value is not a record in a frame. The text is Kafka's."""
 
 
 def control_record(kind: int, value: bytes | None) -> str | None:
-    """Name and JSON of a control record, None for one that has none."""
+    """Name and JSON of a control record; None for types without them."""
     from logcore._native import ProtocolError, data_to_json
 
     if kind not in CONTROL_RECORDS or value is None:
@@ -122,8 +123,8 @@ def _frame(value: bytes | None, kinds: Mapping[int, str]) -> tuple[int, int, byt
     frame_version, at = _varint(value, 0, "frame version")
     if frame_version == 0:
         raise FrameError(
-            "Could not deserialize metadata record with frame version 0. Note that upgrades from the preview release "
-            "of KRaft in 2.8 to newer versions are not supported."
+            "Could not deserialize metadata record with frame version 0. Note that upgrades from the preview "
+            "release of KRaft in 2.8 to newer versions are not supported."
         )
     if frame_version != FRAME_VERSION:
         raise FrameError(
@@ -160,7 +161,7 @@ def _checked(name: str, version: int, decode: Callable[[], T]) -> T:
 
 
 def _constant(name: str) -> str:
-    """The name of a record's type in Kafka's enumeration: TOPIC_RECORD of TopicRecord."""
+    """The name of a record's type in Kafka's enumeration: TOPIC_RECORD for TopicRecord."""
     return re.sub(r"(?<=[^A-Z])([A-Z])", r"_\1", name).upper()
 
 
@@ -168,7 +169,7 @@ def _constant(name: str) -> str:
 
 
 def _remote_text(kind: int, message: dict[str, Any]) -> str:
-    """As the `toString` of the manager's own classes."""
+    """The text of Java's `toString` of the manager's classes."""
     if kind == 2:
         shown = {
             "topicPartition": _topic_partition(message["topic_id_partition"]),
@@ -206,7 +207,7 @@ def _remote_text(kind: int, message: dict[str, Any]) -> str:
             "RemoteLogSegmentMetadata",
             {"remoteLogSegmentId": _segment_id(message["remote_log_segment_id"]), **shown},
         )
-    # A snapshot's entry says neither who wrote it nor when.
+    # An entry in a snapshot has no broker and no time.
     del shown["brokerId"], shown["eventTimestampMs"]
     return _object("RemoteLogSegmentMetadataSnapshot", {"segmentId": _uuid(message["segment_id"]), **shown})
 
@@ -216,7 +217,7 @@ def _object(name: str, shown: dict[str, Any]) -> str:
 
 
 def _state(names: tuple[str, ...], number: int) -> str:
-    """The state with this number; Java prints null for one that is not known."""
+    """The state with this number; null, as in Java, for an unknown number."""
     return names[number] if 0 <= number < len(names) else "null"
 
 

@@ -1,4 +1,4 @@
-"""A segment's files as rows for programs: JSON, a line for each entry or record, or an Arrow stream of records."""
+"""`logcore dump-log` for programs: a line of JSON for each entry or record, or an Arrow stream of records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from logcore._native import SegmentBatch
 
 ARROW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-# Bytes of batches that are turned into Arrow at a time.
+# The bytes of batches that are decoded at a time.
 ARROW_BYTES = 4 << 20
 
 
@@ -28,8 +28,11 @@ ARROW_BYTES = 4 << 20
 
 
 def json_rows(path: str, parse: Parse | None, max_bytes: int) -> Iterator[dict[str, Any]]:
-    """One row for each record of a `.log` file, or each entry of another. `parse` is a decoder that was asked for;
-    without one, keys and values are text where they are UTF-8, and `{"base64": ...}` where they are not."""
+    """One row for each record of a `.log` file, or each entry of another file.
+
+    `parse` is the decoder that the user chose. Without one, keys and values are text if they are UTF-8, and
+    otherwise `{"base64": ...}`.
+    """
     suffix = Path(path).suffix
     if suffix in (files.LOG, files.CHECKPOINT):
         return record_rows(path, parse, max_bytes)
@@ -45,13 +48,15 @@ def json_rows(path: str, parse: Parse | None, max_bytes: int) -> Iterator[dict[s
 
 
 def record_rows(path: str, parse: Parse | None, max_bytes: int) -> Iterator[dict[str, Any]]:
-    for batch in told_batches(path, max_bytes):
+    for batch in file_batches(path, max_bytes):
         with files.failing_at(path, batch):
             yield from batch_rows(path, batch, parse)
 
 
-def told_batches(path: str, max_bytes: int) -> Iterator[SegmentBatch]:
-    """The batches of a file. What no batch could be read from is told on standard error: rows have no place for it."""
+def file_batches(path: str, max_bytes: int) -> Iterator[SegmentBatch]:
+    """The batches of a file. Bytes at its end that are not a batch are reported on standard error, not as
+    a row.
+    """
     from logcore._native import SegmentReader
 
     reader, end = SegmentReader(path, 0, max_bytes), 0
@@ -143,7 +148,7 @@ def producer_rows(path: str) -> Iterator[dict[str, Any]]:
 
 def dump_json(path: str, parse: Parse | None, max_bytes: int) -> None:
     for row in json_rows(path, parse, max_bytes):
-        # ASCII, with escapes, is the same JSON whatever the terminal's encoding.
+        # In ASCII, with escapes, so that the terminal's encoding does not matter.
         sys.stdout.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
@@ -151,17 +156,17 @@ def dump_json(path: str, parse: Parse | None, max_bytes: int) -> None:
 
 
 def topic_of(path: str) -> tuple[str, int]:
-    """Topic and partition, from the name of the directory a segment is in; a directory of another name is the topic."""
+    """Topic and partition, from the name of the segment's directory. Another name is the topic."""
     name = Path(path).absolute().parent.name
     topic, _, partition = name.rpartition("-")
     return (topic, int(partition)) if topic and partition.isdecimal() else (name, 0)
 
 
 def arrow_chunks(path: str, max_bytes: int) -> Iterator[tuple[int, list[SegmentBatch]]]:
-    """The batches of a file, some megabytes at a time, and the offset each piece begins with."""
+    """The batches of a file, some megabytes at a time, and the first offset of each piece."""
     start, size = 0, 0
     chunk: list[SegmentBatch] = []
-    for batch in told_batches(path, max_bytes):
+    for batch in file_batches(path, max_bytes):
         if not chunk:
             start = first_offset(batch, start)
         chunk.append(batch)
@@ -174,12 +179,14 @@ def arrow_chunks(path: str, max_bytes: int) -> Iterator[tuple[int, list[SegmentB
 
 
 def first_offset(batch: SegmentBatch, following: int) -> int:
-    """Of a legacy message only the last offset is told; what is before, from the one after the last batch on, belongs to it too."""
+    """The first offset of a batch. A legacy message has only its last offset, so it begins after the batch
+    before it.
+    """
     return following if batch.header is None else batch.base_offset
 
 
 def arrow_batches(path: str, max_bytes: int) -> Iterator[pyarrow.RecordBatch]:
-    """The records of a file. Of batches that cannot be decoded, those before the first that cannot are given."""
+    """The records of a file, up to the first batch that cannot be decoded, which is an error."""
     import pyarrow
 
     from logcore import LogError
@@ -205,7 +212,7 @@ def arrow_batches(path: str, max_bytes: int) -> Iterator[pyarrow.RecordBatch]:
 
 
 def arrow_schema() -> pyarrow.Schema:
-    """That of any records: the columns' types do not depend on what is in them."""
+    """The schema of any batch. It is needed for a file without records."""
     import pyarrow
 
     from logcore import build_batch

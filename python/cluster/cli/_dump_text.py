@@ -1,4 +1,4 @@
-"""The lines of DumpLogSegments (Apache Kafka 3.9), for each of a segment's files."""
+"""The text of `logcore dump-log`: the lines of DumpLogSegments (Apache Kafka 3.9) for each kind of file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENTRY_SIZES = {files.INDEX: 8, files.TIME_INDEX: 12}
 
 @dataclass
 class Faults:
-    """What is told on standard error once all files were dumped: pairs of numbers by file."""
+    """Faults that are printed to standard error after all files: pairs of numbers, by file."""
 
     mismatches: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     timestamps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -29,9 +29,9 @@ class Faults:
     not_found: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
-    def tell(self) -> None:
+    def print(self) -> None:
         for kind, title, line in (
-            # Kafka puts each new pair in front, here and with the gaps.
+            # Kafka puts each new pair in front, here and for the gaps.
             (_reversed(self.mismatches), "Mismatches in :{}", "  Index offset: {}, log offset: {}"),
             (
                 self.timestamps,
@@ -98,7 +98,7 @@ def dump_log(path: str, options: LogOptions, parse: Parse, faults: Faults) -> No
                     last_offset = record[0]
                     out.append(record_line(batch, record, options, parse))
         finally:
-            # The lines up to one that cannot be made, too.
+            # Before an error, the lines so far are printed.
             sys.stdout.write("".join(f"{line}\n" for line in out))
     if reader.remaining and options.max_bytes == files.NO_LIMIT:
         print(f"Found {reader.remaining} invalid bytes at the end of {Path(path).name}")
@@ -122,8 +122,9 @@ def batch_line(batch: SegmentBatch) -> str:
             f"isControl: {truth(batch.attributes & files.CONTROL)} deleteHorizonMs: {horizon}"
         )
     return (
-        f"{front} position: {batch.position} {files.timestamp_type(batch)}: {batch.max_timestamp} size: {batch.size} "
-        f"magic: {batch.magic} compresscodec: {batch.compression} crc: {batch.crc} isvalid: {truth(batch.valid)}"
+        f"{front} position: {batch.position} {files.timestamp_type(batch)}: {batch.max_timestamp} size: "
+        f"{batch.size} magic: {batch.magic} compresscodec: {batch.compression} crc: {batch.crc} isvalid: "
+        f"{truth(batch.valid)}"
     )
 
 
@@ -220,7 +221,8 @@ def dump_index(
         batch = next(iter(SegmentReader(log, entry.position, entry.position + max_message_size)), None)
         if batch is None:
             raise CommandError(
-                f"{path}: no batch of at most {max_message_size} bytes begins at byte {entry.position} of {log}"
+                f"{path}: no batch of at most {max_message_size} bytes begins at byte {entry.position} of "
+                f"{log}"
             )
         if batch.last_offset != entry.offset:
             note(faults.mismatches, path, (entry.offset, batch.last_offset))
@@ -267,7 +269,8 @@ def dump_transactions(path: str) -> None:
 
     for producer_id, first, last, stable in read_transaction_index(path):
         print(
-            f"version: 0 producerId: {producer_id} firstOffset: {first} lastOffset: {last} lastStableOffset: {stable}"
+            f"version: 0 producerId: {producer_id} firstOffset: {first} lastOffset: {last} lastStableOffset: "
+            f"{stable}"
         )
 
 
@@ -278,7 +281,7 @@ def dump_producers(path: str) -> None:
     try:
         producers = read_producer_snapshot(path)
     except CorruptLogError as error:
-        # As Kafka does, which goes on with the next file.
+        # As Kafka does: the next file is dumped nevertheless.
         print(error, file=sys.stderr)
         return
     for producer_id, epoch, coordinator_epoch, first_offset, last_timestamp, last in producers:

@@ -1,8 +1,8 @@
-"""Kafka's Java client properties in this client's names.
+"""Translates the properties of Kafka's Java clients to this project's client.
 
-Operators' files and flags name Java's properties (`buffer.memory`); the client takes librdkafka's
-(`queue.buffering.max.kbytes`). Owns the table between them with its units. A Java property without an equal is a warning
-of one line; a name that is not Java's is left to the client, which refuses what it does not know either.
+Operators' files and flags have Java's names (`buffer.memory`); the client has librdkafka's
+(`queue.buffering.max.kbytes`). This module has the table of names and units. A Java property without an
+equivalent is a warning of one line. Other names are passed on to the client, which refuses unknown ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _I31 = 2**31 - 1
 
 
 class _Number(NamedTuple):
-    """Our name of a whole number, the values ours can have, and how many of Java's units one of ours is."""
+    """A whole number: our name, our lowest and highest value, and how many of Java's units are one of
+    ours.
+    """
 
     name: str
     low: int = 0
@@ -45,14 +47,14 @@ _NUMBERS = {
     "socket.connection.setup.timeout.ms": _Number("socket.connection.setup.timeout.ms", low=1000),
 }  # fmt: skip
 
-# The producer's is the time for acknowledgements; the other clients' that of any request.
+# The producer's is the time for acknowledgements, the other clients' the time for any request.
 _REQUEST_TIMEOUT = {
     "producer": _Number("request.timeout.ms", low=1, high=900_000),
     "consumer": _Number("socket.timeout.ms", low=10, high=300_000),
     "admin": _Number("socket.timeout.ms", low=10, high=300_000),
 }
 
-# What the command itself does and no client needs to know.
+# Properties that the command itself uses, and the kinds of clients that have them.
 _COMMANDS = {
     "max.block.ms": ("producer",),
     "max.poll.records": ("consumer",),
@@ -111,7 +113,9 @@ _PARTITIONERS = {
 
 @dataclass
 class Translated:
-    """`client`: settings in our client's names. `command`: numbers by Java name that the command itself heeds."""
+    """`client`: settings with our client's names. `command`: the numbers that the command itself uses, by
+    Java name.
+    """
 
     client: dict[str, str] = field(default_factory=dict)
     command: dict[str, int] = field(default_factory=dict)
@@ -121,7 +125,7 @@ class Translated:
 
 
 def translate(named: dict[str, str], kind: Kind, command: str) -> Translated:
-    """Settings by Java's or our names, for a producer, a consumer or an admin client; `command` opens the warnings."""
+    """Translates settings with Java's or our names. The warnings begin with the name of the command."""
 
     def warn(text: str) -> None:
         print(f"logcore {command}: warning: {text}", file=sys.stderr)
@@ -140,7 +144,7 @@ def translate(named: dict[str, str], kind: Kind, command: str) -> Translated:
         elif number is not None:
             found.client[number.name] = _number(name, value, number, warn)
         elif name.startswith("compression.") and name.endswith(".level") and name.count(".") == 2:
-            # Java has a level for each codec, this client one for the codec in use.
+            # Java has a level for each codec; this client has one, for the codec that is used.
             if name == f"compression.{codec}.level":
                 found.client["compression.level"] = str(_whole(name, value))
         elif name in _WORDS:
@@ -161,17 +165,18 @@ def _number(name: str, value: str, number: _Number, warn: Callable[[str], None])
     wanted = -(-_whole(name, value) // number.unit)
     taken = min(max(wanted, number.low), number.high)
     if taken != wanted:
-        warn(f"{name}={value} is taken as {taken * number.unit}, the nearest this client has")
+        warn(f"{name}={value} is taken as {taken * number.unit}, the nearest value of this client")
     return str(taken)
 
 
 def _assignors(value: str, warn: Callable[[str], None]) -> dict[str, str]:
-    """Assignors by class; those this client lacks are left out while another remains to agree on with the group."""
+    """Assignors by class. Those that this client lacks are left out, unless none would be left."""
     wanted = [name.strip() for name in value.split(",") if name.strip()]
     kept = [_ASSIGNORS.get(name, name) for name in wanted if name not in _OTHER_ASSIGNORS]
     if not kept:
         raise CommandError(
-            f"partition.assignment.strategy: none of {value} is supported; there are {', '.join(_ASSIGNORS)}",
+            f"partition.assignment.strategy: none of {value} is supported; supported are "
+            f"{', '.join(_ASSIGNORS)}",
             status=2,
         )
     if len(kept) < len(wanted):
@@ -184,7 +189,8 @@ def _partitioner(value: str, _warn: Callable[[str], None]) -> dict[str, str]:
         return {}
     if value.strip() not in _PARTITIONERS:
         raise CommandError(
-            f"partitioner.class {value} is a Java class of one's own; supported are {', '.join(_PARTITIONERS)}",
+            f"partitioner.class {value}: Java classes cannot be loaded here; supported are "
+            f"{', '.join(_PARTITIONERS)}",
             status=2,
         )
     return {"partitioner": _PARTITIONERS[value.strip()]}

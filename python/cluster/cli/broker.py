@@ -12,13 +12,15 @@ def parser() -> Parser:
     options = Parser(
         "broker", "Runs a broker with the settings of a server.properties file, until Ctrl-C or SIGTERM."
     )
-    options.add_argument("properties", type=Path, metavar="server.properties")
+    options.add_argument(
+        "properties", type=Path, metavar="server.properties", help="a file with Kafka's broker settings"
+    )
     options.add_argument(
         "--override",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting that wins over the file's; may be repeated",
+        help="a setting that overrides the file's; may be repeated",
     )
     return options
 

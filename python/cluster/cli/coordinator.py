@@ -1,5 +1,9 @@
-"""`logcore coordinator zoo.cfg`: the arguments of zkServer.sh start-foreground, and ZooKeeper's exit statuses. With `import` or
-`export` in front of its arguments, what :mod:`cluster.cli._coordinator_data` does; a file of such a name is `./import`."""
+"""`logcore coordinator zoo.cfg`: the arguments of zkServer.sh start-foreground, and ZooKeeper's exit
+statuses.
+
+`logcore coordinator import` and `export` are in `_coordinator_data`. A zoo.cfg with such a name is written
+`./import`.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,9 @@ NO_ADMIN_SERVER = 4
 def parser() -> Parser:
     options = Parser(
         "coordinator",
-        "Runs a ZooKeeper-compatible server with the settings of a zoo.cfg file, until Ctrl-C or SIGTERM. `logcore coordinator "
-        "import --help` and `logcore coordinator export --help` tell how data comes from Apache ZooKeeper, and goes back.",
+        "Runs a ZooKeeper-compatible server with the settings of a zoo.cfg file, until Ctrl-C or SIGTERM. "
+        "`logcore coordinator import` and `logcore coordinator export` move data from and to Apache "
+        "ZooKeeper; each has a --help of its own.",
     )
     options.add_argument("configuration", type=Path, metavar="zoo.cfg")
     return options
@@ -52,11 +57,11 @@ def run(arguments: list[str]) -> int:
             lines.append(f"  secure   {host_and_port(configuration.secure.host, ports.secure_clients)}")
         if configuration.admin is not None:
             scheme = "http" if configuration.admin.tls is None else "https"
-            place = host_and_port(configuration.admin.host, ports.admin)
-            lines.append(f"  admin    {scheme}://{place}{configuration.admin.url}")
+            address = host_and_port(configuration.admin.host, ports.admin)
+            lines.append(f"  admin    {scheme}://{address}{configuration.admin.url}")
         if configuration.metrics is not None:
-            place = host_and_port(configuration.metrics.host, ports.metrics)
-            lines.append(f"  metrics  http://{place}/metrics")
+            address = host_and_port(configuration.metrics.host, ports.metrics)
+            lines.append(f"  metrics  http://{address}/metrics")
         print("\n".join([*lines, "Ctrl-C stops it."]), flush=True)
 
     try:
@@ -68,5 +73,5 @@ def run(arguments: list[str]) -> int:
         raise CommandError(str(error), status=NO_DATA_DIRECTORY) from None
     except CoordinatorError as error:
         raise CommandError(str(error)) from None
-    print("the coordinator has stopped; what it answered is on disk", flush=True)
+    print("the coordinator has stopped; every write that it confirmed is on disk", flush=True)
     return 0

@@ -1,4 +1,6 @@
-"""`logcore dump-log`: the flags and output of kafka-dump-log.sh (Apache Kafka 3.9, DumpLogSegments), JSON and Arrow."""
+"""`logcore dump-log`: the flags and output of kafka-dump-log.sh (DumpLogSegments of Apache Kafka 3.9), and
+JSON and Arrow.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
 
 
 def parser() -> Parser:
-    options = Parser("dump-log", "Prints what is in the files of a log's segments; changes nothing.")
+    options = Parser("dump-log", "Prints the contents of a log's segment files. Changes nothing.")
     options.register("action", None, Once)
     options.add_argument(
         "--files",
@@ -36,21 +38,21 @@ def parser() -> Parser:
     options.add_argument(
         "--index-sanity-check",
         action="store_true",
-        help="only make the check of an index that Kafka makes at its start",
+        help="check the indexes only as Kafka does at its start",
     )
     options.add_argument(
         "--max-message-size",
         type=int,
         default=5 * 1024 * 1024,
         metavar="BYTES",
-        help="the largest batch an index leads to",
+        help="the largest batch that an index entry may point to (default: %(default)s)",
     )
     options.add_argument(
         "--max-bytes",
         type=int,
         default=files.NO_LIMIT,
         metavar="BYTES",
-        help="read only so much of each .log file",
+        help="read at most so many bytes of each .log file",
     )
     for what in ("value", "key"):
         options.add_argument(
@@ -58,32 +60,34 @@ def parser() -> Parser:
             nargs="?",
             const=STRING_DECODER,
             metavar="NAME",
-            help=f"what the {what}s are: string, long, integer or byte, or Kafka's name of its decoder (default: string)",
+            help=f"how {what}s are decoded: string, long, integer or byte, or Kafka's name of a decoder "
+            "(default: string)",
         )
     options.add_argument(
-        "--offsets-decoder", action="store_true", help="the file is of __consumer_offsets; decode it"
+        "--offsets-decoder", action="store_true", help="decode records of __consumer_offsets"
     )
     options.add_argument(
-        "--transaction-log-decoder", action="store_true", help="the file is of __transaction_state; decode it"
+        "--transaction-log-decoder", action="store_true", help="decode records of __transaction_state"
     )
     options.add_argument(
         "--cluster-metadata-decoder",
         action="store_true",
-        help="the file is of KRaft's __cluster_metadata, or a snapshot of it; decode it",
+        help="decode records of KRaft's __cluster_metadata and its snapshots",
     )
     options.add_argument(
         "--remote-log-metadata-decoder",
         action="store_true",
-        help="the file is of __remote_log_metadata; decode it",
+        help="decode records of __remote_log_metadata",
     )
     options.add_argument(
-        "--skip-record-metadata", action="store_true", help="of a record, print key and value only"
+        "--skip-record-metadata", action="store_true", help="print only the keys and values of records"
     )
     options.add_argument(
         "--format",
         choices=("text", "json", "arrow"),
         default="text",
-        help="text as Kafka prints it (default), a JSON line for each record or entry, an Arrow IPC stream of records",
+        help="text as Kafka's tool prints it (default), a line of JSON for each record or entry, or an "
+        "Arrow IPC stream of records",
     )
     options.add_argument(
         "--out", metavar="FILE", help="with --format arrow: where to write (default: standard output)"
@@ -92,7 +96,7 @@ def parser() -> Parser:
 
 
 def check(options: argparse.Namespace) -> list[str]:
-    """Refuses what cannot be, and returns the files."""
+    """Refuses wrong combinations of options, and returns the files."""
     from cluster.cli._dump_decoders import check_name
 
     for flag in ("value", "key"):
@@ -103,14 +107,14 @@ def check(options: argparse.Namespace) -> list[str]:
         if not 0 <= getattr(options, flag) <= files.NO_LIMIT:
             raise CommandError(f"--{flag.replace('_', '-')} must be between 0 and {files.NO_LIMIT}", status=2)
     if options.out is not None and options.format != "arrow":
-        raise CommandError("--out goes with --format arrow", status=2)
+        raise CommandError("--out needs --format arrow", status=2)
     paths = [path for path in options.files.split(",") if path]
     if not paths:
         raise CommandError("--files names no file", status=2)
     if options.format == "arrow":
-        if decoder_asked_for(options):
+        if has_decoder(options):
             raise CommandError(
-                "--format arrow gives keys and values as they are, without a decoder", status=2
+                "--format arrow writes keys and values as they are, without a decoder", status=2
             )
         for path in paths:
             if Path(path).suffix != files.LOG:
@@ -118,7 +122,7 @@ def check(options: argparse.Namespace) -> list[str]:
     return paths
 
 
-def decoder_asked_for(options: argparse.Namespace) -> bool:
+def has_decoder(options: argparse.Namespace) -> bool:
     named = (options.value_decoder_class, options.key_decoder_class) != (None, None)
     chosen = (
         options.offsets_decoder,
@@ -151,7 +155,7 @@ def run(arguments: list[str]) -> int:
     from logcore import LogError
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What a record holds may be more than the terminal can show.
+        # Records may have characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="replace")
     try:
         if options.format == "text":
@@ -175,7 +179,7 @@ def dump_text(paths: list[str], options: argparse.Namespace) -> None:
         print(f"Dumping {path}")
         dump_file(path, options, faults)
     sys.stdout.flush()
-    faults.tell()
+    faults.print()
 
 
 def dump_file(path: str, options: argparse.Namespace, faults: Faults) -> None:
@@ -186,7 +190,7 @@ def dump_file(path: str, options: argparse.Namespace, faults: Faults) -> None:
         files.check_there(path)
     sanity_only, verify_only = options.index_sanity_check, options.verify_index_only
     if suffix in (files.LOG, files.CHECKPOINT):
-        print_data = options.print_data_log or decoder_asked_for(options)
+        print_data = options.print_data_log or has_decoder(options)
         chosen = text.LogOptions(
             deep=options.deep_iteration or print_data,
             print_data=print_data,
@@ -209,7 +213,7 @@ def dump_file(path: str, options: argparse.Namespace, faults: Faults) -> None:
 def dump_json(paths: list[str], options: argparse.Namespace) -> None:
     from cluster.cli import _dump_rows as rows
 
-    parse = message_parser(options) if decoder_asked_for(options) else None
+    parse = message_parser(options) if has_decoder(options) else None
     for path in paths:
         if Path(path).suffix in SUFFIXES:
             files.check_there(path)

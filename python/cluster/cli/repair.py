@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     options = directory_parser(
         "repair",
-        "Cuts a torn tail at the last whole batch, and rebuilds indexes, leader epochs and producer snapshots. "
-        "Bytes that are cut off or replaced are copied first. Refuses while a broker or a program uses the directory. "
-        "Exit status: 0 nothing is damaged (any more), 1 there is damage, 2 wrong arguments.",
+        "Cuts a torn tail at the last whole batch, and rebuilds indexes, leader epochs and producer "
+        "snapshots. Bytes that are cut off or replaced are copied first. Refuses while a broker or a "
+        "program uses the directory. Exit status: 0 nothing is damaged (any more), 1 there is damage, 2 "
+        "wrong arguments.",
         "actions",
     )
     mode = options.add_mutually_exclusive_group()

@@ -12,30 +12,30 @@ DEFAULT_DATA_DIR = "logcore-data"
 
 
 def parser() -> Parser:
-    options = Parser("start", "Runs one broker and all it needs in this process, until Ctrl-C or SIGTERM.")
+    options = Parser("start", "Runs one broker and its coordinator in this process, until Ctrl-C or SIGTERM.")
     options.add_argument(
         "--data-dir",
         type=directory,
         default=Path(DEFAULT_DATA_DIR),
         metavar="DIR",
-        help=f"where the logs live (default ./{DEFAULT_DATA_DIR})",
+        help="the directory of the logs and the coordinator's data (default: ./%(default)s)",
     )
     options.add_argument(
         "--port",
         type=int,
         default=DEFAULT_PORT,
         metavar="N",
-        help=f"the port to listen on (default {DEFAULT_PORT}; 0 takes a free one)",
+        help="the port to listen on; 0 chooses a free one (default: %(default)s)",
     )
     options.add_argument(
-        "--host", default="localhost", metavar="NAME", help="the address to listen on (default localhost)"
+        "--host", default="localhost", metavar="NAME", help="the address to listen on (default: %(default)s)"
     )
     options.add_argument(
         "--override",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting with its server.properties name; may be repeated",
+        help="a broker setting, with its name in server.properties; may be repeated",
     )
     return options
 
@@ -51,14 +51,15 @@ def run(arguments: list[str]) -> int:
     def ready(broker: Broker) -> None:
         address = broker.bootstrap
         print(
-            f"logcore is ready\n"
+            "logcore is ready\n"
             f"  broker  {address}\n"
             f"  data    {options.data_dir.resolve()}\n"
-            f"{metrics_line(broker)}"
-            f"  next    logcore topics --create --topic hello --bootstrap-server {address}\n"
+            f"{metrics_line(broker)}  next    logcore topics --create --topic hello --bootstrap-server "
+            f"{address}\n"
             f"          logcore console-producer --topic hello --bootstrap-server {address}\n"
-            f"          logcore console-consumer --topic hello --from-beginning --bootstrap-server {address}\n"
-            f"Ctrl-C stops it.",
+            "          logcore console-consumer --topic hello --from-beginning --bootstrap-server "
+            f"{address}\n"
+            "Ctrl-C stops it.",
             flush=True,
         )
 

@@ -1,4 +1,4 @@
-"""`logcore topics`: the flags and output of kafka-topics.sh (Apache Kafka 3.9, TopicCommand)."""
+"""`logcore topics`: the flags and output of kafka-topics.sh (TopicCommand of Apache Kafka 3.9)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,19 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-ACTIONS = ("create", "list", "describe", "alter", "delete")
+ACTIONS = {
+    "create": "create a topic",
+    "list": "list topics",
+    "describe": "describe topics",
+    "alter": "change the number of partitions or their replicas",
+    "delete": "delete topics",
+}
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 REQUEST_TIMEOUT = 30.0
-"""Seconds in which the cluster has to do what a request asks; the client gives the request up by itself then."""
+"""Seconds after which the client gives a request up."""
 MAX_REPLICATION_FACTOR = 32767
 
-# Which actions take each of the flags that not all of them take.
+# The actions that take a flag, for flags that not all actions take.
 TAKEN_BY = {
     "partitions": ("create", "alter"),
     "replication_factor": ("create",),
@@ -54,43 +60,59 @@ def parser() -> Parser:
     options.add_argument(
         "--bootstrap-server", metavar="HOST:PORT[,...]", help="the broker to connect to (required)"
     )
-    options.add_argument("--command-config", metavar="FILE", help="a file of client properties")
-    for action in ACTIONS:
-        options.add_argument(f"--{action}", action="store_true")
-    options.add_argument("--topic", help="the topic; a regular expression for all but --create")
-    options.add_argument("--topic-id", metavar="ID", help="with --describe: the topic of this id")
-    options.add_argument("--partitions", type=int, metavar="N")
-    options.add_argument("--replication-factor", type=int, metavar="N")
+    options.add_argument("--command-config", metavar="FILE", help="a file with client properties")
+    for action, text in ACTIONS.items():
+        options.add_argument(f"--{action}", action="store_true", help=text)
+    options.add_argument(
+        "--topic", metavar="NAME", help="the topic; except with --create, a regular expression or a list"
+    )
+    options.add_argument("--topic-id", metavar="ID", help="with --describe: the topic with this id")
+    options.add_argument(
+        "--partitions", type=int, metavar="N", help="the number of partitions (default: the cluster's)"
+    )
+    options.add_argument(
+        "--replication-factor",
+        type=int,
+        metavar="N",
+        help="the number of replicas of each partition (default: the cluster's)",
+    )
     options.add_argument("--replica-assignment", metavar="B1:B2,B3:B4", help="the brokers of each partition")
     options.add_argument(
-        "--config", action="append", default=[], metavar="NAME=VALUE", help="with --create; may be repeated"
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="with --create: a setting of the topic; may be repeated",
     )
     options.add_argument(
         "--delete-config",
         action="append",
         default=[],
         metavar="NAME",
-        help="refused, as Kafka's tool refuses it together with --bootstrap-server",
+        help="always refused, as Kafka's tool refuses it together with --bootstrap-server",
     )
     options.add_argument(
         "--partition-size-limit-per-response",
         type=int,
         metavar="N",
-        help="with --describe: how many partitions one response may hold; every description here fits one",
+        help="with --describe: accepted without effect, because one response always suffices here",
     )
-    options.add_argument("--if-exists", action="store_true")
-    options.add_argument("--if-not-exists", action="store_true")
-    options.add_argument("--exclude-internal", action="store_true")
-    options.add_argument("--under-replicated-partitions", action="store_true")
-    options.add_argument("--unavailable-partitions", action="store_true")
-    options.add_argument("--under-min-isr-partitions", action="store_true")
-    options.add_argument("--at-min-isr-partitions", action="store_true")
-    options.add_argument("--topics-with-overrides", action="store_true")
+    for flag, text in (
+        ("if-exists", "succeed without such a topic"),
+        ("if-not-exists", "with --create: succeed if the topic exists"),
+        ("exclude-internal", "leave out the cluster's own topics"),
+        ("under-replicated-partitions", "describe only partitions with replicas that are not in sync"),
+        ("unavailable-partitions", "describe only partitions without an available leader"),
+        ("under-min-isr-partitions", "describe only partitions with fewer replicas in sync than the minimum"),
+        ("at-min-isr-partitions", "describe only partitions with the minimum of replicas in sync"),
+        ("topics-with-overrides", "describe only topics with settings of their own"),
+    ):
+        options.add_argument(f"--{flag}", action="store_true", help=text)
     return options
 
 
 def check(options: argparse.Namespace) -> str:
-    """Refuses the combinations that Kafka's tool refuses, and returns the one action."""
+    """Refuses the combinations that Kafka's tool refuses, and returns the action."""
     actions = [action for action in ACTIONS if getattr(options, action)]
     if len(actions) != 1:
         raise CommandError(
@@ -101,7 +123,8 @@ def check(options: argparse.Namespace) -> str:
         raise CommandError("--bootstrap-server must be given", status=2)
     if options.delete_config:
         raise CommandError(
-            "--delete-config cannot be used with --bootstrap-server (kafka-configs alters a topic's settings)",
+            "--delete-config cannot be used with --bootstrap-server (kafka-configs alters a topic's "
+            "settings)",
             status=2,
         )
     if action not in ("list", "describe") and options.topic is None:
@@ -109,9 +132,7 @@ def check(options: argparse.Namespace) -> str:
     for name, allowed in TAKEN_BY.items():
         if getattr(options, name) not in (None, False, []) and action not in allowed:
             flag = name.replace("_", "-")
-            raise CommandError(
-                f"--{flag} goes with --{' or --'.join(allowed)}, not with --{action}", status=2
-            )
+            raise CommandError(f"--{flag} needs --{' or --'.join(allowed)}, not --{action}", status=2)
     if action == "alter" and options.partitions is None:
         raise CommandError("--alter needs --partitions (kafka-configs alters a topic's settings)", status=2)
     if action == "create":
@@ -119,7 +140,7 @@ def check(options: argparse.Namespace) -> str:
             options.partitions is not None or options.replication_factor is not None
         ):
             raise CommandError(
-                "--replica-assignment already says how many partitions and replicas there are", status=2
+                "--replica-assignment cannot be used with --partitions or --replication-factor", status=2
             )
         if options.partitions is not None and options.partitions < 1:
             raise CommandError("--partitions must be greater than 0", status=2)
@@ -135,7 +156,7 @@ def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     action = check(options)
     settings = translate(properties_file(options.command_config, "--command-config"), "admin", "topics")
-    # Java's one limit for all an operation needs; without it a cluster that does not answer is given up sooner.
+    # Java has one limit for a whole operation. Without it, a cluster that does not answer is given up sooner.
     options.connect_timeout = settings.seconds("default.api.timeout.ms", CONNECT_TIMEOUT)
     options.request_timeout = settings.seconds("default.api.timeout.ms", REQUEST_TIMEOUT)
     config = client_config(options.bootstrap_server, settings.client)
@@ -163,8 +184,8 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
     name = options.topic
     if "." in name or "_" in name:
         print(
-            "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
-            "To avoid issues it is best to use either, but not both."
+            "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') "
+            "could collide. To avoid issues it is best to use either, but not both."
         )
     assignment = replica_assignment(options.replica_assignment) if options.replica_assignment else None
     configs = pairs(options.config, "--config")
@@ -255,7 +276,9 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> None:
 def print_topic(
     topic: TopicDescription, configs: dict[str, ConfigEntry], options: argparse.Namespace, live: set[int]
 ) -> None:
-    """Prints a topic's line and its partitions' lines as TopicCommand does, less what the report flags leave out."""
+    """Prints the lines of a topic and its partitions as TopicCommand does, except those that the flags
+    leave out.
+    """
     overrides = {name: entry.value for name, entry in configs.items() if not entry.is_default}
     reports = (
         options.under_replicated_partitions,
@@ -282,12 +305,13 @@ def print_topic(
             not has_leader or isr < min_isr,
             isr == min_isr,
         )
-        if any(reports) and not any(asked and holds for asked, holds in zip(reports, wanted, strict=True)):
+        if any(reports) and not any(flag and holds for flag, holds in zip(reports, wanted, strict=True)):
             continue
         print(
-            f"\tTopic: {topic.name}\tPartition: {partition.id}\tLeader: {leader.id if leader and has_leader else 'none'}"
-            f"\tReplicas: {','.join(str(node.id) for node in partition.replicas)}"
-            f"\tIsr: {','.join(str(node.id) for node in partition.isr)}\tElr: N/A\tLastKnownElr: N/A"
+            f"\tTopic: {topic.name}\tPartition: {partition.id}\tLeader: "
+            f"{leader.id if leader and has_leader else 'none'}\tReplicas: "
+            f"{','.join(str(node.id) for node in partition.replicas)}\tIsr: "
+            f"{','.join(str(node.id) for node in partition.isr)}\tElr: N/A\tLastKnownElr: N/A"
         )
 
 
@@ -299,7 +323,7 @@ def describe_topics(admin: AdminClient, names: list[str], timeout: float) -> dic
 
 
 def matching(admin: AdminClient, options: argparse.Namespace) -> list[str]:
-    """The topics that --topic (a comma-separated list of names or a regular expression) means, sorted."""
+    """The topics that match --topic (a list of names, with commas, or a regular expression), sorted."""
     names = sorted(connect(admin, timeout=options.connect_timeout).topics)
     if options.exclude_internal:
         names = [name for name in names if name not in INTERNAL_TOPICS]
@@ -326,7 +350,7 @@ def require(names: list[str], options: argparse.Namespace) -> None:
 
 
 def replica_assignment(text: str) -> list[list[int]]:
-    """Parses `1:2,2:3` into a broker list for each partition."""
+    """Parses `1:2,2:3` into a list of brokers for each partition."""
     try:
         found = [[int(broker) for broker in partition.split(":")] for partition in text.split(",")]
     except ValueError:
@@ -337,11 +361,14 @@ def replica_assignment(text: str) -> list[list[int]]:
                 f"--replica-assignment names a broker twice for partition {number}: {brokers}", status=2
             )
         if len(brokers) != len(found[0]):
-            raise CommandError(f"partition {number} has a replication factor of its own: {brokers}", status=2)
+            raise CommandError(
+                f"--replica-assignment gives partition {number} another number of replicas: {brokers}",
+                status=2,
+            )
     return found
 
 
 def wait(futures: dict[str, Future[Result]] | Iterable[Future[Result]]) -> None:
-    """Waits for every future, which their request's timeout ends; the first failure is raised."""
+    """Waits for every future and raises the first failure. The requests' timeout bounds the wait."""
     for future in list(futures.values()) if isinstance(futures, dict) else list(futures):
         future.result()

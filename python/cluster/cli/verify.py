@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     return directory_parser(
         "verify",
-        "Reads every batch, index, leader epoch and snapshot of a partition's directory or of a log directory. Changes "
-        "nothing, and may run beside a broker. Exit status: 0 nothing is damaged (there may be hints: files that are "
-        "rebuilt from the others, or gaps that compaction may have made), 1 there is damage, 2 wrong arguments.",
+        "Reads every batch, index, leader epoch and snapshot of a partition's directory or of a log "
+        "directory. Changes nothing, and may run beside a broker. Exit status: 0 nothing is damaged (there "
+        "may be hints: files that are rebuilt from the others, or gaps that compaction may have made), 1 "
+        "there is damage, 2 wrong arguments.",
         "findings",
     )
 

@@ -1,5 +1,8 @@
-"""`logcore zookeeper-shell host:port[,host:port ...][/chroot] [command ...]`: the arguments, commands and output of ZooKeeper 3.9's
-zkCli.sh and of Kafka's zookeeper-shell.sh, which puts the servers first."""
+"""`logcore zookeeper-shell host:port[,host:port ...][/chroot] [command ...]`.
+
+The arguments, commands and output are those of zkCli.sh (ZooKeeper 3.9), and of Kafka's zookeeper-shell.sh,
+whose first argument are the servers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ DEFAULT_TIMEOUT = "30000"
 
 @dataclass
 class Start:
-    """What the shell is started with; times in milliseconds."""
+    """The arguments of the shell; times are in milliseconds."""
 
     server: str = DEFAULT_SERVER
     timeout: str = DEFAULT_TIMEOUT
@@ -25,22 +28,25 @@ class Start:
     configuration: str | None = None
     command: list[str] = field(default_factory=list)
     complaint: str | None = None
-    """What zkCli says of an option without its value, and goes on."""
+    """zkCli's message for an option without its value, after which it continues."""
 
 
 def parser() -> Parser:
-    """Only for its help: zkCli's options have one dash, and what follows the command is the command's."""
+    """Only used for --help: zkCli's options have one dash, and all words after the command belong to the
+    command.
+    """
     options = Parser(
         "zookeeper-shell",
-        "Asks and changes a ZooKeeper's nodes: with a command once, without one as a shell, which takes lines of standard input; "
-        "an unknown command lists all. The session is left to its timeout unless `quit` or `close` ends it.",
+        "Reads and changes ZooKeeper's nodes. Runs one command, or without one a shell that reads commands "
+        "from standard input. An unknown command lists all commands. `quit` and `close` end the session; "
+        "otherwise the server ends it at its timeout.",
     )
     options.add_argument(
         "server", nargs="?", metavar="HOST:PORT[,HOST:PORT ...][/CHROOT]", help=f"default: {DEFAULT_SERVER}"
     )
-    options.add_argument("-server", dest="again", metavar="HOSTS", help="the same, as zkCli.sh has it")
+    options.add_argument("-server", dest="again", metavar="HOSTS", help="the same, as an option of zkCli.sh")
     options.add_argument("-timeout", metavar="MS", help=f"the session's timeout (default: {DEFAULT_TIMEOUT})")
-    options.add_argument("-r", action="store_true", help="a server that is read-only will do")
+    options.add_argument("-r", action="store_true", help="also connect to a read-only server")
     options.add_argument(
         "-waitforconnection", action="store_true", help="wait for a connection, at most the session's timeout"
     )
@@ -55,7 +61,7 @@ def parser() -> Parser:
 
 
 def parse_start(arguments: list[str]) -> Start:
-    """Options up to the command, whose all the rest is; unknown ones are passed over, as zkCli.sh does."""
+    """Parses the options before the command. Unknown options are ignored, as by zkCli.sh."""
     start = Start()
     words = iter(arguments)
     if arguments and not arguments[0].startswith("-"):
@@ -85,11 +91,11 @@ def parse_start(arguments: list[str]) -> Start:
 def run(arguments: list[str]) -> int:
     if not arguments:
         raise CommandError(
-            "the servers are missing, as in localhost:2181 (--help lists the options)", status=2
+            "name the servers, for example localhost:2181 (--help lists the options)", status=2
         )
     if arguments[0] in ("-h", "--help", "--version"):
         parser().parse_args(arguments[:1])
-    # What is not UTF-8 in an argument is replaced, as Java does.
+    # As in Java, bytes of an argument that are not UTF-8 are replaced.
     start = parse_start(
         [each.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for each in arguments]
     )
@@ -99,14 +105,14 @@ def run(arguments: list[str]) -> int:
         for name in unknown:
             print(f"logcore zookeeper-shell: {start.configuration}: {name} has no effect", file=sys.stderr)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
-        # A test's stream may be of another kind.
+        # In tests, a stream may be of another class.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     return shell(start, tls)
 
 
 def shell(start: Start, tls: dict[str, Any]) -> int:
-    """Runs the command or the lines of standard input; the exit code of the last."""
+    """Runs the command, or the lines of standard input; returns the exit code of the last one."""
     from cluster.cli.zookeeper.console import Console
     from cluster.cli.zookeeper.errors import ShellError, integer
     from cluster.cli.zookeeper.session import Session

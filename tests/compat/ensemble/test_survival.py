@@ -85,7 +85,7 @@ def test_an_ensemble_survives_its_servers(three: Ensemble, connect: Connect) -> 
     # A leader that is told to stop hands over.
     leader = three.leader()
     assert leader.end(signal.SIGTERM) == 0
-    assert leader.output().count("the coordinator has stopped; what it answered is on disk") == 1
+    assert leader.output().count("the coordinator has stopped; every write that it confirmed is on disk") == 1
     survivor = next(member for member in three.members if member is not leader)
     assert connect(survivor).set("/n", b"last").version == 201
 

@@ -1,2 +1,7 @@
-"""zkCli's shell (ZooKeeper 3.9's ZooKeeperMain) over kazoo: `session` asks the server, `watches` knows who is told of what,
-`arguments` takes a line apart, `commands` and `quotas` and `reconfig` are what can be said, `shell` says it, `terminal` reads it."""
+"""zkCli's shell (ZooKeeperMain of ZooKeeper 3.9) on kazoo.
+
+- `terminal` reads lines, `arguments` parses them, `shell` runs them.
+- `commands`, `quotas` and `reconfig` have a function for each command; `printing` formats what they print.
+- `session` sends requests, over kazoo's client as `client` extends it; `watches` keeps the session's watches.
+- `errors` has zkCli's messages and exit codes, `console` writes the output, `tls` reads the settings of TLS.
+"""

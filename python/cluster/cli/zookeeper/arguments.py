@@ -1,4 +1,6 @@
-"""A line's words, and a command's options among them: what commons-cli's DefaultParser makes of options with one dash."""
+"""Splits a line into words, and parses a command's options as the DefaultParser of commons-cli does (one
+dash).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from dataclasses import dataclass, field
 
 from cluster.cli.zookeeper.errors import ShellError
 
-# A word that starts with a quote goes on to the next such quote; there are no escapes.
+# A word that starts with a quote ends at the next quote of the same kind. There are no escapes.
 _WORD = re.compile(r"""\s*([^"']\S*|"[^"]*"|'[^']*')\s*""", re.ASCII)
 
 
 def split(line: str) -> list[str]:
-    """The words of a line, less the quotes around them."""
+    """The words of a line, without the quotes around them."""
     return [_unquoted(word) for word in _WORD.findall(line)]
 
 
@@ -24,8 +26,9 @@ def _unquoted(word: str) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """Which options a command takes: `flags` by themselves, `valued` with a value; of `exclusive` at most one, and one at least if
-    `required` says what is missing otherwise."""
+    """The options of a command: `flags` have no value, `valued` have one. At most one of `exclusive` may be
+    set; at least one must be if `required` is set, which is the text for the error.
+    """
 
     flags: frozenset[str] = frozenset()
     valued: frozenset[str] = frozenset()
@@ -38,8 +41,9 @@ class Options:
 
 @dataclass
 class Arguments:
-    """A command's words other than its options, its own name not among them, and its options: a flag's value is empty, of
-    a repeated option the first counts."""
+    """A command's words and options, without its name. A flag's value is empty. Of a repeated option the
+    first counts.
+    """
 
     words: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
@@ -49,7 +53,9 @@ class Arguments:
 
 
 def parse(words: Sequence[str], options: Options) -> Arguments:
-    """Takes apart what follows a command's name. Raises ShellError for an unknown option, a missing or a second value."""
+    """Parses the words after a command's name. Raises ShellError for an unknown option, and for a missing
+    or second value.
+    """
     parser = _Parser(options)
     for word in words:
         parser.take(word)
@@ -61,7 +67,7 @@ class _Parser:
         self._options = options
         self._found = Arguments()
         self._waiting: str | None = None
-        """The option whose value is to come."""
+        """The option whose value comes next."""
         self._selected: str | None = None
         self._only_words = False
 
@@ -105,13 +111,13 @@ class _Parser:
             self._several(word)
 
     def _several(self, word: str) -> None:
-        """Options of one letter in one word; what follows one with a value is its value."""
-        for place, letter in enumerate(word[1:], 1):
+        """Several one-letter options in one word. The rest of the word after a valued option is its value."""
+        for index, letter in enumerate(word[1:], 1):
             if not self._options.known(letter):
                 raise _refused("UnrecognizedOption", f"Unrecognized option: {word}")
             self._start(letter)
-            if letter in self._options.valued and place + 1 < len(word):
-                self._value(word[place + 1 :])
+            if letter in self._options.valued and index + 1 < len(word):
+                self._value(word[index + 1 :])
                 return
 
     def _start(self, name: str) -> None:
@@ -120,8 +126,8 @@ class _Parser:
             if self._selected not in (None, name):
                 raise _refused(
                     "AlreadySelected",
-                    f"The option '{name}' was specified but an option from this group has already been selected:"
-                    f" '{self._selected}'",
+                    f"The option '{name}' was specified but an option from this group has already been"
+                    f" selected: '{self._selected}'",
                 )
             self._selected = name
         if name in self._options.valued:
@@ -150,5 +156,5 @@ def _is_number(word: str) -> bool:
 
 
 def _refused(kind: str, message: str) -> ShellError:
-    # zkCli prints the exception within its own with its class's name.
+    # zkCli prints this exception with its class's name.
     return ShellError(f"org.apache.commons.cli.{kind}Exception: {message}")

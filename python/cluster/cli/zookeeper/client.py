@@ -1,8 +1,10 @@
-"""kazoo's client as ZooKeeper's own behaves: requests of any kind, every event handed over with its transaction id, watches that are
-set again on a new connection, and a session that expired is not replaced.
+"""Extends kazoo's client to behave as ZooKeeper's own client.
 
-A `Client` belongs to a `Session`. Its callbacks run in kazoo's connection thread; what a server sends that makes no sense ends the
-connection, which is made anew, and never that thread.
+It sends requests of any kind and reports every event with its transaction id. It sets watches again on a new
+connection, and does not replace a session that expired.
+
+A `Client` belongs to a `Session`. Its callbacks run in kazoo's connection thread. A reply that makes no sense
+ends the connection but not the thread, which connects again.
 """
 
 from __future__ import annotations
@@ -23,22 +25,23 @@ from cluster.cli.zookeeper.errors import SYSTEM_ERROR
 from cluster.cli.zookeeper.watches import ONCE, EventType
 
 MAX_FRAME_BYTES = 64 << 20
-"""Of a reply: more than a server sends whose jute.maxbuffer is in the usual range."""
+"""The largest reply that is read: more than servers send with a usual jute.maxbuffer."""
 REPLY_HEADER_BYTES = 16
 SET_WATCHES_XID = -8
 
 
 class Request(NamedTuple):
-    """What kazoo sends, with the names it looks for: the operation, its body, and what reads the reply's body.
+    """A request with the attributes that kazoo needs: operation, body, and a function that reads the reply's
+    body.
 
-    `settle` is called in the connection thread with the reply's error code, before anyone else learns of it, and returns the
-    one to go on with.
+    `on_reply` is called first of all, in the connection thread, with the reply's error code. It returns the
+    error code that counts.
     """
 
     type: int
     body: bytes
     read: Callable[[bytes, int], Any]
-    settle: Callable[[int], int] | None = None
+    on_reply: Callable[[int], int] | None = None
 
     def serialize(self) -> bytes:
         return self.body
@@ -48,10 +51,14 @@ class Request(NamedTuple):
 
 
 class Client(KazooClient):  # type: ignore[misc]
-    """Connects to `hosts` (`host:port,host:port`), and connects again, by itself. Raises ValueError for hosts it cannot read.
+    """Connects to `hosts` (`host:port,host:port`) and reconnects by itself. Raises ValueError for hosts that
+    it cannot parse.
 
-    Set before `begin`: `on_state`, called with each of kazoo's KeeperState; `on_event`, with a watch event's type, state,
-    path and transaction id; `set_watches`, which returns what is sent first on a new connection, given the last transaction id.
+    Before `begin` these must be set:
+
+    - `on_state`, called with each of kazoo's KeeperState;
+    - `on_event`, called with a watch event's type, state, path and transaction id;
+    - `set_watches`, called with the last transaction id; returns the first requests on a new connection.
     """
 
     on_state: Callable[[str], None]
@@ -59,7 +66,7 @@ class Client(KazooClient):  # type: ignore[misc]
     set_watches: Callable[[int], list[Request]]
 
     def __init__(self, hosts: str, timeout_ms: int, read_only: bool, tls: dict[str, Any]) -> None:
-        # What kazoo has to say (each attempt to connect) is of use only to those who ask for it.
+        # Without a handler, Python would print kazoo's warnings about each attempt to connect.
         logging.getLogger("kazoo").addHandler(logging.NullHandler())
         retry = KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0)
         names = ",".join(each.strip() for each in hosts.split(","))
@@ -69,21 +76,23 @@ class Client(KazooClient):  # type: ignore[misc]
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
 
     def begin(self) -> None:
-        """Starts to connect; requests made from here on wait for the connection."""
+        """Starts to connect. Requests from now on wait for the connection."""
         self._state = KeeperState.CONNECTING
         self.start_async()
 
     def send(self, request: Request) -> Any:
-        """Has a request sent; kazoo's AsyncResult of it."""
+        """Sends a request; returns kazoo's AsyncResult."""
         pending = self.handler.async_result()
         self._call(request, pending)
         return pending
 
     def end(self) -> None:
-        """Closes the session. A server that does not answer is waited for no longer than the session's timeout, or 10 s."""
+        """Closes the session. Waits for the server's answer, but not longer than the session's timeout or
+        10 s.
+        """
         try:
             self.stop()
-            # Of a session that ended by itself, too.
+            # `stop` does nothing for a session that ended by itself.
             self._safe_close()
         except WriterNotClosedException:
             return
@@ -100,13 +109,13 @@ class Client(KazooClient):  # type: ignore[misc]
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
     _zxid = -1
-    """Of the frame that was read last."""
+    """The transaction id of the last frame."""
 
     def _connect_loop(self, retry: Any) -> Any:
         try:
             return super()._connect_loop(retry)
         except ForceRetryError:
-            # No server of the list has an answer: neither has what waits for one.
+            # No server of the list answered, so the waiting requests fail.
             self.client._notify_pending(KeeperState.CONNECTING)
             raise
 
@@ -119,7 +128,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
     def _read_header(self, timeout: float) -> tuple[ReplyHeader, bytes, int]:
         (length,) = int_struct.unpack(self._read(int_struct.size, timeout))
         if not REPLY_HEADER_BYTES <= length <= MAX_FRAME_BYTES:
-            raise ConnectionDropped(f"a frame of {length} bytes is none")
+            raise ConnectionDropped(f"a frame cannot have {length} bytes")
         frame = self._read(length, timeout)
         header, offset = ReplyHeader.deserialize(frame, 0)
         self._zxid = header.zxid
@@ -142,8 +151,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             raise ConnectionDropped(f"a reply to a request that was not made, xid {header.xid}")
         request = self.client._pending[0][0]
         error = header.err
-        if isinstance(request, Request) and request.settle is not None:
-            error = request.settle(error)
+        if isinstance(request, Request) and request.on_reply is not None:
+            error = request.on_reply(error)
         if error != 0 and error not in EXCEPTIONS:
             error = SYSTEM_ERROR
         return super()._read_response(header._replace(err=error), buffer, offset)

@@ -1,5 +1,7 @@
-"""zkCli's commands on nodes, watches and the session: each takes its arguments apart, asks the session and prints what zkCli prints
-(org.apache.zookeeper.cli of ZooKeeper 3.9)."""
+"""zkCli's commands on nodes, watches and the session. Each one sends requests and prints what zkCli prints.
+
+Source: org.apache.zookeeper.cli of ZooKeeper 3.9.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,14 @@ if TYPE_CHECKING:
     from cluster.cli.zookeeper.console import Console
 
 VERSION = "3.9.4"
-"""Of the ZooKeeper whose shell this is like."""
+"""The version of ZooKeeper whose zkCli this shell follows."""
 
 OPEN_ACL = (Acl(31, "world", "anyone"),)
 MAX_TTL_MS = (1 << 40) - 1
 DELETE_BATCH = 1000
 SYNC_SECONDS = 30.0
 WATCH_MODES = {"PERSISTENT": False, "PERSISTENT_RECURSIVE": True}
-"""addWatch's modes: whether it is recursive."""
+"""addWatch's modes, and whether each is recursive."""
 
 
 NO_OPTIONS = Options()
@@ -47,7 +49,7 @@ NO_OPTIONS = Options()
 
 @dataclass(frozen=True)
 class Context:
-    """What a command works with."""
+    """The session and the output of a command."""
 
     session: Session
     console: Console
@@ -55,36 +57,38 @@ class Context:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its usage after its name, its options, how many words it needs at least, and what it does."""
+    """A command."""
 
     name: str
     usage: str
+    """What follows the name in its usage line."""
     run: Callable[[Context, Arguments], None]
     options: Options = NO_OPTIONS
     words: int = 1
+    """How many words it needs at least, apart from options."""
     deprecated: str = ""
-    """What is said to a word too many, which once asked for a watch."""
+    """The warning for a second word, which set a watch in old versions."""
     help: str = ""
-    """What follows the usage line where there are too few words."""
+    """What follows the usage line in the error for too few words."""
 
     def refuse(self) -> ShellError:
         return ShellError(f"{self.name} {self.usage}{self.help}")
 
     def parsed(self, words: list[str], console: Console) -> Arguments:
-        given = parse(words, self.options)
-        if given.has("?"):
+        arguments = parse(words, self.options)
+        if arguments.has("?"):
             console.out(LS_HELP)
-        if len(given.words) < self.words:
+        if len(arguments.words) < self.words:
             raise self.refuse()
-        if self.deprecated and len(given.words) > 1:
+        if self.deprecated and len(arguments.words) > 1:
             console.error(self.deprecated)
-            given = parse([*words[:1], "-w", *words[2:]], self.options)
-            if len(given.words) < self.words:
+            arguments = parse([*words[:1], "-w", *words[2:]], self.options)
+            if len(arguments.words) < self.words:
                 raise self.refuse()
-        return given
+        return arguments
 
     def execute(self, context: Context, words: list[str]) -> None:
-        """Runs it with the words after its name."""
+        """Runs the command with the words after its name."""
         self.run(context, self.parsed(words, context.console))
 
 
@@ -95,70 +99,70 @@ def flags(letters: str, valued: str = "") -> Options:
 # ---- reading ----
 
 
-def get(context: Context, given: Arguments) -> None:
-    data, stat = context.session.get(given.words[0], given.has("w"))
+def get(context: Context, arguments: Arguments) -> None:
+    data, stat = context.session.get(arguments.words[0], arguments.has("w"))
     shown = b"null" if data is None else data
-    if given.has("x"):
+    if arguments.has("x"):
         context.console.out(hex_dump(shown))
-    elif given.has("b"):
+    elif arguments.has("b"):
         context.console.out(base64.b64encode(shown).decode())
     else:
         context.console.out(shown.decode("utf-8", "replace"))
-    if given.has("s"):
+    if arguments.has("s"):
         context.console.out(stat_text(stat))
 
 
-def ls(context: Context, given: Arguments) -> None:
-    path, watch = given.words[0], given.has("w")
-    if given.has("R"):
+def ls(context: Context, arguments: Arguments) -> None:
+    path, watch = arguments.words[0], arguments.has("w")
+    if arguments.has("R"):
         for each in context.session.walk(path, watch):
             context.console.out(each)
         return
     names, stat = context.session.children(path, watch)
     context.console.out(list_text(sorted(names)))
-    if given.has("s"):
+    if arguments.has("s"):
         context.console.out(stat_text(stat))
 
 
-def stat(context: Context, given: Arguments) -> None:
-    path = given.words[0]
-    found = context.session.exists(path, given.has("w"))
+def stat(context: Context, arguments: Arguments) -> None:
+    path = arguments.words[0]
+    found = context.session.exists(path, arguments.has("w"))
     if found is None:
         raise ServerError(NO_NODE, path)
     context.console.out(stat_text(found))
 
 
-def get_acl(context: Context, given: Arguments) -> None:
-    entries, found = context.session.acl(given.words[0])
+def get_acl(context: Context, arguments: Arguments) -> None:
+    entries, found = context.session.acl(arguments.words[0])
     for entry in entries:
         context.console.out(f"'{entry.scheme},'{entry.id}\n: {permissions_text(entry.permissions)}")
-    if given.has("s"):
+    if arguments.has("s"):
         context.console.out(stat_text(found))
 
 
-def get_all_children_number(context: Context, given: Arguments) -> None:
-    context.console.out(str(context.session.all_children_number(given.words[0])))
+def get_all_children_number(context: Context, arguments: Arguments) -> None:
+    context.console.out(str(context.session.all_children_number(arguments.words[0])))
 
 
-def get_ephemerals(context: Context, given: Arguments) -> None:
-    prefix = given.words[0] if given.words else "/"
+def get_ephemerals(context: Context, arguments: Arguments) -> None:
+    prefix = arguments.words[0] if arguments.words else "/"
     context.console.out(list_text(context.session.ephemerals(prefix)))
 
 
 # ---- writing ----
 
 
-def create(context: Context, given: Arguments) -> None:
-    ephemeral, sequential, container = given.has("e"), given.has("s"), given.has("c")
+def create(context: Context, arguments: Arguments) -> None:
+    ephemeral, sequential, container = arguments.has("e"), arguments.has("s"), arguments.has("c")
     if container and (ephemeral or sequential):
         raise ShellError("-c cannot be combined with -s or -e. Containers cannot be ephemeral or sequential.")
-    ttl = time_to_live(given)
+    ttl = time_to_live(arguments)
     mode = (zk.EPHEMERAL if ephemeral else 0) | (zk.SEQUENTIAL if sequential else 0)
     if container:
         mode = zk.CONTAINER
     elif ttl is not None:
         mode = zk.SEQUENTIAL_TTL if sequential else zk.TTL
-    path, *rest = given.words
+    path, *rest = arguments.words
     data = rest[0].encode() if rest else None
     acl = parse_acl(rest[1], context.console) if len(rest) > 1 else OPEN_ACL
     try:
@@ -174,16 +178,16 @@ def create(context: Context, given: Arguments) -> None:
     context.console.error(f"Created {made}")
 
 
-def time_to_live(given: Arguments) -> int | None:
-    """The TTL in milliseconds, if one is given."""
-    if not given.has("t"):
+def time_to_live(arguments: Arguments) -> int | None:
+    """The TTL in milliseconds, if -t is set."""
+    if not arguments.has("t"):
         return None
     try:
-        ttl = integer(given.options["t"], bits=64)
+        ttl = integer(arguments.options["t"], bits=64)
     except ShellError:
         raise ShellError("-t argument must be a long value") from None
     for option, kind in (("e", "Ephemeral"), ("c", "Container")):
-        if given.has(option):
+        if arguments.has(option):
             raise ShellError(f"TTLs cannot be used with {kind} znodes")
     if not 0 < ttl <= MAX_TTL_MS:
         raise ShellError(f"ttl must be positive and cannot be larger than: {MAX_TTL_MS}")
@@ -191,7 +195,7 @@ def time_to_live(given: Arguments) -> int | None:
 
 
 def parse_acl(text: str, console: Console) -> tuple[Acl, ...]:
-    """Entries `scheme:id:permissions` between commas; what cannot be read is told and left out."""
+    """Parses entries `scheme:id:permissions` between commas. Bad entries are reported and left out."""
     entries = []
     for part in text.rstrip(",").split(",") if text.strip(",") or not text else ():
         scheme, colon, rest = part.partition(":")
@@ -209,53 +213,53 @@ def parse_acl(text: str, console: Console) -> tuple[Acl, ...]:
     return tuple(entries)
 
 
-def set_data(context: Context, given: Arguments) -> None:
-    path, text = given.words[:2]
+def set_data(context: Context, arguments: Arguments) -> None:
+    path, text = arguments.words[:2]
     data = text.encode()
-    if given.has("b"):
+    if arguments.has("b"):
         try:
-            # The last signs may be missing.
+            # The padding may be missing.
             data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
         except binascii.Error as error:
             raise ShellError(f"{text!r} is not base64: {error}") from None
-    found = context.session.set(path, data, version(given))
-    if given.has("s"):
+    found = context.session.set(path, data, version(arguments))
+    if arguments.has("s"):
         context.console.out(stat_text(found))
 
 
-def version(given: Arguments) -> int:
-    """The version that -v asks for; -1, which is any, without it."""
-    text = given.options.get("v", "-1")
+def version(arguments: Arguments) -> int:
+    """The version of -v; without it -1, which stands for any version."""
+    text = arguments.options.get("v", "-1")
     try:
         return integer(text)
     except ShellError:
         raise ShellError(f"-v takes a version, a whole number or -1 for any, not {text!r}") from None
 
 
-def delete(context: Context, given: Arguments) -> None:
-    if len(given.words) > 1:
+def delete(context: Context, arguments: Arguments) -> None:
+    if len(arguments.words) > 1:
         context.console.error(
             "'delete path [version]' has been deprecated. Please use 'delete [-v version] path' instead."
         )
-    context.session.delete(given.words[0], version(given))
+    context.session.delete(arguments.words[0], version(arguments))
 
 
-def delete_all(context: Context, given: Arguments) -> None:
+def delete_all(context: Context, arguments: Arguments) -> None:
     batch = DELETE_BATCH
-    if given.has("b"):
+    if arguments.has("b"):
         try:
-            batch = integer(given.options["b"])
+            batch = integer(arguments.options["b"])
         except ShellError:
             raise ShellError("-b argument must be an int value") from None
-    if not context.session.delete_tree(given.words[0], batch):
+    if not context.session.delete_tree(arguments.words[0], batch):
         context.console.error("Failed to delete some node(s) in the subtree!")
 
 
-def set_acl(context: Context, given: Arguments) -> None:
-    path, text = given.words[:2]
+def set_acl(context: Context, arguments: Arguments) -> None:
+    path, text = arguments.words[:2]
     acl = parse_acl(text, context.console)
-    wanted = version(given)
-    if given.has("R"):
+    wanted = version(arguments)
+    if arguments.has("R"):
         for each in context.session.walk(path):
             try:
                 _set_acl(context, each, acl, wanted)
@@ -263,7 +267,7 @@ def set_acl(context: Context, given: Arguments) -> None:
                 context.console.out(error.plain, end="")
         return
     found = _set_acl(context, path, acl, wanted)
-    if given.has("s"):
+    if arguments.has("s"):
         context.console.out(found)
 
 
@@ -276,24 +280,24 @@ def _set_acl(context: Context, path: str, acl: tuple[Acl, ...], wanted: int) -> 
 # ---- watches ----
 
 
-def add_watch(context: Context, given: Arguments) -> None:
-    mode = given.options.get("m", "PERSISTENT_RECURSIVE").upper()
-    if len(given.words) != 1 or mode not in WATCH_MODES:
+def add_watch(context: Context, arguments: Arguments) -> None:
+    mode = arguments.options.get("m", "PERSISTENT_RECURSIVE").upper()
+    if len(arguments.words) != 1 or mode not in WATCH_MODES:
         raise ADD_WATCH.refuse()
-    context.session.add_watch(given.words[0], WATCH_MODES[mode])
+    context.session.add_watch(arguments.words[0], WATCH_MODES[mode])
 
 
-def remove_watches(context: Context, given: Arguments) -> None:
+def remove_watches(context: Context, arguments: Arguments) -> None:
     letters = {"c": 1, "d": 2, "p": 4, "r": 5}
-    watcher_type = next((number for letter, number in letters.items() if given.has(letter)), 3)
-    context.session.remove_watches(given.words[0], watcher_type, given.has("l"))
+    watcher_type = next((number for letter, number in letters.items() if arguments.has(letter)), 3)
+    context.session.remove_watches(arguments.words[0], watcher_type, arguments.has("l"))
 
 
 # ---- the session ----
 
 
-def add_auth(context: Context, given: Arguments) -> None:
-    scheme, *rest = given.words
+def add_auth(context: Context, arguments: Arguments) -> None:
+    scheme, *rest = arguments.words
     context.session.add_auth(scheme, rest[0] if rest else None)
 
 
@@ -301,9 +305,9 @@ def close(context: Context, _given: Arguments) -> None:
     context.session.close()
 
 
-def sync(context: Context, given: Arguments) -> None:
+def sync(context: Context, arguments: Arguments) -> None:
     try:
-        code = context.session.sync(given.words[0], SYNC_SECONDS)
+        code = context.session.sync(arguments.words[0], SYNC_SECONDS)
     except TimeoutError:
         raise ShellError("null") from None
     context.console.out("Sync is OK" if code == 0 else f"Sync has failed. rc={code}")
@@ -315,8 +319,8 @@ def who_am_i(context: Context, _given: Arguments) -> None:
         context.console.out(f"{scheme}: {user}")
 
 
-def show_version(context: Context, given: Arguments) -> None:
-    if given.words:
+def show_version(context: Context, arguments: Arguments) -> None:
+    if arguments.words:
         raise SHOW_VERSION.refuse()
     from logcore import __version__
 
@@ -342,7 +346,8 @@ SET_OPTIONS = """
 
 ADD_WATCH = Command(
     "addWatch",
-    "[-m mode] path # optional mode is one of [PERSISTENT, PERSISTENT_RECURSIVE] - default is PERSISTENT_RECURSIVE",
+    "[-m mode] path # optional mode is one of [PERSISTENT, PERSISTENT_RECURSIVE]"
+    " - default is PERSISTENT_RECURSIVE",
     add_watch,
     flags("", "m"),
 )

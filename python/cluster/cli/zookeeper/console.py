@@ -1,4 +1,6 @@
-"""Standard output and error of the shell: commands write from its thread, events come from the session's."""
+"""The shell's standard output and error. The shell's thread writes output, the session's thread writes
+events.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from cluster.cli.zookeeper.printing import Event, event_text
 
 
 class Console:
-    """Whole lines, one at a time. Raises BrokenPipeError when the reader went away, but not for an event."""
+    """Writes whole lines, one at a time. Raises BrokenPipeError when standard output is closed, except for
+    an event.
+    """
 
     def __init__(self) -> None:
         self.print_watches = True
@@ -25,13 +29,15 @@ class Console:
         self._write(sys.stderr, text + "\n")
 
     def event(self, event: Event) -> None:
-        """What the default watcher of zkCli prints, unless it is switched off."""
+        """Prints an event as zkCli's default watcher does, unless `printwatches off` was given."""
         if self.print_watches:
             with contextlib.suppress(BrokenPipeError):
                 self.out(event_text(event))
 
     def close(self) -> None:
-        """Nothing is written after it: a thread that writes while the interpreter ends would hold its streams."""
+        """Ignores later writes. A thread that wrote while the interpreter ends would hold its streams'
+        locks.
+        """
         with self._lock:
             self._closed = True
 

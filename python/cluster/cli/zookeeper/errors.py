@@ -1,4 +1,4 @@
-"""What goes wrong, in the words and with the exit codes of zkCli (CliException and its kinds, CliWrapperException, PathUtils)."""
+"""Errors with the messages and exit codes of zkCli (CliException, CliWrapperException, PathUtils)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INVALID_ACL = -114
 EPHEMERAL_ON_LOCAL_SESSION = -120
 NO_WATCHER = -121
 
-# KeeperException.Code, as its messages have it.
+# The names of KeeperException.Code in its messages.
 _NAMES = {
     SYSTEM_ERROR: "SystemError",
     -2: "RuntimeInconsistency",
@@ -54,7 +54,7 @@ _NAMES = {
     -127: "Op throttled due to high load",
 }
 
-# What zkCli says instead of the code's name; a path follows those that end in a space.
+# zkCli's messages in place of the code's name. A path follows the messages that end in a space.
 _SENTENCES = {
     NO_NODE: "Node does not exist: ",
     -108: "Ephemerals cannot have children: ",
@@ -65,9 +65,10 @@ _SENTENCES = {
     -102: "Insufficient permission : ",
     -8: "Arguments are not valid : ",
     -103: "version No is not valid : ",
-    RECONFIG_IN_PROGRESS: "Another reconfiguration is in progress -- concurrent reconfigs not supported (yet)",
-    NEW_CONFIG_NO_QUORUM: "No quorum of new config is connected and up-to-date with the leader of last commmitted config"
-    " - try invoking reconfiguration after new servers are connected and synced",
+    RECONFIG_IN_PROGRESS: "Another reconfiguration is in progress -- concurrent reconfigs"
+    " not supported (yet)",
+    NEW_CONFIG_NO_QUORUM: "No quorum of new config is connected and up-to-date with the leader of"
+    " last commmitted config - try invoking reconfiguration after new servers are connected and synced",
     -125: "Quota has exceeded : ",
 }
 
@@ -81,7 +82,7 @@ class ShellError(Exception):
 
 
 class ServerError(ShellError):
-    """What the server answered instead, or that it did not answer."""
+    """The server answered with an error, or did not answer."""
 
     def __init__(self, code: int, path: str | None) -> None:
         self.code = code
@@ -100,7 +101,9 @@ class ServerError(ShellError):
 
 
 def check_path(path: str, sequential: bool = False) -> None:
-    """Raises ShellError for a path that no node can have; a sequential one may end in a slash."""
+    """Raises ShellError for a path that no node can have. The path of a sequential node may end in a
+    slash.
+    """
     if sequential:
         path += "1"
     if not path:
@@ -120,27 +123,27 @@ def check_path(path: str, sequential: bool = False) -> None:
 
 
 def _wrong_name(name: str, start: int) -> str | None:
-    """What is wrong with a node's name whose first character is at `start`, and where."""
+    """What is wrong with a node's name, and at which position; the name begins at `start`."""
     if not name:
         return f"empty node name specified @{start}"
     if name in (".", ".."):
         return f"relative paths not allowed @{start + len(name) - 1}"
-    for place, character in enumerate(name, start):
+    for index, character in enumerate(name, start):
         if character == "\0":
-            return f"null character not allowed @{place}"
+            return f"null character not allowed @{index}"
         if _FORBIDDEN.match(character):
-            return f"invalid character @{place}"
+            return f"invalid character @{index}"
     return None
 
 
-# Java sees a character beyond the 16-bit ones as two that are not allowed.
+# For Java, a character beyond 16 bits is two characters that are not allowed.
 _FORBIDDEN = re.compile("[\x01-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 def integer(text: str, bits: int = 32, radix: int = 10) -> int:
-    """A number as Java's Integer.parseInt or Long.parseLong reads it; ShellError with Java's message."""
+    """Parses a number as Java's Integer.parseInt or Long.parseLong. Raises ShellError with Java's message."""
     digits = {8: "0-7", 10: "0-9", 16: "0-9a-fA-F"}[radix]
-    # So many digits have 64 bits in each radix; Python reads no decimal number of thousands.
+    # 64 bits have at most 22 digits in these radixes. Python would refuse thousands of decimal digits.
     found = re.fullmatch(f"([+-]?)0*([{digits}]{{1,22}})", text)
     if found is not None:
         number = int(found[1] + found[2], radix)

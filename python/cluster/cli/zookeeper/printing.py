@@ -1,4 +1,4 @@
-"""What the shell prints of what it reads: a node's state, its data, its access control list, an event. Pure."""
+"""Formats a node's stat, data and access control list, and events, as zkCli does. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from kazoo.protocol.states import ZnodeStat
 
 _PERMISSIONS = (("c", 4), ("d", 8), ("r", 1), ("w", 2), ("a", 16))
-"""ZooDefs.Perms in the order in which zkCli prints them."""
+"""ZooDefs.Perms, in zkCli's order."""
 PERMISSION_BITS = dict(_PERMISSIONS)
 
 _RULER = "+-------------------------------------------------+"
@@ -17,7 +17,7 @@ _EDGE = "+--------" + _RULER + "----------------+"
 
 
 class Event(NamedTuple):
-    """A WatchedEvent; `zxid` is -1 where none is known."""
+    """A WatchedEvent; `zxid` is -1 when it is unknown."""
 
     state: str
     type: str = "None"
@@ -27,8 +27,8 @@ class Event(NamedTuple):
 
 def event_text(event: Event) -> str:
     path = "null" if event.path is None else event.path
-    told = f"WatchedEvent state:{event.state} type:{event.type} path:{path} zxid: {event.zxid}"
-    return f"\nWATCHER::\n\n{told}"
+    text = f"WatchedEvent state:{event.state} type:{event.type} path:{path} zxid: {event.zxid}"
+    return f"\nWATCHER::\n\n{text}"
 
 
 def stat_text(stat: ZnodeStat) -> str:
@@ -54,7 +54,7 @@ def _hexadecimal(number: int) -> str:
 
 
 def _date(milliseconds: int) -> str:
-    """As Java's Date.toString, in the local zone."""
+    """Java's Date.toString, in the local time zone."""
     return time.strftime("%a %b %d %H:%M:%S %Z %Y", time.localtime(milliseconds // 1000))
 
 
@@ -67,7 +67,7 @@ def list_text(names: list[str]) -> str:
 
 
 def hex_dump(data: bytes) -> str:
-    """Rows of 16 bytes, as Netty's ByteBufUtil.prettyHexDump has them; nothing of no bytes."""
+    """Rows of 16 bytes, as in Netty's ByteBufUtil.prettyHexDump; empty for no bytes."""
     if not data:
         return ""
     columns = "".join(f"{each:3x}" for each in range(16))

@@ -1,4 +1,7 @@
-"""setquota, listquota and delquota: limits of a subtree, kept in nodes below /zookeeper/quota (Quotas, StatsTrack of ZooKeeper)."""
+"""setquota, listquota and delquota: limits of a subtree, which are nodes below /zookeeper/quota.
+
+Source: Quotas and StatsTrack of ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ ROOT = "/zookeeper/quota"
 LIMITS = "zookeeper_limits"
 STATS = "zookeeper_stats"
 
-# Options, the limit that each is of, its bits and what is said of its values.
+# Each option's limit, and the bits of its value.
 _LIMITS = {
     "n": ("count", 32),
     "b": ("bytes", 64),
@@ -24,16 +27,20 @@ _OPTIONS = frozenset(_LIMITS)
 
 
 class Track:
-    """A quota, or what is used of it: `count=5,bytes=-1=;byteHardLimit=-1;countHardLimit=-1`; -1 is no limit."""
+    """A quota, or the use of it: `count=5,bytes=-1=;byteHardLimit=-1;countHardLimit=-1`; -1 stands for no
+    limit.
+    """
 
     def __init__(self, data: bytes | None = None) -> None:
         self.values: dict[str, int] = {}
         text = (data or b"").decode("utf-8", "replace")
         for part in filter(None, re.split("[,;]+", text)):
-            # An old server reads two numbers between signs; it must not see what follows the second as a part of it.
+            # The "=" after bytes' number ends the text for old servers, which know only count and bytes.
             name, equals, number = part.rstrip("=").partition("=")
             if not equals:
-                raise ShellError(f"invalid string {text!r} of a quota; delete its node and set it again")
+                raise ShellError(
+                    f"invalid string {text!r} in a quota's node: delete the node and set the quota again"
+                )
             self.values[name] = integer(number, bits=64)
 
     def __str__(self) -> str:
@@ -45,12 +52,12 @@ class Track:
         return str(self).encode()
 
 
-def set_quota(context: Context, given: Arguments) -> None:
-    path = given.words[0]
+def set_quota(context: Context, arguments: Arguments) -> None:
+    path = arguments.words[0]
     if path.startswith(ROOT):
         context.console.error(f"cannot set a quota under the path: {ROOT}")
         return
-    limits = _limits(context, given)
+    limits = _limits(context, arguments)
     if limits is None:
         return
     if context.session.exists(path) is None:
@@ -74,13 +81,13 @@ def set_quota(context: Context, given: Arguments) -> None:
     _warn(context, fresh, Track(context.session.get(stats_path)[0]))
 
 
-def _limits(context: Context, given: Arguments) -> dict[str, int] | None:
-    """What is asked for; None, and said, where that is no limit."""
+def _limits(context: Context, arguments: Arguments) -> dict[str, int] | None:
+    """The limits in the options; None, after a message, for a bad value."""
     limits: dict[str, int] = {}
-    for option in given.options:
+    for option in arguments.options:
         name, bits = _LIMITS[option]
         try:
-            value = integer(given.options[option], bits)
+            value = integer(arguments.options[option], bits)
         except ShellError:
             context.console.error("NumberFormatException happens when parsing the option value")
             return None
@@ -95,7 +102,7 @@ def _limits(context: Context, given: Arguments) -> dict[str, int] | None:
 
 
 def _warn(context: Context, limits: Track, used: Track) -> None:
-    """Tells of limits, soft or hard, that are below what is used."""
+    """Warns of limits, soft or hard, that are below the present use."""
     for name, hard in (("count", "countHardLimit"), ("bytes", "byteHardLimit")):
         existing = used.values.get(name, -1)
         if any(-1 < limits.values.get(each, -1) < existing for each in (name, hard)):
@@ -128,7 +135,7 @@ def _check_parents(context: Context, path: str) -> None:
 
 
 def _downwards(path: str) -> Iterator[str]:
-    """The nodes of a path and its ancestors below /zookeeper/quota, the highest first."""
+    """The nodes below /zookeeper/quota for a path and its ancestors, the highest first."""
     node = ROOT
     for name in path[1:].split("/"):
         node += f"/{name}"
@@ -136,7 +143,7 @@ def _downwards(path: str) -> Iterator[str]:
 
 
 def _create(context: Context, path: str, data: bytes | None) -> bool:
-    """Creates a node; False if it is there."""
+    """Creates a node; False if it exists."""
     try:
         context.session.create(path, data, OPEN_ACL)
     except ServerError as error:
@@ -146,8 +153,8 @@ def _create(context: Context, path: str, data: bytes | None) -> bool:
     return True
 
 
-def list_quota(context: Context, given: Arguments) -> None:
-    path = given.words[0]
+def list_quota(context: Context, arguments: Arguments) -> None:
+    path = arguments.words[0]
     limits_path = f"{ROOT}{path}/{LIMITS}"
     context.console.error(f"absolute path is {limits_path}")
     try:
@@ -161,14 +168,14 @@ def list_quota(context: Context, given: Arguments) -> None:
         context.console.error(f"quota for {path} does not exist.")
 
 
-def delete_quota(context: Context, given: Arguments) -> None:
-    path = given.words[0]
+def delete_quota(context: Context, arguments: Arguments) -> None:
+    path = arguments.words[0]
     top, limits_path = ROOT + path, f"{ROOT}{path}/{LIMITS}"
     if context.session.exists(limits_path) is None:
         context.console.out(f"Quota does not exist for {path}")
         return
     kept = Track(context.session.get(limits_path)[0])
-    chosen = [option for option in _LIMITS if given.has(option)]
+    chosen = [option for option in _LIMITS if arguments.has(option)]
     if chosen:
         kept.values |= {_LIMITS[option][0]: -1 for option in chosen}
         context.session.set(limits_path, kept.encode())
@@ -179,7 +186,7 @@ def delete_quota(context: Context, given: Arguments) -> None:
 
 
 def _trim(context: Context, path: str) -> None:
-    """Deletes a node below /zookeeper/quota and those above it that are left without children."""
+    """Deletes a node below /zookeeper/quota, and its ancestors there that have no other children."""
     while path != ROOT and not context.session.children(path)[0]:
         context.session.delete(path)
         path = path.rpartition("/")[0]

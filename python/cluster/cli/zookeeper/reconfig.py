@@ -1,4 +1,4 @@
-"""config and reconfig: what is stored of the ensemble's members, and asking the servers to change it (ZooKeeperAdmin)."""
+"""config and reconfig: print the ensemble's configuration, and change it (ZooKeeperAdmin)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from cluster.cli.zookeeper.errors import ShellError, integer
 from cluster.cli.zookeeper.printing import stat_text
 from cluster.properties import PropertiesError, parse_properties, read_properties
 
-MIXED = "Can't use -file or -members together with -add or -remove (mixing incremental and non-incremental modes is not allowed)"
+MIXED = (
+    "Can't use -file or -members together with -add or -remove"
+    " (mixing incremental and non-incremental modes is not allowed)"
+)
 CONFLICTING = "Can't use -file and -members together (conflicting non-incremental modes)"
 
 _SERVER = re.compile(
@@ -20,17 +23,18 @@ _SERVER = re.compile(
 _SERVER_ID = re.compile("[0-9]{1,19}")
 
 
-def config(context: Context, given: Arguments) -> None:
-    data, found = context.session.config(given.has("w"))
+def config(context: Context, arguments: Arguments) -> None:
+    data, found = context.session.config(arguments.has("w"))
     text = "null" if data is None else data.decode("utf-8", "replace")
-    context.console.out(client_addresses(text) if given.has("c") else text)
-    if given.has("s"):
+    context.console.out(client_addresses(text) if arguments.has("c") else text)
+    if arguments.has("s"):
         context.console.out(stat_text(found))
 
 
 def client_addresses(text: str) -> str:
-    """The version of a configuration and where its servers listen for clients, in the order of its lines. ShellError for what
-    is none."""
+    """A configuration's version and its servers' client addresses, in the order of its lines. Raises
+    ShellError.
+    """
     try:
         properties = parse_properties(text)
     except PropertiesError as error:
@@ -46,37 +50,37 @@ def client_addresses(text: str) -> str:
     return f"{version} {','.join(addresses)}"
 
 
-def reconfig(context: Context, given: Arguments) -> None:
-    whole = given.has("file") or given.has("members")
-    parts = given.has("add") or given.has("remove")
+def reconfig(context: Context, arguments: Arguments) -> None:
+    whole = arguments.has("file") or arguments.has("members")
+    parts = arguments.has("add") or arguments.has("remove")
     if not whole and not parts:
         raise RECONFIG.refuse()
     version = -1
-    if given.has("v"):
+    if arguments.has("v"):
         try:
-            version = integer(given.options["v"], bits=64, radix=16)
+            version = integer(arguments.options["v"], bits=64, radix=16)
         except ShellError:
             raise ShellError("-v must be followed by a long (configuration version)") from None
     if whole and parts:
         raise ShellError(MIXED)
-    if given.has("file") and given.has("members"):
+    if arguments.has("file") and arguments.has("members"):
         raise ShellError(CONFLICTING)
-    joining, leaving, members = (_lower(given, option) for option in ("add", "remove", "members"))
-    if given.has("file"):
-        members = members_of(given.options["file"])
+    joining, leaving, members = (_lower(arguments, option) for option in ("add", "remove", "members"))
+    if arguments.has("file"):
+        members = members_of(arguments.options["file"])
     data, found = context.session.reconfigure(joining, leaving, members, version)
     text = (data or b"").decode("utf-8", "replace")
     context.console.out(f"Committed new configuration:\n{text}")
-    if given.has("s"):
+    if arguments.has("s"):
         context.console.out(stat_text(found))
 
 
-def _lower(given: Arguments, option: str) -> str | None:
-    return given.options[option].lower() if given.has(option) else None
+def _lower(arguments: Arguments, option: str) -> str | None:
+    return arguments.options[option].lower() if arguments.has(option) else None
 
 
 def members_of(name: str) -> str:
-    """A dynamic configuration file as ZooKeeper writes its members. ShellError for one that cannot be read."""
+    """The members of a dynamic configuration file, in ZooKeeper's format. Raises ShellError."""
     try:
         properties = read_properties(Path(name))
     except OSError as error:
@@ -97,7 +101,7 @@ def members_of(name: str) -> str:
             servers[int(number)] = _server(found)
         else:
             raise ShellError(
-                f"Error processing {name}: {key}={value} is none of a dynamic configuration; it has lines"
+                f"Error processing {name}: {key}={value} is not a line of a dynamic configuration; those are"
                 " server.ID=host:port:port[:role][;[host:]port], group.N, weight.N and version"
             )
     lines = [f"server.{number}={servers[number]}" for number in sorted(servers)]

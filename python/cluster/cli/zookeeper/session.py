@@ -1,9 +1,9 @@
-"""One session with ZooKeeper, through kazoo: requests, the watches of ZooKeeper's client, and its states and events.
+"""One session with ZooKeeper, on kazoo: requests, and the watches, states and events of ZooKeeper's client.
 
-Owned by the shell, whose thread calls everything here and waits for each answer. kazoo's connection thread reads replies, keeps the
-watches (so that none is missed between a reply and the event after it) and calls `tell` with each event. What kazoo has no call for
-is sent as a `Request`; formats: zookeeper.jute of ZooKeeper 3.9. Nothing is kept on disk: when the process ends, the session stays
-with the server until its timeout, as zkCli's does.
+The shell's thread calls every method and waits for each answer. kazoo's connection thread reads replies,
+records watches and calls `on_event`. It records a watch before it reads the next event, so no event is
+missed. Requests that kazoo does not have are `Request` objects; formats: zookeeper.jute of ZooKeeper 3.9.
+Nothing is on disk. When the process ends, the session stays on the server until its timeout, as zkCli's does.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from cluster.cli.zookeeper.printing import Event
 from cluster.cli.zookeeper.watches import EventType, Kind, Watches
 
 SET_WATCHES_BYTES = 128 << 10
-"""Of paths in one request that sets watches again, as in ZooKeeper's client."""
+"""The bytes of paths in one request that sets watches again, as in ZooKeeper's client."""
 DELETES_AT_ONCE = 10
-"""Transactions of deleteall under way, as in ZKUtil."""
+"""The outstanding transactions of deleteall, as in ZKUtil."""
 
 CONFIG_PATH = "/zookeeper/config"
 
-# ZooDefs.OpCode, those that kazoo has no class for.
+# ZooDefs.OpCode: the operations that kazoo has no class for.
 REMOVE_WATCHES = 18
 CREATE_CONTAINER = 19
 CREATE_TTL = 21
@@ -77,7 +77,7 @@ CONTAINER = 4
 TTL = 5
 SEQUENTIAL_TTL = 6
 
-# Watcher.WatcherType, and what each is of.
+# Watcher.WatcherType, and the kinds of watches of each type.
 WATCHER_TYPES: dict[int, tuple[Kind, ...]] = {
     1: (Kind.CHILDREN,),
     2: (Kind.DATA, Kind.EXISTS),
@@ -86,7 +86,7 @@ WATCHER_TYPES: dict[int, tuple[Kind, ...]] = {
     5: (Kind.RECURSIVE,),
 }
 
-# Watcher.Event.KeeperState, as the server writes it.
+# Watcher.Event.KeeperState by the server's number.
 _STATES = {
     -112: "Expired",
     0: "Disconnected",
@@ -97,7 +97,7 @@ _STATES = {
     7: "Closed",
 }
 
-# kazoo's state: ZooKeeper.States and the event that says so. The last three are final.
+# For each state of kazoo: ZooKeeper.States, and the state in the event about it. The last three are final.
 _CHANGES = {
     KeeperState.CONNECTED: ("CONNECTED", "SyncConnected"),
     KeeperState.CONNECTED_RO: ("CONNECTEDREADONLY", "ConnectedReadOnly"),
@@ -118,17 +118,19 @@ class Acl(NamedTuple):
 
 
 class Session:
-    """A session with the servers of a connect string (`host:port,host:port/chroot`); it connects, and connects again, by itself.
+    """A session with the servers of a connect string (`host:port,host:port/chroot`). It connects and
+    reconnects by itself.
 
-    `tell` is called with each event in kazoo's connection thread. `tls` are KazooClient's arguments. Raises ShellError for
-    a connect string that cannot be read. Operations raise ServerError; ShellError for a path that no node can have.
+    `on_event` is called with each event in kazoo's connection thread. `tls` are KazooClient's arguments.
+    Raises ShellError for a bad connect string. Operations raise ServerError, and ShellError for a path that
+    no node can have.
     """
 
     def __init__(
         self,
         connect: str,
         timeout_ms: int,
-        tell: Callable[[Event], None],
+        on_event: Callable[[Event], None],
         read_only: bool = False,
         tls: dict[str, Any] | None = None,
     ) -> None:
@@ -137,7 +139,7 @@ class Session:
         self._chroot = slash + chroot if chroot else ""
         if self._chroot:
             check_path(self._chroot)
-        self._tell = tell
+        self._on_event = on_event
         self._lock = threading.Lock()
         self._watches = Watches()
         self._state = "CONNECTING"
@@ -146,7 +148,8 @@ class Session:
             self._client = Client(hosts, timeout_ms, read_only, tls or {})
         except ValueError as error:
             raise ShellError(
-                f"{connect!r} is no connect string: {error}; it is host:port[,host:port ...][/chroot]"
+                f"{connect!r} is not a connect string: {error};"
+                " it has the form host:port[,host:port ...][/chroot]"
             ) from None
         self._client.on_state = self._state_changed
         self._client.on_event = self._event
@@ -173,12 +176,12 @@ class Session:
         return self._connected.wait(timeout)
 
     def close(self) -> None:
-        """Ends the session: its ephemeral nodes go. Of one that has ended there is nothing to do."""
+        """Ends the session, which deletes its ephemeral nodes. Does nothing if it has ended."""
         self._client.end()
 
     def _state_changed(self, state: str) -> None:
         # In kazoo's connection thread.
-        name, told = _CHANGES[state]
+        name, event_state = _CHANGES[state]
         with self._lock:
             if self._state in _FINAL or self._state == name:
                 return
@@ -187,7 +190,7 @@ class Session:
             self._connected.set()
         else:
             self._connected.clear()
-        self._tell(Event(told))
+        self._on_event(Event(event_state))
 
     # ---- watches ----
 
@@ -196,18 +199,20 @@ class Session:
         with self._lock:
             wanted = self._watches.triggered(event, path)
         if wanted:
-            self._tell(Event(_STATES.get(state, str(state)), event.text, self._stripped(path), zxid))
+            self._on_event(Event(_STATES.get(state, str(state)), event.text, self._stripped(path), zxid))
 
     def _watches_again(self, zxid: int) -> list[Request]:
-        """What sets the watches on a new connection; the server tells what happened since `zxid`."""
+        """Requests that set the watches on a new connection. The server then sends the events since
+        `zxid`.
+        """
         with self._lock:
             parts = list(self._watches.batches(SET_WATCHES_BYTES))
         return [_set_watches(zxid, part) for part in parts]
 
     def _registering(self, path: str, kind: Kind, missing: Kind | None = None) -> Callable[[int], int]:
-        """Has a watch kept once the server has it: `missing` is its kind when there is no such node."""
+        """A callback for a reply that records a watch; its kind is `missing` when there is no such node."""
 
-        def settle(error: int) -> int:
+        def on_reply(error: int) -> int:
             with self._lock:
                 if error == 0:
                     self._watches.add(kind, path)
@@ -215,7 +220,7 @@ class Session:
                     self._watches.add(missing, path)
             return error
 
-        return settle
+        return on_reply
 
     def add_watch(self, path: str, recursive: bool) -> None:
         full = self._checked(path)
@@ -224,31 +229,32 @@ class Session:
         self._do(Request(ADD_WATCH, body, _nothing, self._registering(full, kind)), path)
 
     def remove_watches(self, path: str, watcher_type: int, local: bool) -> None:
-        """Removes all watches of a type from a path; `local` ones although the server cannot be told."""
+        """Removes all watches of a type from a path. With `local`, also when the server cannot be reached."""
         full = self._checked(path)
         kinds = WATCHER_TYPES[watcher_type]
 
-        def settle(error: int) -> int:
+        def on_reply(error: int) -> int:
             with self._lock:
                 if not self._watches.watched(full, kinds):
                     return NO_WATCHER
                 if error != 0 and not local:
                     return error
-                told = self._watches.remove(full, kinds)
+                removed = self._watches.remove(full, kinds)
             gone = error in (CONNECTION_LOSS, SESSION_EXPIRED)
-            for each in told:
-                self._tell(Event("Disconnected" if gone else "SyncConnected", each.text, path))
+            for each in removed:
+                self._on_event(Event("Disconnected" if gone else "SyncConnected", each.text, path))
             return 0
 
         try:
             self._do(
-                Request(REMOVE_WATCHES, _string(full) + int_struct.pack(watcher_type), _nothing, settle), path
+                Request(REMOVE_WATCHES, _string(full) + int_struct.pack(watcher_type), _nothing, on_reply),
+                path,
             )
         except ServerError as error:
-            # Without a connection nothing was settled.
+            # Without a connection, `on_reply` was not called.
             if error.code not in (CONNECTION_LOSS, SESSION_EXPIRED):
                 raise
-            settled = settle(error.code)
+            settled = on_reply(error.code)
             if settled != 0:
                 raise ServerError(settled, path) from None
 
@@ -257,7 +263,7 @@ class Session:
     def create(
         self, path: str, data: bytes | None, acl: Sequence[Acl], flags: int = 0, ttl_ms: int | None = None
     ) -> str:
-        """Creates a node and returns its path, which of a sequential one ends in a number."""
+        """Creates a node and returns its path. A sequential node's path ends in a number."""
         full = self._checked(path, sequential=flags in (SEQUENTIAL, EPHEMERAL | SEQUENTIAL, SEQUENTIAL_TTL))
         body = _string(full) + write_buffer(data) + _acls(acl) + int_struct.pack(flags)
         operation = Create.type
@@ -271,13 +277,14 @@ class Session:
 
     def delete(self, path: str, version: int = -1) -> None:
         check_path(path)
-        # The root is the servers' own, and they refuse: a chroot's node is not deleted in its stead.
+        # The servers refuse to delete the root. With a chroot, the chroot's node must not be deleted instead.
         full = path if path == "/" else self._full(path)
-        self._do(_known(Delete(full, version)), path)
+        self._do(_kazoo(Delete(full, version)), path)
 
     def delete_tree(self, path: str, batch: int) -> bool:
-        """Deletes a node and all below it, in transactions of `batch` nodes each (one by one if not positive); whether all are
-        gone."""
+        """Deletes a node and all nodes below it, in transactions of `batch` nodes (one by one if it is not
+        positive). Returns whether all were deleted.
+        """
         nodes = self._tree(path)
         if batch <= 0:
             for node in nodes:
@@ -291,8 +298,8 @@ class Session:
             if not done:
                 break
             operations = [Delete(self._full(node), -1) for node in nodes[start : start + batch]]
-            pending.append(self._client.send(_known(Transaction(operations))))
-        # Each is waited for, whatever became of another.
+            pending.append(self._client.send(_kazoo(Transaction(operations))))
+        # Every transaction is waited for, also after a failed one.
         return all([done, *map(self._all_done, pending)])
 
     def _all_done(self, pending: Any) -> bool:
@@ -300,11 +307,11 @@ class Session:
             results = self._result(pending, None)
         except ServerError:
             return False
-        # In one that failed, those before the failure have the code 0.
+        # In a failed transaction, the operations before the failed one have an exception with code 0.
         return not any(isinstance(each, Exception) and getattr(each, "code", 0) != 0 for each in results)
 
     def _tree(self, path: str) -> list[str]:
-        """A node and all below it, children before their parents."""
+        """A node and all nodes below it, children before their parents."""
         found = [path]
         for node in found:
             names, _stat = self.children(node)
@@ -312,10 +319,12 @@ class Session:
         return found[::-1]
 
     def walk(self, path: str, watch: bool = False) -> Iterator[str]:
-        """A node, its children, and then what is below each of them; `watch` sets watches on all (ZKUtil.visitSubTreeDFS)."""
+        """Yields a node, its children, and then the nodes below each child (ZKUtil.visitSubTreeDFS). `watch`
+        sets watches on all of them.
+        """
         self.get(path, watch)
         yield path
-        # Iterators of paths that are still to be descended into, the deepest last.
+        # Iterators over the paths to descend into, the deepest last.
         descents = [iter([path])]
         while descents:
             node = next(descents[-1], None)
@@ -325,7 +334,7 @@ class Session:
             try:
                 names, _stat = self.children(node, watch)
             except ServerError as error:
-                # It went since its parent was read.
+                # It was deleted after its parent was read.
                 if error.code != NO_NODE:
                     raise
                 continue
@@ -335,31 +344,31 @@ class Session:
 
     def exists(self, path: str, watch: bool = False) -> ZnodeStat | None:
         full = self._checked(path)
-        settle = self._registering(full, Kind.DATA, Kind.EXISTS) if watch else None
-        return self._do(_known(Exists(full, watch), settle), path)
+        on_reply = self._registering(full, Kind.DATA, Kind.EXISTS) if watch else None
+        return self._do(_kazoo(Exists(full, watch), on_reply), path)
 
     def get(self, path: str, watch: bool = False) -> tuple[bytes | None, ZnodeStat]:
         return self._get(self._checked(path), path, watch)
 
     def config(self, watch: bool = False) -> tuple[bytes | None, ZnodeStat]:
-        """The node of the ensemble's configuration, which no chroot moves."""
+        """The node of the ensemble's configuration, which is not below a chroot."""
         return self._get(CONFIG_PATH, CONFIG_PATH, watch)
 
     def _get(self, full: str, path: str, watch: bool) -> tuple[bytes | None, ZnodeStat]:
-        settle = self._registering(full, Kind.DATA) if watch else None
-        found: tuple[bytes | None, ZnodeStat] = self._do(_known(GetData(full, watch), settle), path)
+        on_reply = self._registering(full, Kind.DATA) if watch else None
+        found: tuple[bytes | None, ZnodeStat] = self._do(_kazoo(GetData(full, watch), on_reply), path)
         return found
 
     def children(self, path: str, watch: bool = False) -> tuple[list[str], ZnodeStat]:
         full = self._checked(path)
-        settle = self._registering(full, Kind.CHILDREN) if watch else None
+        on_reply = self._registering(full, Kind.CHILDREN) if watch else None
         body = GetChildren2(full, watch).serialize()
-        request = Request(GetChildren2.type, bytes(body), _names_and_stat, settle)
+        request = Request(GetChildren2.type, bytes(body), _names_and_stat, on_reply)
         found: tuple[list[str], ZnodeStat] = self._do(request, path)
         return found
 
     def set(self, path: str, data: bytes, version: int = -1) -> ZnodeStat:
-        return self._do(_known(SetData(self._checked(path), data, version)), path)
+        return self._do(_kazoo(SetData(self._checked(path), data, version)), path)
 
     def acl(self, path: str) -> tuple[list[Acl], ZnodeStat]:
         request = Request(GetACL.type, _string(self._checked(path)), _acls_and_stat)
@@ -375,26 +384,30 @@ class Session:
         return number
 
     def ephemerals(self, prefix: str) -> list[str]:
-        """The ephemeral nodes of this session whose paths begin so."""
+        """The ephemeral nodes of this session whose paths begin with `prefix`."""
         paths: list[str] = self._do(Request(GET_EPHEMERALS, _string(self._checked(prefix)), _strings), prefix)
         return paths
 
     # ---- the session and the ensemble ----
 
     def add_auth(self, scheme: str, auth: str | None) -> None:
-        """Sends an identity, now and on each new connection, and does not wait: one that is refused ends the session."""
+        """Sends an identity, now and on each new connection. Does not wait: a refused identity ends the
+        session.
+        """
         self._client.auth_data.add((scheme, auth))
         body = int_struct.pack(0) + _string(scheme) + write_buffer(None if auth is None else auth.encode())
         self._client.send(Request(Auth.type, body, _nothing))
 
     def who_am_i(self) -> list[tuple[str, str]]:
-        """Schemes and users by which the server knows this client."""
+        """The schemes and users that this client is authenticated as."""
         identities: list[tuple[str, str]] = self._do(Request(WHO_AM_I, b"", _identities), None)
         return identities
 
     def sync(self, path: str, timeout: float) -> int:
-        """The error code, 0 if the server has caught up with its leader; TimeoutError after `timeout` seconds."""
-        pending = self._client.send(_known(Sync(self._checked(path))))
+        """Returns the error code, 0 if the server has caught up with its leader. TimeoutError after
+        `timeout` seconds.
+        """
+        pending = self._client.send(_kazoo(Sync(self._checked(path))))
         try:
             self._result(pending, path, timeout)
         except ServerError as error:
@@ -404,24 +417,26 @@ class Session:
     def reconfigure(
         self, joining: str | None, leaving: str | None, members: str | None, version: int
     ) -> tuple[bytes | None, ZnodeStat]:
-        """Changes the ensemble; its new configuration. `version` is that which it is changed from (-1: any)."""
+        """Changes the ensemble's configuration and returns the new one. `version` is the old one's; -1
+        stands for any.
+        """
         changed: tuple[bytes | None, ZnodeStat] = self._do(
-            _known(Reconfig(joining, leaving, members, version)), None
+            _kazoo(Reconfig(joining, leaving, members, version)), None
         )
         return changed
 
-    # ---- asking ----
+    # ---- sending ----
 
     def _checked(self, path: str, sequential: bool = False) -> str:
         check_path(path, sequential)
         return self._full(path)
 
     def _full(self, path: str) -> str:
-        """The server's path."""
+        """The path on the server, below the chroot."""
         return self._chroot + path if path != "/" or not self._chroot else self._chroot
 
     def _stripped(self, path: str) -> str:
-        """The client's path of the server's."""
+        """The path below the chroot, from the server's path."""
         if not self._chroot or (path != self._chroot and not path.startswith(self._chroot + "/")):
             return path
         return path[len(self._chroot) :] or "/"
@@ -443,9 +458,11 @@ class Session:
 # ---- bodies ----
 
 
-def _known(request: Any, settle: Callable[[int], int] | None = None) -> Request:
-    """A request of kazoo's; what cannot be written fails here and not in the connection's thread."""
-    return Request(request.type, bytes(request.serialize()), request.deserialize, settle)
+def _kazoo(request: Any, on_reply: Callable[[int], int] | None = None) -> Request:
+    """A request of kazoo's. It is serialized here, so that an error is not raised in the connection's
+    thread.
+    """
+    return Request(request.type, bytes(request.serialize()), request.deserialize, on_reply)
 
 
 def _string(text: str) -> bytes:
@@ -465,7 +482,7 @@ def _set_watches(zxid: int, paths: dict[Kind, list[str]]) -> Request:
     kinds = [Kind.DATA, Kind.EXISTS, Kind.CHILDREN]
     operation = SET_WATCHES
     if paths[Kind.PERSISTENT] or paths[Kind.RECURSIVE]:
-        # Servers before 3.6 know neither.
+        # Servers before 3.6 do not know these kinds.
         kinds += [Kind.PERSISTENT, Kind.RECURSIVE]
         operation = SET_WATCHES2
     for kind in kinds:
@@ -483,7 +500,7 @@ def _int(buffer: bytes, offset: int) -> int:
 
 
 def _list(buffer: bytes, offset: int, read: Callable[[bytes, int], tuple[Any, int]]) -> tuple[list[Any], int]:
-    """A vector of what `read` reads, none of one that is null, and where it ends."""
+    """A vector whose elements `read` reads, and the position after it. A null vector is empty."""
     count = _int(buffer, offset)
     offset += int_struct.size
     found: list[Any] = []

@@ -1,4 +1,6 @@
-"""The shell: takes lines or words, runs commands in the session there is, keeps the history and the exit code (ZooKeeperMain)."""
+"""The shell: runs commands in the current session, and keeps the history and the exit code
+(ZooKeeperMain).
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,21 @@ COMMANDS: dict[str, Command] = {
     each.name: each for each in (*commands.COMMANDS, *quotas.COMMANDS, *reconfig.COMMANDS)
 }
 
-# Those that need no session, with their usage.
+# The commands that need no session, with their usage.
 OWN = {"connect": "host:port", "history": "", "printwatches": "on|off", "quit": "", "redo": "cmdno"}
 
 USAGE = "ZooKeeper -server host:port -client-configuration properties-file cmd args"
 HISTORY_SHOWN = 10
-"""Lines before the last."""
+"""How many lines before the last one `history` prints."""
 
 
 class Quit(Exception):
-    """The shell ends, with the exit code of the command before."""
+    """Ends the shell, with the exit code of the command before."""
 
 
 class Shell:
-    """A session, the commands that were given, and the exit code of the last: 0 done, 1 failed, 127 not known.
+    """A session, the history of commands, and the last one's exit code: 0 done, 1 failed, 127 unknown
+    command.
 
     `open_session` makes a session with the servers of a connect string.
     """
@@ -49,7 +52,7 @@ class Shell:
         return f"[zk: {self.host}({state}) {self.count}] "
 
     def connect(self, host: str) -> None:
-        """A new session in place of the one there is. Raises ShellError for a connect string that cannot be read."""
+        """Replaces the session by a new one. Raises ShellError for a bad connect string."""
         if self.session is not None:
             self.session.close()
         self.host = host
@@ -64,7 +67,7 @@ class Shell:
         self.count += 1
 
     def process(self, words: list[str]) -> None:
-        """Runs a command and tells what went wrong. Raises Quit."""
+        """Runs a command and prints its error. Raises Quit."""
         try:
             self._run(words)
             self.exit_code = 0
@@ -117,13 +120,13 @@ class Shell:
 
 
 def usage() -> str:
-    """Every command with its arguments, in Java's order of strings."""
+    """Every command with its arguments, in Java's order (by code point)."""
     lines = OWN | {name: command.usage for name, command in COMMANDS.items()}
     return "\n".join([USAGE, *(f"\t{name} {lines[name]}" for name in sorted(lines))])
 
 
 def decode(text: str) -> int:
-    """A line's number as Java's Integer.decode reads it: decimal, or after 0x, # or 0 hexadecimal or octal."""
+    """Parses a number as Java's Integer.decode: decimal, hexadecimal after 0x or #, octal after 0."""
     found = re.fullmatch(r"([+-]?)(0[xX]|#|0(?=\d))?([0-9a-fA-F]+)", text)
     try:
         if found is not None:
@@ -131,4 +134,4 @@ def decode(text: str) -> int:
             return integer(sign + digits, radix={None: 10, "0": 8}.get(prefix, 16))
     except ShellError:
         pass
-    raise ShellError(f"redo takes the number of a line of history, not {text!r}")
+    raise ShellError(f"redo takes the number of a command in the history, not {text!r}")

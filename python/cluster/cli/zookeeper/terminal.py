@@ -1,4 +1,6 @@
-"""Where lines come from: a terminal, with a prompt, line editing and completion of commands and paths, or a file or pipe, without."""
+"""Reads lines: from a terminal with a prompt, line editing and completion, or from a file or pipe without
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from cluster.cli.zookeeper.shell import COMMANDS, OWN, Shell
 
 
 def interact(shell: Shell, console: Console) -> None:
-    """Runs lines of standard input to its end. Raises Quit."""
+    """Runs the lines of standard input, to its end. Raises Quit."""
     console.out("Welcome to ZooKeeper!")
     editing = sys.stdin.isatty() and _edit_lines(shell)
     console.out(f"JLine support is {'enabled' if editing else 'disabled'}")
-    for line in _asked(shell) if editing else sys.stdin:
+    for line in _prompted(shell) if editing else sys.stdin:
         shell.line(line.rstrip("\r\n"))
 
 
 def _edit_lines(shell: Shell) -> bool:
-    """Sets up readline; False where Python has none."""
+    """Sets up readline; False if Python was built without it."""
     try:
         import readline
     except ImportError:
@@ -31,7 +33,7 @@ def _edit_lines(shell: Shell) -> bool:
     return True
 
 
-def _asked(shell: Shell) -> Iterator[str]:
+def _prompted(shell: Shell) -> Iterator[str]:
     while True:
         try:
             yield input(shell.prompt)
@@ -41,7 +43,7 @@ def _asked(shell: Shell) -> Iterator[str]:
 
 
 def children(shell: Shell, path: str) -> list[str]:
-    """The names below a node; none without a connection, or where they cannot be read."""
+    """The names below a node; empty without a connection, or when they cannot be read."""
     session = shell.session
     if session is None or not session.connected:
         return []
@@ -52,7 +54,9 @@ def children(shell: Shell, path: str) -> list[str]:
 
 
 class Completer:
-    """readline's completer: paths where a word begins with a slash, and commands (JLineZNodeCompleter)."""
+    """readline's completer: of paths if a word begins with a slash, else of commands
+    (JLineZNodeCompleter).
+    """
 
     def __init__(self, names_below: Callable[[str], list[str]]) -> None:
         self._names_below = names_below
@@ -64,7 +68,7 @@ class Completer:
         return self._found[number] if number < len(self._found) else None
 
     def completions(self, text: str) -> list[str]:
-        """All that a word may become."""
+        """All completions of a word."""
         if not text.startswith("/"):
             return [f"{name} " for name in sorted([*COMMANDS, *OWN]) if name.startswith(text)]
         parent, _slash, start = text.rpartition("/")

@@ -1,5 +1,7 @@
-"""The client's properties for TLS, with ZooKeeper's names (ZKClientConfig, ClientX509Util) and those of Kafka's -zk-tls-config-file,
-as KazooClient's arguments. Keys and certificates are PEM."""
+"""Turns a client's TLS properties into KazooClient's arguments. Keys and certificates are PEM.
+
+Names: ZooKeeper's ZKClientConfig and ClientX509Util, and those of Kafka's -zk-tls-config-file.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from cluster.cli._common import CommandError
 from cluster.properties import PropertiesError, read_properties
 
 INVALID_CONFIGURATION = 2
-"""zkCli's exit code."""
+"""zkCli's exit code for a client configuration that it cannot read."""
 
 _SECURE = ("zookeeper.client.secure", "zookeeper.ssl.client.enable")
 _KEYS = "zookeeper.ssl.keystore"
@@ -21,7 +23,7 @@ _KNOWN = {
     *_SECURE,
     _CHECK_HOST,
     _ENDPOINT,
-    # Which of Java's sockets is used.
+    # Chooses Java's socket implementation, so it has no effect here.
     "zookeeper.clientcnxnsocket",
     *(f"{store}.{part}" for store in (_KEYS, _TRUSTED) for part in ("location", "password", "type")),
 }
@@ -63,10 +65,10 @@ def _store(name: str, settings: dict[str, str], store: str) -> str | None:
     kind = settings.get(f"{store}.type", "PEM" if location.endswith(".pem") else "JKS").upper()
     if kind != "PEM":
         raise CommandError(
-            f"{name}: {store}.location={location} is of type {kind}; give the keys and certificates as PEM (and "
-            f"{store}.type=PEM)",
+            f"{name}: {store}.location={location} is of type {kind}; convert the keys and certificates to "
+            f"PEM (and set {store}.type=PEM)",
             INVALID_CONFIGURATION,
         )
     if not Path(location).is_file():
-        raise CommandError(f"{name}: {store}.location={location} is no file", INVALID_CONFIGURATION)
+        raise CommandError(f"{name}: {store}.location={location} is not a file", INVALID_CONFIGURATION)
     return location

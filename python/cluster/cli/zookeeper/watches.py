@@ -1,5 +1,8 @@
-"""The watches of one session, as ZooKeeper's client keeps them (ZKWatchManager): of which of the server's events the shell is told,
-and what has to be set again on a new connection. Pure; paths are the server's. The session calls it under its lock."""
+"""The watches of one session, as in ZooKeeper's client (ZKWatchManager).
+
+They decide which of the server's events the shell reports, and what is set again on a new connection. Pure;
+the session calls it under its lock. Paths are the server's.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class EventType(IntEnum):
 
 
 class Kind(Enum):
-    """What a watch waits for: the first three are told once."""
+    """The kind of a watch. The first three are one-time watches: an event removes them."""
 
     DATA = "data"
     EXISTS = "exists"
@@ -60,13 +63,13 @@ class Watches:
         self._paths[kind].add(path)
 
     def triggered(self, event: EventType, path: str) -> bool:
-        """Whether a watch waits for this event; those that are told once are used up."""
+        """Whether a watch waits for this event. Removes the one-time watches for it."""
         found = path in self._paths[Kind.PERSISTENT]
         for kind in ONCE[event]:
             if path in self._paths[kind]:
                 self._paths[kind].remove(path)
                 found = True
-        # A recursive watch tells of each descendant by itself, so of no node's children.
+        # A recursive watch reports each descendant by itself, and therefore no event about a node's children.
         recursive = self._paths[Kind.RECURSIVE]
         return found or (
             event is not EventType.NodeChildrenChanged and any(each in recursive for each in _upwards(path))
@@ -76,17 +79,19 @@ class Watches:
         return any(path in self._paths[kind] for kind in kinds)
 
     def remove(self, path: str, kinds: Iterable[Kind]) -> list[EventType]:
-        """Takes the watches of these kinds away from a path; what is told of it, once each."""
-        told: list[EventType] = []
+        """Removes the watches of these kinds from a path. Returns the types of the events about it, each
+        once.
+        """
+        events: list[EventType] = []
         for kind in kinds:
             if path in self._paths[kind]:
                 self._paths[kind].remove(path)
-                if REMOVED[kind] not in told:
-                    told.append(REMOVED[kind])
-        return told
+                if REMOVED[kind] not in events:
+                    events.append(REMOVED[kind])
+        return events
 
     def batches(self, size: int) -> Iterator[dict[Kind, list[str]]]:
-        """All watches, in parts of about `size` bytes of paths each."""
+        """All watches, in parts with about `size` bytes of paths each."""
         part: dict[Kind, list[str]] = {kind: [] for kind in Kind}
         used = 0
         for kind, paths in self._paths.items():
