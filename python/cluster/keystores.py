@@ -1,9 +1,9 @@
 """Key stores and trust stores for TLS: PEM or PKCS #12 files.
 
-Owns how a store is read. The content decides the format, whatever a setting says. Rust opens PKCS #12 files and
-encrypted keys (`logcore._native`); decrypted keys stay in memory. A Java key store (JKS, JCEKS) is refused with the
-command that converts it. No error holds a password. The broker and the coordinator call this from threads at their
-start. The parameter `what` names the setting and the file in errors.
+Owns how a store is read. The content decides the format, whatever a setting says. Rust opens PKCS #12 files
+and encrypted keys (`logcore._native`); decrypted keys stay in memory. A Java key store (JKS, JCEKS) is
+refused with the command that converts it. No error holds a password. The broker and the coordinator call this
+from threads at their start. The parameter `what` names the setting and the file in errors.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Identity(NamedTuple):
 
 
 def read_key_store(store: Store, what: str) -> tuple[str, str]:
-    """Key and certificates as PEM, and the password that the key is still encrypted with. Raises KeyStoreError."""
+    """Key and certificates as PEM, and the password that the key is still encrypted with. Raises
+    KeyStoreError.
+    """
     data = _content(store, what)
     if data[:1] == _DER_SEQUENCE:
         keys, certificates = _from_pkcs12(data, store, what)
@@ -68,8 +70,10 @@ def read_trust_store(store: Store, what: str, *, asked: bool) -> list[bytes]:
     if asked and keys:
         # Java trusts the key's own certificate and none of its issuers.
         raise KeyStoreError(
-            f"{what} has a private key in it, so it is unclear which of its certificates to trust: make a trust store "
-            "of the trusted ones with keytool -importcert -storetype PKCS12 and name that file, or do not ask clients "
+            f"{what} has a private key in it, so it is unclear which of its certificates to trust: make a "
+            "trust store "
+            "of the trusted ones with keytool -importcert -storetype PKCS12 and name that file, or do not "
+            "ask clients "
             "for certificates"
         )
     return _not_empty(found, what)
@@ -85,7 +89,8 @@ def certificates(pem: str, what: str) -> list[bytes]:
 def identity(pem: str, password: str, what: str, password_setting: str) -> Identity:
     """The key and the certificates in `pem`.
 
-    Raises KeyStoreError. If the key is encrypted and the password is missing or wrong, it names `password_setting`.
+    Raises KeyStoreError. If the key is encrypted and the password is missing or wrong, it names
+    `password_setting`.
     """
     keys = [block for block in _BLOCK.finditer(pem) if block[1].endswith(_KEY)]
     if len(keys) != 1:
@@ -133,7 +138,8 @@ def _decrypted(key: bytes, password: str, what: str, setting: str) -> bytes:
         return _native.decrypt_key(key, password)
     except ValueError as error:
         raise KeyStoreError(
-            f"{what} has a private key that its password, {setting}, does not open ({error}): correct the password, or "
+            f"{what} has a private key that its password, {setting}, does not open ({error}): correct the "
+            "password, or "
             "convert the key with openssl pkcs8 -topk8"
         ) from None
 
@@ -145,8 +151,10 @@ def _content(store: Store, what: str) -> bytes:
         raise KeyStoreError(f"{what} cannot be read: {error.strerror or error}") from None
     if data[:4] in (_JKS_MAGIC, _JCEKS_MAGIC):
         raise KeyStoreError(
-            f"{what} is a Java key store (JKS), which is not supported: convert it with keytool -importkeystore "
-            f"-srckeystore {store.path} -destkeystore {store.path.with_suffix('.p12')} -deststoretype PKCS12, and name "
+            f"{what} is a Java key store (JKS), which is not supported: convert it with keytool "
+            "-importkeystore "
+            f"-srckeystore {store.path} -destkeystore {store.path.with_suffix('.p12')} -deststoretype "
+            "PKCS12, and name "
             "that file"
         )
     return data
@@ -158,6 +166,7 @@ def _from_pkcs12(data: bytes, store: Store, what: str) -> tuple[list[bytes], lis
         return _native.open_pkcs12(data, store.password)
     except ValueError as error:
         raise KeyStoreError(
-            f"{what} is not a PKCS12 file that its password opens ({error}): correct the password, or make the file anew "
+            f"{what} is not a PKCS12 file that its password opens ({error}): correct the password, or make "
+            "the file anew "
             "with keytool -importkeystore -deststoretype PKCS12"
         ) from None

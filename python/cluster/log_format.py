@@ -1,11 +1,12 @@
 """`log.format`: the format of log records, text or (`json`) one JSON object a line.
 
-The keys of JSON are `time` (UTC, RFC 3339, milliseconds), `level`, `logger`, `message`, `exception` with a traceback, and
-the keys of `extra`; the data plane's records have `connection`, `client_id`, `topic` and others.
+The keys of JSON are `time` (UTC, RFC 3339, milliseconds), `level`, `logger`, `message`, `exception` with a
+traceback, and the keys of `extra`; the data plane's records have `connection`, `client_id`, `topic` and
+others.
 
-Names of groups, topics and clients come from clients. So control characters in a message are escaped, and a long message
-is cut in the middle, as in the data plane's log. A traceback keeps its lines; as text they are indented, so none looks
-like a record. Uses only the standard library's `logging`.
+Names of groups, topics and clients come from clients. So control characters in a message are escaped, and a
+long message is cut in the middle, as in the data plane's log. A traceback keeps its lines; as text they are
+indented, so none looks like a record. Uses only the standard library's `logging`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Values that all packages share: typed ids, topics, partitions, brokers.
 
-All are immutable, so any thread may use them. Topic ids are the 16 bytes of KIP-516's UUID. Their text (znodes,
-partition.metadata) is URL-safe base64 without padding, as Kafka's `Uuid.toString` writes it.
+All are immutable, so any thread may use them. Topic ids are the 16 bytes of KIP-516's UUID. Their text
+(znodes, partition.metadata) is URL-safe base64 without padding, as Kafka's `Uuid.toString` writes it.
 """
 
 from __future__ import annotations

@@ -36,9 +36,11 @@ def stop_signal(stack: AsyncExitStack) -> asyncio.Event:
 
 
 def print_stacks_on_quit() -> None:
-    """Makes SIGQUIT print every thread's Python stack to standard error, as in Java, without ending the process.
+    """Makes SIGQUIT print every thread's Python stack to standard error, as in Java, without ending the
+    process.
 
-    Without a standard error SIGQUIT does nothing. It stays so until the process ends, to see what a long stop waits for.
+    Without a standard error SIGQUIT does nothing. It stays so until the process ends, to see what a long stop
+    waits for.
     """
     try:
         descriptor = sys.stderr.fileno()
@@ -58,7 +60,8 @@ def raise_descriptor_limit() -> None:
         hard = soft
     if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_FEW:
         log.warning(
-            "at most %d files may be open, and each segment and connection takes one; raise the limit (ulimit -n)",
+            "at most %d files may be open, and each segment and connection takes one; raise the limit "
+            "(ulimit -n)",
             hard,
         )
 

@@ -1,7 +1,7 @@
 """Java's `.properties` format: `server.properties`, `zoo.cfg` and client files (java.util.Properties.load).
 
-Java reads a file's bytes as ISO-8859-1. Here a file that is valid UTF-8 is read as UTF-8, because editors write UTF-8. Any
-other file is read as in Java. The two differ only in characters beyond ASCII.
+Java reads a file's bytes as ISO-8859-1. Here a file that is valid UTF-8 is read as UTF-8, because editors
+write UTF-8. Any other file is read as in Java. The two differ only in characters beyond ASCII.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class PropertiesLine(NamedTuple):
 def parse_properties(text: str, lenient: bool = False) -> dict[str, str]:
     """Parses properties text into a mapping. The last of a repeated key counts.
 
-    Comments begin with `#` or `!`. A backslash at the end of a line joins the next line. Escapes are `\\u` with four
-    hexadecimal digits, `\\t`, `\\n`, `\\r`, `\\f`, and a backslash before any other character. A `\\u` without four
-    hexadecimal digits raises PropertiesError; with `lenient` it is a `u`.
+    Comments begin with `#` or `!`. A backslash at the end of a line joins the next line. Escapes are `\\u`
+    with four hexadecimal digits, `\\t`, `\\n`, `\\r`, `\\f`, and a backslash before any other character. A
+    `\\u` without four hexadecimal digits raises PropertiesError; with `lenient` it is a `u`.
     """
     return {line.key: line.value for line in properties_lines(text, lenient) if line.key is not None}
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A file's properties. Raises OSError if it cannot be read, PropertiesError for text that Java refuses."""
+    """A file's properties. Raises OSError, or PropertiesError for text that Java refuses."""
     return parse_properties(decode_properties(path.read_bytes()))
 
 
@@ -97,7 +97,8 @@ def _line(text: str, line: str, number: int, lenient: bool) -> PropertiesLine:
             if found[2] == "u":
                 shown = part[found.start() :][:_SHOWN]
                 raise PropertiesError(
-                    f"line {number}: {shown} of {key} is not a character: \\u needs four hexadecimal digits, as in "
+                    f"line {number}: {shown} of {key} is not a character: \\u needs four hexadecimal digits, "
+                    "as in "
                     "\\u00e9; a backslash is written \\\\"
                 )
     return PropertiesLine(text, _joined(_unescape(key)), _joined(_unescape(value)))

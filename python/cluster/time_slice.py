@@ -1,8 +1,8 @@
 """Time slices: how long one request may keep the event loop or the interpreter before others run.
 
-A request can name hundreds of thousands of things. A loop over them calls `TimeSlice.yield_if_over` after each one, and
-other requests run in between. Only one such loop continues at a time. State that others may change can be different
-after each call. Lives on the event loop; `release_interpreter` is for threads.
+A request can name hundreds of thousands of things. A loop over them calls `TimeSlice.yield_if_over` after
+each one, and other requests run in between. Only one such loop continues at a time. State that others may
+change can be different after each call. Lives on the event loop; `release_interpreter` is for threads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class TimeSlice:
 def release_interpreter(index: int) -> None:
     """Lets other threads run after every 1,000 parts that a thread makes.
 
-    It sleeps: a thread that only releases the interpreter takes it again before the waiting threads are awake.
+    It sleeps: a thread that only releases the interpreter takes it again before the waiting threads are
+    awake.
     """
     if index % _THREAD_PARTS_MIN == _THREAD_PARTS_MIN - 1:
         time.sleep(_SLEEP_SECONDS)

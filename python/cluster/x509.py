@@ -1,6 +1,7 @@
 """X.509 certificates (RFC 5280): the subject in Java's form, the validity, and whether it is an authority.
 
-Owns the grammar of names that Java accepts. Certificates are parsed in Rust (`logcore._native`). Pure; any thread.
+Owns the grammar of names that Java accepts. Certificates are parsed in Rust (`logcore._native`). Pure; any
+thread.
 """
 
 from __future__ import annotations
@@ -49,5 +50,7 @@ def is_authority(certificate: bytes) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Whether `new X500Principal(text)` accepts the name. Texts longer than any certificate's name are refused."""
+    """Whether `new X500Principal(text)` accepts the name. Texts longer than any certificate's name are
+    refused.
+    """
     return not text or (len(text) <= NAME_LENGTH_MAX and _NAME.fullmatch(text) is not None)

@@ -1,8 +1,8 @@
-"""What clients are told of partitions that the cluster has and this broker cannot serve: whose disk was gone at the start or has
-failed since, and those that are another broker's.
+"""The answers for partitions that the cluster has and this broker cannot serve: the disk was missing at the
+start or has failed since, or another broker has the partition.
 
-If one failed, a client would be sent to a leader that answers nothing but errors, be served from a disk that has failed, or be told that
-there is no such partition where it has to wait.
+If one failed, a client would be sent to a leader that answers only errors, be served from a failed disk, or
+get "unknown partition" where it has to wait.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def fetched(wire: Wire, version: int, partition: int, **topic: str | Topic
 
 
 async def codes(wire: Wire, topic: str, partition: int) -> set[int]:
-    """The error codes of everything that is asked of a partition's leader."""
+    """The error codes of every request to a partition's leader."""
     found = {await produced(wire, topic, partition), await fetched(wire, 12, partition, topic=topic)}
     asked = {"partition_index": partition, "timestamp": -1, "current_leader_epoch": -1}
     listed = [{"name": topic, "partitions": [asked]}]
@@ -78,7 +78,7 @@ async def shown(wire: Wire, topic: str) -> dict[int, tuple[int, int, list[int]]]
 
 
 def as_seen(lost: set[int]) -> dict[int, tuple[int, int, list[int]]]:
-    """Four partitions, of which some are lost."""
+    """Four partitions, some of which are offline."""
     return {
         number: (LeaderNotAvailable.code, NO_LEADER, [HERE]) if number in lost else (NONE, HERE, [])
         for number in range(4)
@@ -94,7 +94,7 @@ def partitions_in(directory: Path) -> set[int]:
 
 
 def die(directory: Path) -> None:
-    """Takes it away from a broker that may be at its files: at once, where removing it takes a while."""
+    """Removes a directory from a running broker. It is renamed first, because removing takes a while."""
     directory.rename(directory.with_suffix(".dead"))
 
 
@@ -115,12 +115,12 @@ def test_a_directory_that_fails_while_it_is_served(tmp_path: Path) -> None:
                 while await leaders(wire, "t") != as_led(lost):
                     assert broker.endpoints
                 await told_apart(wire, lost)
-                # Whoever becomes the controller again opens all logs again.
+                # A broker that becomes the controller again opens all logs again.
                 assert broker._controller is not None
                 broker._controller.session_renewed()
                 while not broker._controller.active:
                     await leaders(wire, "t")
-                # What it opens comes first.
+                # The controller opens the logs before it publishes them.
                 await create(wire, "behind", 1)
                 await told_apart(wire, lost)
 
@@ -163,7 +163,7 @@ def test_a_directory_that_is_gone_at_the_start(tmp_path: Path) -> None:
     run(main)
 
 
-def test_a_partition_that_another_broker_has(tmp_path: Path) -> None:
+def test_a_partition_of_another_broker(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as (broker, wire):
             assert broker._zk is not None
@@ -173,7 +173,7 @@ def test_a_partition_that_another_broker_has(tmp_path: Path) -> None:
                 data = znodes.encode_topic(ids[name], assignment)
                 await broker._zk.create(znodes.topic_path(name), data)
                 while await codes_by_id(wire, ids[name], 0) == UnknownTopicId.code:
-                    # The topic's znode is read once its watch has told.
+                    # The topic's znode is read after its watch has fired.
                     assert broker.endpoints
             assert await codes(wire, "both", 0) == {NONE}
             for name, number in (("both", 1), ("theirs", 0)):

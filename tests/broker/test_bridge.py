@@ -1,7 +1,7 @@
-"""From the queue to the handlers and back.
+"""The bridge between the queue of requests and the handlers.
 
-If one failed, a client would get its answers out of order, a slow request would hold up other clients, a crowd would
-be let in whole, or a mistake in one handler would take others down with it.
+If one failed, a client would get its responses out of order, a slow request would delay other clients, too
+many requests would run at once, or a failing handler would affect others.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_a_connections_requests_are_answered_in_order_and_connections_do_not_wai
     play(monkeypatch, handle, script)
 
 
-def test_a_handler_that_fails_costs_nobody_else_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_handler_affects_only_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
     async def handle(request: FakeRequest) -> Body:
         if request.number == 1:
             raise RuntimeError("a mistake")
@@ -169,7 +169,7 @@ def test_a_handler_that_fails_costs_nobody_else_anything(monkeypatch: pytest.Mon
     play(monkeypatch, handle, script)
 
 
-def test_no_more_is_taken_while_as_many_handlers_work_as_there_may_be(
+def test_no_request_is_taken_while_all_handlers_are_at_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gates = {number: asyncio.Event() for number in (1, 2)}
@@ -197,10 +197,10 @@ def test_no_more_is_taken_while_as_many_handlers_work_as_there_may_be(
     play(monkeypatch, handle, script)
 
 
-def test_large_requests_of_an_api_are_at_work_one_at_a_time_and_keep_nobody_else_out(
+def test_large_requests_of_an_api_run_one_at_a_time_and_delay_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If this failed, a crowd of them would have its objects in memory at once, or all handlers."""
+    """If this failed, many large requests would have their objects in memory at once, or use all handlers."""
     gate = asyncio.Event()
     begun: asyncio.Queue[int] = asyncio.Queue()
 
@@ -211,15 +211,15 @@ def test_large_requests_of_an_api_are_at_work_one_at_a_time_and_keep_nobody_else
         return {"ok": request.number}
 
     async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
-        crowd = [FakeRequest(number, f"c{number}", answers, large=True) for number in (1, 2, 3, 4)]
-        source.put(*crowd[:HANDLERS_MAX])
+        requests = [FakeRequest(number, f"c{number}", answers, large=True) for number in (1, 2, 3, 4)]
+        source.put(*requests[:HANDLERS_MAX])
         assert await begun.get() == 1
-        source.put(*crowd[HANDLERS_MAX:])
+        source.put(*requests[HANDLERS_MAX:])
         source.put(FakeRequest(5, "d", answers))
         assert await answers.get() == (5, {"ok": 5})
         source.put(FakeRequest(6, "e", answers, api_key=METADATA, large=True))
         assert await answers.get() == (6, {"ok": 6})
-        # One that goes while it waits is no longer in the line.
+        # A connection that ends while it waits leaves the queue.
         source.leave("c3")
         assert await answers.get() == (3, None)
         assert [begun.get_nowait(), begun.get_nowait()] == [5, 6]
@@ -230,7 +230,7 @@ def test_large_requests_of_an_api_are_at_work_one_at_a_time_and_keep_nobody_else
     play(monkeypatch, handle, script)
 
 
-def test_of_a_crowd_that_comes_at_once_no_more_is_taken_than_there_may_be_handlers(
+def test_of_many_requests_at_once_only_as_many_are_taken_as_there_are_handlers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = asyncio.Event()
@@ -245,28 +245,28 @@ def test_of_a_crowd_that_comes_at_once_no_more_is_taken_than_there_may_be_handle
         return {"ok": request.number}
 
     async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
-        crowd = [FakeRequest(number, str(number), answers) for number in range(5)]
-        source.put(*crowd)
+        requests = [FakeRequest(number, str(number), answers) for number in range(5)]
+        source.put(*requests)
         await full.wait()
-        assert source.requests == crowd[HANDLERS_MAX:]
+        assert source.requests == requests[HANDLERS_MAX:]
         assert begun == [0, 1]
         gate.set()
-        assert [(await answers.get())[0] for _ in crowd] == [0, 1, 2, 3, 4]
+        assert [(await answers.get())[0] for _ in requests] == [0, 1, 2, 3, 4]
 
     play(monkeypatch, handle, script)
 
 
 @pytest.mark.parametrize("key", [JOIN, METADATA])
-def test_who_waits_for_others_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, key: int) -> None:
-    """Else a group with as many members as there may be handlers would wait for its last one for ever; and while clients
-    wait for topics that the coordinator does not create, groups would lose their members.
+def test_waiting_handlers_do_not_count_against_the_limit(monkeypatch: pytest.MonkeyPatch, key: int) -> None:
+    """Otherwise a group with as many members as there are handlers would wait for its last member for ever.
+    While clients wait for topics that the coordinator does not create, groups would lose their members.
     """
     members = 2 * HANDLERS_MAX
-    everybody = asyncio.Barrier(members)
+    all_members = asyncio.Barrier(members)
 
     async def handle(request: FakeRequest) -> Body:
         if request.api_key == key:
-            await everybody.wait()
+            await all_members.wait()
         return {"ok": request.number}
 
     async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
@@ -280,7 +280,7 @@ def test_who_waits_for_others_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, 
     play(monkeypatch, handle, script)
 
 
-def test_who_waits_for_others_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_handler_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: asyncio.Queue[int] = asyncio.Queue()
 
     async def handle(request: FakeRequest) -> Body:
@@ -294,7 +294,7 @@ def test_who_waits_for_others_ends_with_its_connection(monkeypatch: pytest.Monke
         assert [await begun.get(), await begun.get()] == [1, 2]
         source.leave("a")
         assert await answers.get() == (1, None)
-        # One that came with the news of its end, and one whose connection has nothing here any more.
+        # A request whose connection has ended already, and a connection without requests here.
         source.gone = ["c", "nobody"]
         source.put(FakeRequest(3, "c", answers, api_key=JOIN), FakeRequest(4, "a", answers))
         assert await answers.get() == (3, None)
@@ -304,7 +304,7 @@ def test_who_waits_for_others_ends_with_its_connection(monkeypatch: pytest.Monke
     play(monkeypatch, handle, script)
 
 
-def test_what_waits_at_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_requests_are_closed_at_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = asyncio.Event()
 
     async def handle(request: FakeRequest) -> Body:
@@ -321,8 +321,8 @@ def test_what_waits_at_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> Non
     play(monkeypatch, handle, script)
 
 
-def test_what_comes_after_it_gave_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a broker that stops would wait for handlers which nobody calls."""
+def test_requests_after_the_bridge_gave_up_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a stopping broker would wait for handlers that are never called."""
     begun: asyncio.Queue[int] = asyncio.Queue()
 
     async def handle(request: FakeRequest) -> Body:
@@ -343,11 +343,13 @@ def test_what_comes_after_it_gave_up_is_closed(monkeypatch: pytest.MonkeyPatch) 
     play(monkeypatch, handle, script)
 
 
-def test_large_requests_are_spared_the_collector_one_at_a_time_and_not_for_long(
+def test_the_garbage_collector_pauses_for_large_requests_one_at_a_time_and_not_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without it a search among hundreds of thousands of objects stops everything; without an end to it garbage would stay."""
-    monkeypatch.setattr(collector, "_SPARED_SECONDS", 0.0)
+    """Without the pause a collection among hundreds of thousands of objects stops everything. Without its end
+    garbage would stay.
+    """
+    monkeypatch.setattr(collector, "_PAUSE_SECONDS_MAX", 0.0)
     enabled, enable = asyncio.Event(), gc.enable
 
     def told_enable() -> None:
@@ -374,7 +376,7 @@ def test_large_requests_are_spared_the_collector_one_at_a_time_and_not_for_long(
         gates[2].set()
         await answers.get()
         await answers.get()
-        monkeypatch.setattr(collector, "_SPARED_SECONDS", 60.0)
+        monkeypatch.setattr(collector, "_PAUSE_SECONDS_MAX", 60.0)
         source.put(FakeRequest(3, "c", answers, large=True))
         assert await begun.get() == (3, False)
         enabled.clear()

@@ -1,4 +1,6 @@
-"""Settings. If one failed, an operator's file would be misread, or a mistake in it found out only later."""
+"""Settings. If one failed, an operator's file would be read wrongly, or a mistake in it would be found too
+late.
+"""
 
 from __future__ import annotations
 
@@ -30,29 +32,30 @@ BASE = {"zookeeper.connect": "localhost:2181", "listeners": "PLAINTEXT://localho
 ROOT = Path(__file__).parents[2]
 
 READ_OTHERWISE = {"node.id", "listeners", "advertised.listeners", "listener.security.protocol.map"}
-"""Settings of the broker that are acted on and not asked for by name."""
+"""Settings that have an effect and that no code reads by name."""
 
 NOT_ACTED_ON = {"process.roles", "compression.lz4.level"}
-"""What is read to be refused, and what is checked only: the codec at hand has one level."""
+"""Settings that are read only to be refused, and settings that are only checked: the lz4 codec has one level.
+"""
 
 
 def parse(**changes: str) -> BrokerConfig:
     return BrokerConfig.parse(BASE | {name.replace("_", "."): value for name, value in changes.items()})
 
 
-def test_every_default_is_of_its_own_type_and_within_its_own_bounds() -> None:
+def test_every_default_has_its_own_type_and_is_within_its_own_bounds() -> None:
     for setting in [*broker_settings().values(), *topic_settings().values()]:
         if setting.default:
             assert setting.parse(setting.default) == setting.default_value()
 
 
-def test_topic_settings_name_broker_settings_there_are() -> None:
+def test_topic_settings_name_existing_broker_settings() -> None:
     for setting in topic_settings().values():
         assert all(name in broker_settings() for name, _ in setting.synonyms)
 
 
-def test_the_tables_say_what_is_acted_on() -> None:
-    """The start warns of what nobody acts on, and DescribeConfigs says so."""
+def test_the_tables_say_which_settings_have_an_effect() -> None:
+    """The start warns of settings without effect, and DescribeConfigs says so."""
 
     def named(path: str) -> set[str]:
         return set(re.findall(r'"([a-z0-9.]+)"', (ROOT / path).read_text().partition("mod tests {")[0]))
@@ -69,12 +72,12 @@ def test_the_tables_say_what_is_acted_on() -> None:
     assert acted_on(topic_settings()) == (of_topic & set(topic_settings())) - NOT_ACTED_ON
 
 
-def test_what_the_data_plane_acts_on_it_is_given() -> None:
-    """If this failed, a setting would be taken, stored and described, and be in force nowhere."""
+def test_settings_of_the_data_plane_reach_it() -> None:
+    """If this failed, a setting would be accepted, stored and described, and have no effect."""
     source = (ROOT / "rust/crates/server/src/config.rs").read_text().partition("mod tests {")[0]
     named = set(re.findall(r'"([a-z]+(?:\.[a-z0-9]+)+)"', source))
     known = broker_settings() | rate_settings()
-    assert named - set(known) <= set(topic_settings()), "settings that the broker does not know"
+    assert named - set(known) <= set(topic_settings()), "unknown settings of the broker"
     for name in named & set(known):
         setting = known[name]
         text = "PLAINTEXT" if name == "inter.broker.listener.name" else setting.default or "1"
@@ -83,7 +86,7 @@ def test_what_the_data_plane_acts_on_it_is_given() -> None:
         assert setting.has_effect or name in NOT_ACTED_ON
 
 
-def test_the_file_kafka_ships() -> None:
+def test_the_file_that_kafka_ships() -> None:
     config = BrokerConfig.parse(
         BASE
         | {
@@ -109,11 +112,12 @@ def test_the_file_kafka_ships() -> None:
     assert "transaction.state.log.replication.factor" in config.warnings[0]
 
 
-def test_what_nobody_knows_and_what_is_not_served_is_named() -> None:
+def test_unknown_settings_and_those_without_effect_are_named() -> None:
     config = parse(log_dirz="x", ssl_trustmanager_algorithm="X", num_io_threads="4", background_threads="5")
     assert config.warnings == (
         "unknown settings, ignored: log.dirz",
-        "settings of Kafka that have no effect here: background.threads, num.io.threads, ssl.trustmanager.algorithm",
+        "settings of Kafka that have no effect here: background.threads, num.io.threads, "
+        "ssl.trustmanager.algorithm",
     )
 
 
@@ -175,8 +179,8 @@ def test_several_listeners() -> None:
     assert config.inter_broker_listener == "BROKER"
 
 
-def test_names_of_listeners_and_protocols_in_any_case() -> None:
-    """As Kafka, which has them in upper case."""
+def test_listener_and_protocol_names_may_have_any_case() -> None:
+    """Kafka has them in upper case."""
     listeners = "internal://127.0.0.1:1,EXTERNAL://127.0.0.1:2"
     protocols = "INTERNAL:plaintext,external:Plaintext"
     config = BrokerConfig.parse(
@@ -204,7 +208,9 @@ def test_names_of_listeners_and_protocols_in_any_case() -> None:
         (("127.0.0.1", "[::1]", "localhost"), False),
     ],
 )
-def test_a_port_is_shared_by_one_address_of_each_version(hosts: tuple[str, ...], allowed: bool) -> None:
+def test_two_listeners_share_a_port_if_one_has_ipv4_and_one_ipv6(
+    hosts: tuple[str, ...], allowed: bool
+) -> None:
     def listeners(port: int) -> dict[str, str]:
         names = [f"L{number}" for number in range(len(hosts))]
         return {
@@ -243,12 +249,12 @@ def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("port", ["9" * 5000, "65536", "²", ""])
 @pytest.mark.parametrize(("name", "address"), [("listeners", "PLAINTEXT://h:"), ("metrics.listener", "h:")])
-def test_what_is_no_port_is_refused(name: str, address: str, port: str) -> None:
+def test_an_invalid_port_is_refused(name: str, address: str, port: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT is needed"):
         BrokerConfig.parse({"zookeeper.connect": "zk:2181", name: address + port})
 
 
-def test_the_data_plane_gets_what_was_given() -> None:
+def test_the_data_plane_gets_the_given_settings() -> None:
     config = parse(
         log_segment_bytes="1048576",
         log_cleanup_policy="compact,delete",
@@ -265,7 +271,7 @@ def test_the_data_plane_gets_what_was_given() -> None:
     }
 
 
-def test_the_data_plane_gets_numbers_that_it_takes() -> None:
+def test_the_data_plane_gets_numbers_in_its_range() -> None:
     factor, rate = "log.cleaner.io.buffer.load.factor", "log.cleaner.io.max.bytes.per.second"
 
     def taken(name: str, text: str) -> float:
@@ -281,7 +287,7 @@ def test_the_data_plane_gets_numbers_that_it_takes() -> None:
     assert [taken("log.retention.minutes", text) for text in ("7", "-3")] == [7, -1]
 
 
-def test_limits_of_one_listener_are_the_data_planes() -> None:
+def test_limits_of_one_listener_go_to_the_data_plane() -> None:
     name, unknown = "listener.name.external.max.connections", "listener.name.external.max.connection"
     config = parse(**{name: "7", unknown: "8"})
     assert config.warnings == (f"unknown settings, ignored: {unknown}",)
@@ -289,11 +295,11 @@ def test_limits_of_one_listener_are_the_data_planes() -> None:
     assert unknown not in config.server_settings()
 
 
-def test_where_a_topics_value_comes_from() -> None:
+def test_the_source_of_a_topics_value() -> None:
     retention, segment = topic_settings()["retention.ms"], topic_settings()["segment.bytes"]
     config = LiveConfig(parse(log_retention_hours="2", log_segment_bytes="2048"))
     assert topic_value(retention, {}, config) == "7200000"
-    # Kafka shows only what leads up to log.retention.ms, which was not set.
+    # Kafka shows only the sources that lead to log.retention.ms, which was not set.
     sources = {entry.name: entry.source for entry in topic_entries({}, config)}
     assert sources["retention.ms"] == SOURCE_DEFAULT
     assert sources["segment.bytes"] == SOURCE_BROKER_FILE
@@ -306,7 +312,7 @@ def test_where_a_topics_value_comes_from() -> None:
     assert topic_value(retention, {}, LiveConfig(parse(log_retention_ms="-1"))) == "-1"
 
 
-def test_settings_of_topics_are_checked() -> None:
+def test_topic_settings_are_checked() -> None:
     broker = parse()
     check_topic_config(
         {"retention.ms": "-1", "cleanup.policy": "compact", "segment.bytes": "1048576"}, broker
@@ -331,22 +337,23 @@ def test_settings_of_topics_are_checked() -> None:
         {"remote.log.copy.disable": "true"},
     ],
 )
-def test_settings_no_topic_can_have_here(config: dict[str, str]) -> None:
+def test_topic_settings_that_are_refused_here(config: dict[str, str]) -> None:
     check_topic_config({"leader.replication.throttled.replicas": "0:1,2:3"}, parse())
     check_topic_config({"follower.replication.throttled.replicas": "*"}, parse())
     with pytest.raises(InvalidConfig):
         check_topic_config(config, parse())
 
 
-def test_lags_that_contradict_each_other() -> None:
-    # Broken if it failed: a log could be made, or a broker started, whose records Kafka's rule says never to compact.
+def test_contradicting_compaction_lags() -> None:
+    # Broken if it failed: a log could be created, or a broker started, whose records must never be compacted
+    # by Kafka's rule.
     least, most = "min.compaction.lag.ms", "max.compaction.lag.ms"
     with pytest.raises(ConfigError, match=r"log\.cleaner\.min\.compaction\.lag\.ms=11 .*at most"):
         parse(log_cleaner_min_compaction_lag_ms="11", log_cleaner_max_compaction_lag_ms="10")
     broker = parse(log_cleaner_min_compaction_lag_ms="10", log_cleaner_max_compaction_lag_ms="10")
     check_topic_config({}, broker)
     check_topic_config({least: "20", most: "20"}, broker)
-    # Kafka's own words.
+    # Kafka's own text.
     for topic, text in (
         ({least: "11"}, f"{least} (11) > {most} (10)"),
         ({most: "9"}, f"{least} (10) > {most} (9)"),

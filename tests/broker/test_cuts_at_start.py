@@ -1,6 +1,7 @@
-"""The coordinator's connection breaks while the broker starts.
+"""The connection to the coordinator breaks during the start of the broker.
 
-If one failed, a network that drops one connection would end the start, or a coordinator that is away would be told in a traceback.
+If one failed, a network that drops one connection would end the start, or a missing coordinator would be
+reported as a traceback.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from cluster.broker import Broker, BrokerConfig, BrokerStartError
 from cluster.controller import ZooKeeper
 from cluster.model import Milliseconds
 
-from ..controller.asking import filled, produce, shown
-from ..controller.cutting import coordinator, properties, running
+from ..controller.cutting_proxy import coordinator, properties, running
+from ..controller.requests import filled, produce, shown
 from .wire import Wire
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_start_goes_on_whichever_request_loses_the_connection(tmp_path: Path, after: bool) -> None:
+def test_a_start_continues_whichever_request_loses_the_connection(tmp_path: Path, after: bool) -> None:
     async def main() -> None:
         async with coordinator(tmp_path) as (cutter, _):
             async with running(tmp_path, cutter.port) as broker, Wire(broker.bootstrap) as wire:
@@ -42,15 +43,15 @@ def test_a_start_goes_on_whichever_request_loses_the_connection(tmp_path: Path, 
     asyncio.run(main())
 
 
-# The first request, the last that the logs wait for, the registration, and one of the controller's.
+# The first request, the last before the logs, the registration, and one of the controller.
 @pytest.mark.parametrize("at", [1, 16, 20, 24])
-def test_a_coordinator_that_goes_for_good_ends_the_start_with_a_sentence(
+def test_a_coordinator_that_never_comes_back_ends_the_start_with_one_sentence(
     tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = ZooKeeper.connect
 
     async def patient(hosts: str, session_timeout_ms: Milliseconds, _: Milliseconds) -> ZooKeeper:
-        """However long the first connection takes: the coordinator goes after it."""
+        """The first connection may take long; the coordinator goes after it."""
         return await connect(hosts, session_timeout_ms, Milliseconds(60_000))
 
     monkeypatch.setattr(ZooKeeper, "connect", patient)

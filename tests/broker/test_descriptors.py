@@ -1,6 +1,7 @@
 """A broker that runs out of file descriptors (`ulimit -n`), or of mappings (`vm.max_map_count`).
 
-If one failed, idle connections could stop logs from rolling, or one refusal would keep a partition offline for good.
+If one failed, idle connections could stop logs from rolling, or one refusal would keep a partition offline
+for good.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LIMIT = 256
 
 
 def limit_descriptors(broker: BrokerProcess, soft: int) -> None:
-    """From now on the broker gets no descriptor with the number `soft` or a higher one."""
+    """From now on the broker gets no descriptor with the number `soft` or higher."""
     hard = resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -40,7 +41,7 @@ def create(broker: BrokerProcess, topic: str, partitions: int = 1, **config: str
 
 
 class Writer:
-    """One producer, whose connections are made before descriptors are taken away."""
+    """A producer whose connections are made before descriptors are taken away."""
 
     def __init__(self, broker: BrokerProcess, topic: str) -> None:
         self._topic = topic
@@ -56,13 +57,14 @@ class Writer:
         self._producer.poll(0)
 
     def finish(self) -> list[object]:
-        """What was said of each record since the last call, once something was said of all."""
+        """The results of all records since the last call, once they are all there."""
         assert self._producer.flush(60) == 0
         said, self.errors = self.errors, []
         return said
 
 
-# If this failed, a log that could not roll for want of a descriptor would be offline until the broker is restarted.
+# If this failed, a log that could not roll without a descriptor would be offline until the broker starts
+# again.
 def test_a_roll_without_a_descriptor_is_refused_and_works_later(start_broker: StartBroker) -> None:
     broker = start_broker()
     create(broker, "t", segment_bytes="100000")
@@ -77,10 +79,10 @@ def test_a_roll_without_a_descriptor_is_refused_and_works_later(start_broker: St
     assert broker.stop() == 0
 
 
-# If this failed, the first log that finds no mapping left would take all logs of its directory offline.
+# If this failed, the first log without a free mapping would take all logs of its directory offline.
 def test_a_roll_without_a_mapping_is_refused_and_works_later(start_broker: StartBroker) -> None:
     broker = start_broker()
-    # The indexes to come are larger than what is left, which is enough for all else.
+    # The next indexes are larger than the free mappings; everything else fits.
     create(broker, "t", segment_bytes="100000", segment_index_bytes=str(1 << 30))
     create(broker, "other")
     writer, other = Writer(broker, "t"), Writer(broker, "other")
@@ -117,7 +119,7 @@ def test_connections_leave_descriptors_to_the_logs(start_broker: StartBroker) ->
     assert len([line for line in broker.output().splitlines() if "kept for the logs" in line]) == 1
 
 
-# If this failed, a topic would be made whose partitions cannot be opened, with a traceback for each.
+# If this failed, a topic would be created whose partitions cannot be opened, with a traceback for each.
 def test_more_partitions_than_descriptors_are_refused(start_broker: StartBroker) -> None:
     broker = start_broker()
     limit_descriptors(broker, LIMIT)
@@ -130,7 +132,7 @@ def test_more_partitions_than_descriptors_are_refused(start_broker: StartBroker)
     assert "ERROR" not in broker.output()
 
 
-# If this failed, a shell's soft limit of 1024 would be the broker's, which Java would have raised.
+# If this failed, the broker would keep a shell's soft limit of 1024, which Java raises.
 def test_the_command_raises_the_soft_limit(start_broker: StartBroker) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
@@ -141,8 +143,8 @@ def test_the_command_raises_the_soft_limit(start_broker: StartBroker) -> None:
     assert resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
 
 
-# If this failed, a broker that may open too few files to start would not say what to do about it.
-def test_a_low_limit_is_told_at_the_start(tmp_path: Path) -> None:
+# If this failed, a broker whose limit of files is too low to start would not say what to do.
+def test_a_low_limit_is_reported_at_the_start(tmp_path: Path) -> None:
     command = ["-m", "cluster.cli", "start", "--data-dir", str(tmp_path), "--port", "0"]
     shell = ["sh", "-c", 'ulimit -n 18; exec "$@"', "sh", sys.executable, *command]
     ended = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)

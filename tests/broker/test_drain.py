@@ -1,7 +1,7 @@
-"""What a broker does between SIGTERM and its end, and what its next start reads of the logs.
+"""A broker between SIGTERM and its end, and the bytes of logs that its next start reads.
 
-If one failed, a restart would leave clients without the answers to requests that were carried out, or lose records it had
-acknowledged, or every start would read all logs again.
+If one failed, a restart would leave clients without responses to requests that were carried out, lose
+acknowledged records, or read all logs again at every start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from logcore._native import (
 )
 
 from ..conftest import BrokerProcess, StartBroker
-from ..controller.asking import until
+from ..controller.requests import until
 from ..server.wire import FETCH, LIST_OFFSETS, PRODUCE, Client, fetch, produce
 from .test_embedded import create as create_topic
 from .test_embedded import embedded, topics
@@ -44,14 +44,15 @@ from .wire import KEYS, Wire
 METRICS = ("--override", "metrics.listener=http://127.0.0.1:0")
 PRODUCERS = FETCHERS = 24
 IN_FLIGHT = 5
-"""On each connection, as Kafka's producers have it (`max.in.flight.requests.per.connection`)."""
+"""On each connection, as in Kafka's producers (`max.in.flight.requests.per.connection`)."""
 ANSWERS_BEFORE_THE_SIGNAL = 20
 COORDINATOR_NOT_AVAILABLE = CoordinatorNotAvailable.code
 PATIENCE = 60.0
-LARGE = 1_000_000
-LARGE_BATCHES = 320
+RECORD_BYTES = 1_000_000
+BATCHES = 320
 READ_AT_START_MAX = 1 << 20
-"""What a start may read beyond one that finds nothing: indexes and checkpoints, and the coordinator's log."""
+"""Bytes that a start may read in addition to an empty one: indexes, checkpoints, and the coordinator's log.
+"""
 
 
 def sent(key: int, version: int, correlation: int, body: dict[str, Any]) -> bytes:
@@ -60,45 +61,45 @@ def sent(key: int, version: int, correlation: int, body: dict[str, Any]) -> byte
 
 
 class Answers:
-    """What comes back on a connection, up to its end."""
+    """The responses on a connection, up to its end."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._stream = connection.makefile("rb")
 
     def next(self, key: int, version: int) -> tuple[int, dict[str, Any]] | None:
-        """Correlation id and body of the next answer; None at the end of the connection, which is not within one."""
+        """Correlation id and body of the next response; None at the end of the connection."""
         size = self._exactly(4)
         if size is None:
             return None
         answer = self._exactly(struct.unpack(">i", size)[0])
-        assert answer is not None, "the connection ended within an answer"
+        assert answer is not None, "the connection ended within a response"
         correlation, position = decode_response_header(key, version, answer)
         return correlation, decode_response(key, version, answer[position:])
 
     def _exactly(self, size: int) -> bytes | None:
         data = b""
-        # A broker that closes a connection with requests it has not read resets it, behind the last answer.
+        # A broker that closes a connection with unread requests resets it after the last response.
         with contextlib.suppress(ConnectionResetError):
             data = self._stream.read(size)
-        assert len(data) in (0, size), "the connection ended within an answer"
+        assert len(data) in (0, size), "the connection ended within a response"
         return data or None
 
 
 class Load:
-    """Connections that keep a broker busy, and what it answered them."""
+    """Connections that keep a broker busy, and the responses they got."""
 
     def __init__(self, port: int) -> None:
         self.acknowledged: list[bytes] = []
         self.flowing = threading.Semaphore(0)
-        """Has one for each producer that had some answers."""
+        """Returns when each producer has some responses."""
         self._port = port
 
     def _connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE)
 
     def produce(self, name: int) -> None:
-        """Keeps some requests in flight up to the end of the connection."""
+        """Keeps some requests in flight until the connection ends."""
         values: list[bytes] = []
         with self._connect() as connection:
             answers, count = Answers(connection), 0
@@ -106,7 +107,7 @@ class Load:
                 self._send(connection, name, values)
             while (answer := answers.next(PRODUCE, 9)) is not None:
                 correlation, body = answer
-                assert correlation == count, "the answers are not in the order of their requests"
+                assert correlation == count, "the responses are not in the order of their requests"
                 [part] = body["responses"][0]["partition_responses"]
                 assert part["error_code"] == 0
                 self.acknowledged.append(values[correlation])
@@ -120,7 +121,7 @@ class Load:
         value = f"{name} {len(values)}".encode()
         values.append(value)
         body = produce("small", name % 4, build_batch([(None, value)]), acks=-1)
-        # The answers to what was sent before are read to their end, whether the broker still listens or not.
+        # The responses to earlier requests are read to their end, whether the broker still listens or not.
         with contextlib.suppress(ConnectionError):
             connection.sendall(sent(PRODUCE, 9, len(values) - 1, body))
 
@@ -138,7 +139,7 @@ class Load:
 
 
 def stopped_under_load(broker: BrokerProcess) -> tuple[Load, int]:
-    """What a load was answered by a broker that was told to stop in its midst; the broker's exit status."""
+    """The responses of a load during whose run the broker was stopped, and the broker's exit status."""
     load, metrics = Load(broker.port), broker.wait_output(r"^\s+metrics\s").split()[1]
     waiting = (
         "kafka_server_delayedoperationpurgatory_numdelayedoperations",
@@ -159,8 +160,8 @@ def stopped_under_load(broker: BrokerProcess) -> tuple[Load, int]:
 
 def fill(broker: BrokerProcess) -> None:
     with Client(broker.port) as client:
-        batch = build_batch([(None, bytes(LARGE))])
-        for number in range(LARGE_BATCHES):
+        batch = build_batch([(None, bytes(RECORD_BYTES))])
+        for number in range(BATCHES):
             assert client.produce("large", number % 4, batch)["error_code"] == 0
 
 
@@ -183,14 +184,14 @@ def ends(broker: BrokerProcess, topic: str) -> list[int]:
 
 
 def bytes_read(broker: BrokerProcess) -> int:
-    """How much the process has read so far, from the page cache too."""
+    """How many bytes the process has read, also from the page cache."""
     fields = dict(
         line.split(": ") for line in Path(f"/proc/{broker.process.pid}/io").read_text().splitlines()
     )
     return int(fields["rchar"])
 
 
-def test_requests_in_flight_are_answered_and_their_records_are_there(start_broker: StartBroker) -> None:
+def test_requests_in_flight_are_answered_and_their_records_are_stored(start_broker: StartBroker) -> None:
     broker = start_broker(None, 0, *METRICS)
     create(broker, "small", partitions=4)
     create(broker, "silent")
@@ -200,7 +201,7 @@ def test_requests_in_flight_are_answered_and_their_records_are_there(start_broke
     assert (broker.data_dir / "kafka-logs" / ".kafka_cleanshutdown").exists()
     again = start_broker()
     found = [value for partition in range(4) for value in stored(again, "small", partition)]
-    # As many: what was carried out was answered too.
+    # Every request that was carried out was answered.
     assert sorted(found) == sorted(load.acknowledged)
     assert again.stop() == 0
 
@@ -218,21 +219,21 @@ def test_the_start_after_a_clean_stop_reads_no_data(start_broker: StartBroker, t
     fill(full)
     assert full.stop() == 0
     again = start_broker()
-    assert ends(again, "large") == [LARGE_BATCHES // 4] * 4
+    assert ends(again, "large") == [BATCHES // 4] * 4
     assert bytes_read(again) - without_data < READ_AT_START_MAX
     assert again.stop() == 0
-    # That a start which reads the logs is seen: after a crash it has to.
+    # A start after a crash reads the logs, so the measurement would notice.
     (again.data_dir / "kafka-logs" / ".kafka_cleanshutdown").unlink()
     for checkpoint in (again.data_dir / "kafka-logs").glob("recovery-point-offset-checkpoint"):
         checkpoint.unlink()
     recovered = start_broker()
-    assert ends(recovered, "large") == [LARGE_BATCHES // 4] * 4
-    assert bytes_read(recovered) - without_data > LARGE * LARGE_BATCHES
+    assert ends(recovered, "large") == [BATCHES // 4] * 4
+    assert bytes_read(recovered) - without_data > RECORD_BYTES * BATCHES
     assert recovered.stop() == 0
 
 
 class Held:
-    """A handler whose request is under way, before or after it is carried out, until it is let go."""
+    """A handler whose request waits, before or after it is carried out, until the test lets it continue."""
 
     def __init__(self, handler: Handler, carried_out: bool) -> None:
         self.API_KEY, self.VERSIONS, self.failure = handler.API_KEY, handler.VERSIONS, handler.failure
@@ -262,7 +263,9 @@ UNDER_WAY: list[tuple[str, int, dict[str, Any]]] = [
 async def answered_by_a_stopping_broker(
     monkeypatch: pytest.MonkeyPatch, data: Path, held: Held, name: str, version: int, body: Body
 ) -> Body:
-    """The answer to a request that was under way when the broker was told to stop, after which its connection ends."""
+    """The response to a request that was running when the broker was stopped, after which its connection
+    ends.
+    """
     async with embedded(data) as broker, Wire(broker.bootstrap) as wire, Wire(broker.bootstrap) as idle:
         assert await create_topic(wire, "t") == "ok"
         await wire.ask("FindCoordinator", 1, key="g", key_type=0)
@@ -270,7 +273,7 @@ async def answered_by_a_stopping_broker(
         asked = asyncio.create_task(wire.ask(name, version, **body))
         await held.under_way.wait()
         stopping = asyncio.create_task(broker.stop())
-        # Who is asked nothing is closed at once: the stop has begun.
+        # A connection without requests is closed at once: the stop has begun.
         assert await idle._reader.read() == b""
         held.let_go.set()
         answer = await asked
@@ -281,7 +284,7 @@ async def answered_by_a_stopping_broker(
 
 @pytest.mark.parametrize("carried_out", [False, True])
 @pytest.mark.parametrize(("name", "version", "body"), UNDER_WAY, ids=[name for name, _, _ in UNDER_WAY])
-def test_what_python_answers_is_answered_too(
+def test_requests_to_handlers_are_answered_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: int, body: Body, carried_out: bool
 ) -> None:
 
@@ -290,10 +293,10 @@ def test_what_python_answers_is_answered_too(
         answer = await answered_by_a_stopping_broker(monkeypatch, tmp_path, held, name, version, body)
         [topic] = answer["topics"]
         [code] = [part["error_code"] for part in topic.get("partitions", [topic])]
-        # The groups are stopped first: whoever commits then is to look for their coordinator again.
+        # The groups stop first: a client that commits then must look for their coordinator again.
         refused = name == "OffsetCommit" and not carried_out
         assert code == (COORDINATOR_NOT_AVAILABLE if refused else 0)
-        # And it is so.
+        # The commit is stored.
         async with embedded(tmp_path) as again, Wire(again.bootstrap) as wire:
             assert ("u" in await topics(wire)) == (name == "CreateTopics")
             asked = [{"name": "t", "partition_indexes": [0]}]
@@ -304,8 +307,8 @@ def test_what_python_answers_is_answered_too(
     asyncio.run(run())
 
 
-def test_a_broker_that_stops_registers_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this failed, the log of a stop during which the coordinator's session is lost would end in a traceback."""
+def test_a_stopping_broker_does_not_register_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, a session that is lost during a stop would end its log in a traceback."""
     held = Held(HANDLERS[KEYS["DeleteGroups"]], carried_out=False)
     monkeypatch.setitem(HANDLERS, held.API_KEY, held)
 
@@ -331,10 +334,10 @@ def test_a_broker_that_stops_registers_no_more(tmp_path: Path, monkeypatch: pyte
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
-def test_what_python_has_no_time_for_is_not_waited_for(
+def test_a_stop_does_not_wait_for_slow_handlers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither what a handler is at nor what waits for one."""
+    """Neither for running handlers nor for waiting requests."""
     monkeypatch.setattr(_broker, "_HANDLERS_AT_STOP_SECONDS", 0.1)
     held = Held(HANDLERS[KEYS["DeleteGroups"]], carried_out=False)
     monkeypatch.setitem(HANDLERS, held.API_KEY, held)
@@ -361,11 +364,11 @@ def test_what_python_has_no_time_for_is_not_waited_for(
 
 
 STEPS, SLOW_SECONDS = 40, 6
-"""Longer than a client may take nothing."""
+"""Longer than a client may read nothing."""
 
 
-def test_answers_on_their_way_are_sent_as_long_as_they_are_taken(start_broker: StartBroker) -> None:
-    """One client of a stopping broker reads its large answer slowly, another none of it."""
+def test_responses_are_sent_as_long_as_their_clients_read(start_broker: StartBroker) -> None:
+    """One client of a stopping broker reads its large response slowly, another reads nothing."""
     broker = start_broker()
     create(broker, "large", partitions=4)
     fill(broker)
@@ -373,7 +376,7 @@ def test_answers_on_their_way_are_sent_as_long_as_they_are_taken(start_broker: S
     wanted["topics"][0]["partitions"][0]["partition_max_bytes"] = wanted["max_bytes"]
     with asked(broker.port, wanted) as slow, asked(broker.port, wanted) as silent:
         [length] = struct.unpack(">i", received(slow, 4))
-        assert length > wanted["max_bytes"] - 2 * LARGE
+        assert length > wanted["max_bytes"] - 2 * RECORD_BYTES
         received(silent, 4)
         with ThreadPoolExecutor(1) as stopper:
             stopping = stopper.submit(broker.stop, timeout=PATIENCE)
@@ -388,7 +391,7 @@ def test_answers_on_their_way_are_sent_as_long_as_they_are_taken(start_broker: S
 
 @contextlib.contextmanager
 def asked(port: int, wanted: dict[str, Any]) -> Iterator[socket.socket]:
-    """A client that has asked for this and has little room for the answer."""
+    """A client that has sent a request and has a small receive buffer for the response."""
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
         client.settimeout(PATIENCE)
@@ -398,7 +401,7 @@ def asked(port: int, wanted: dict[str, Any]) -> Iterator[socket.socket]:
 
 
 def received(client: socket.socket, count: int) -> bytes:
-    """So many bytes. Raises ConnectionError if there are fewer."""
+    """Reads `size` bytes. Raises ConnectionError if there are fewer."""
     data = bytearray()
     while len(data) < count:
         if not (part := client.recv(count - len(data))):

@@ -1,7 +1,7 @@
-"""Settings and quotas changed through a broker with its coordinator in this process.
+"""Settings and quotas that are changed through a broker with its coordinator in this process.
 
-If one failed, a change would be answered and not be in force, be lost at a restart, stay hidden from the other brokers
-of a cluster, or destroy what another program keeps in the same znode.
+If one failed, a change would be answered without effect, be lost at a restart, be hidden from the cluster's
+other brokers, or destroy data of another program in the same znode.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def test_a_topics_settings_are_changed_one_by_one_and_all_at_once(tmp_path: Path
             [("log.segment.bytes", SET, "2048")],
             "INVALID_REQUEST: Node id must be an integer, but it is: me",
         ),
-        # As Java reads a number: of 32 bits, whatever its length.
+        # Java parses a number of 32 bits with any number of digits.
         (
             BROKER,
             "+" + "0" * 5000 + "1",
@@ -227,7 +227,7 @@ def test_each_resource_may_be_named_once(tmp_path: Path) -> None:
     run(work)
 
 
-def test_a_brokers_settings_have_layers_that_outlive_it(tmp_path: Path) -> None:
+def test_a_brokers_settings_have_layers_that_survive_it(tmp_path: Path) -> None:
     async def first() -> None:
         async with served(tmp_path, log_retention_hours="2") as (wire, zk):
             assert (
@@ -262,7 +262,7 @@ def test_a_brokers_settings_have_layers_that_outlive_it(tmp_path: Path) -> None:
     run(second)
 
 
-def test_a_new_limit_holds_for_the_logs_that_are_open(tmp_path: Path) -> None:
+def test_a_new_limit_applies_to_open_logs(tmp_path: Path) -> None:
     def produce(bootstrap: str, size: int) -> str:
         said: list[KafkaError | None] = []
         producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 1_000_000})
@@ -296,7 +296,7 @@ def test_a_new_limit_holds_for_the_logs_that_are_open(tmp_path: Path) -> None:
         ("log.flush.interval.ms", "-1"),
     ],
 )
-def test_what_the_data_plane_refuses_is_not_stored(tmp_path: Path, name: str, value: str) -> None:
+def test_settings_that_the_data_plane_refuses_are_not_stored(tmp_path: Path, name: str, value: str) -> None:
     async def work() -> None:
         async with served(tmp_path) as (wire, zk):
             for broker, check in (("", True), ("", False), ("0", False)):
@@ -306,17 +306,17 @@ def test_what_the_data_plane_refuses_is_not_stored(tmp_path: Path, name: str, va
                 )
             assert await stored(zk, "brokers/<default>") == await stored(zk, "brokers/0") == {}
             assert await notices(zk) == []
-            # Nothing is in the way of the next change.
+            # The next change is not affected.
             assert await alter(wire, BROKER, "", ("message.max.bytes", SET, "1000")) == "ok"
             assert await described(wire, TOPIC, "t", "max.message.bytes") == ("1000", 3)
 
     run(work)
 
 
-def test_a_number_of_network_threads_holds_from_the_next_start_on(
+def test_a_number_of_network_threads_has_effect_from_the_next_start_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its documentation says so, and that nobody acts on the number of I/O threads."""
+    """Its documentation says so, and that the number of I/O threads has no effect."""
 
     async def first() -> None:
         async with embedded(tmp_path, num_network_threads="2") as broker, Wire(broker.bootstrap) as wire:
@@ -342,7 +342,7 @@ def network_threads(broker: Broker) -> float:
     return broker._server.measurements().gauges["network_threads"]
 
 
-def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_of_another_program_are_applied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def write(zk: ZooKeeper, entity: str, config: dict[str, str]) -> None:
         path = znodes.config_path(entity)
         await zk.ensure([path])
@@ -351,7 +351,7 @@ def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.
 
     async def work() -> None:
         async with served(tmp_path) as (wire, zk):
-            # Two that nobody can read must not keep those after them.
+            # Two unreadable notices must not block those after them.
             await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, b"not json")
             await write(zk, "nobodys/x", {"a": "b"})
             await write(zk, "topics/t", {"retention.ms": "9"})
@@ -374,9 +374,11 @@ def test_what_another_program_writes_is_taken_in(tmp_path: Path, caplog: pytest.
     run(work)
 
 
-def test_changes_are_taken_in_after_the_session_was_lost(tmp_path: Path) -> None:
+def test_changes_are_applied_after_a_lost_session(tmp_path: Path) -> None:
     async def end_session(host: str, port: int, session: tuple[int, bytes]) -> None:
-        """Takes the session over and closes it, before the broker can take it back: to the broker it has expired."""
+        """Takes over the session and closes it, before the broker can reconnect: to the broker it has
+        expired.
+        """
         reader, writer = await asyncio.open_connection(host, port)
         handshake = Connect(0, 0, 10_000, *session, False).serialize()
         close = struct.pack(">ii", 1, Close.type)
@@ -404,7 +406,7 @@ def test_changes_are_taken_in_after_the_session_was_lost(tmp_path: Path) -> None
     run(work)
 
 
-def test_other_endpoints_are_advertised_although_the_coordinator_was_away(
+def test_other_endpoints_are_advertised_after_the_coordinator_was_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advertise, failing = registration.advertise, [ConnectionLostError(), ConnectionLostError()]
@@ -431,7 +433,7 @@ def test_other_endpoints_are_advertised_although_the_coordinator_was_away(
     run(work)
 
 
-def test_endpoints_changed_between_two_sessions_come_with_the_second(tmp_path: Path) -> None:
+def test_endpoints_that_change_between_two_sessions_come_with_the_second(tmp_path: Path) -> None:
     async def work() -> None:
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
             assert broker._zk is not None
@@ -447,19 +449,19 @@ def test_endpoints_changed_between_two_sessions_come_with_the_second(tmp_path: P
     run(work)
 
 
-def test_a_change_taken_back_while_the_coordinator_was_away_is_taken_back_everywhere(
+def test_a_change_undone_while_the_coordinator_was_disconnected_is_undone_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
-            dynamic, told = broker._dynamic, []
+            dynamic, calls = broker._dynamic, []
             assert dynamic is not None
             assert broker._server is not None
             before, update = dynamic.live.current, broker._server.update_config
 
             class Watched:
                 def update_config(self, properties: dict[str, str]) -> None:
-                    told.append(properties.get("message.max.bytes"))
+                    calls.append(properties.get("message.max.bytes"))
                     update(properties)
 
             async def interrupted(_before: object, _after: object) -> None:
@@ -474,7 +476,7 @@ def test_a_change_taken_back_while_the_coordinator_was_away_is_taken_back_everyw
             assert dynamic.live.current is before
             monkeypatch.setattr(dynamic, "_broker_changed", changed)
             await dynamic._reload_broker()
-            assert told == ["1000", None]
+            assert calls == ["1000", None]
             assert await described(wire, BROKER, "0", "message.max.bytes") == ("1048588", 5)
 
     run(work)
@@ -538,14 +540,14 @@ def test_quotas_are_set_found_and_removed_with_their_znodes(tmp_path: Path) -> N
 
 
 class Counting:
-    """A data plane that counts what it is told."""
+    """A data plane that counts its calls."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        self.told.append(name)
+        self.calls.append(name)
         return getattr(self._server, name)
 
 
@@ -559,14 +561,14 @@ def test_a_quota_goes_to_the_data_plane_once(tmp_path: Path, monkeypatch: pytest
             monkeypatch.setattr(broker._dynamic, "_data_plane", counting)
             assert await limit(wire, {"client-id": "c"}, producer_byte_rate=5.0) == "ok"
             assert await limit(wire, {"ip": "127.0.0.9"}, connection_creation_rate=1.0) == "ok"
-            # A notice from elsewhere: once it was taken, those of the changes above were.
+            # A notice of another program: when it is applied, so are those of the changes above.
             await broker._zk.create("/config/users/u", znodes.encode_config({"producer_byte_rate": "5"}))
             await broker._zk.create_sequential(
                 znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u")
             )
             while len(await quotas(wire)) < 3 or broker._dynamic._seen < 2:
                 pass
-            assert counting.told == ["set_client_quotas", "set_ip_quotas", "set_client_quotas"]
+            assert counting.calls == ["set_client_quotas", "set_ip_quotas", "set_client_quotas"]
 
     run(work)
 
@@ -574,7 +576,7 @@ def test_a_quota_goes_to_the_data_plane_once(tmp_path: Path, monkeypatch: pytest
 def test_the_quotas_of_one_request_go_to_the_data_plane_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If this failed, a request that sets many would take a time that grows with their square."""
+    """If this failed, the time of a request that sets many would grow with their square."""
 
     async def work() -> None:
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
@@ -589,13 +591,13 @@ def test_the_quotas_of_one_request_go_to_the_data_plane_together(
             ]
             answer = await wire.ask("AlterClientQuotas", 0, entries=entries, validate_only=False)
             assert [outcome(entry) for entry in answer["entries"]] == ["ok"] * 20
-            assert counting.told == ["set_client_quotas"]
+            assert counting.calls == ["set_client_quotas"]
             assert await quotas(wire) == [f"client-id={name} producer_byte_rate:5" for name in names]
 
     run(work)
 
 
-def test_a_slow_name_server_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_name_server_delays_no_other_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         asked, answered = asyncio.Event(), asyncio.Event()
 
@@ -621,7 +623,7 @@ def test_a_slow_name_server_holds_up_nobody_else(tmp_path: Path, monkeypatch: py
     run(work)
 
 
-def test_hosts_are_looked_up_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_are_resolved_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = [f"host{number}.example" for number in range(4)]
 
     async def first() -> None:
@@ -645,7 +647,7 @@ def test_hosts_are_looked_up_at_the_same_time(tmp_path: Path, monkeypatch: pytes
     run(second)
 
 
-def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
+def test_quotas_survive_a_restart(tmp_path: Path) -> None:
     async def first() -> None:
         async with served(tmp_path) as (wire, _zk):
             assert await limit(wire, {"user": "u"}, producer_byte_rate=5.0) == "ok"
@@ -679,7 +681,7 @@ def test_credentials_beside_quotas_are_kept(tmp_path: Path) -> None:
     run(work)
 
 
-def test_credentials_are_told_of_but_not_shown(tmp_path: Path) -> None:
+def test_credentials_are_described_without_their_secrets(tmp_path: Path) -> None:
     scram = "salt=a,stored_key=b,server_key=c,iterations="
 
     async def work() -> None:
@@ -727,7 +729,7 @@ def test_quotas_that_are_refused(tmp_path: Path) -> None:
     run(work)
 
 
-def test_an_entity_that_cannot_be_keeps_no_other_from_its_quotas(
+def test_an_invalid_entity_keeps_no_other_from_its_quotas(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -762,10 +764,10 @@ def test_an_entity_that_cannot_be_keeps_no_other_from_its_quotas(
     assert caplog.messages == []
 
 
-def test_what_does_not_fit_the_coordinator_is_refused_before_it_is_tried(
+def test_settings_too_large_for_the_coordinator_are_refused_first(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The coordinator closes the connection on more, with everybody's requests on it."""
+    """The coordinator closes the connection on a larger request, and all other requests on it fail."""
     many = [(f"somebodys.plugin.{number}", SET, "x" * 30_000) for number in range(40)]
 
     async def work() -> None:
@@ -794,10 +796,10 @@ def test_what_does_not_fit_the_coordinator_is_refused_before_it_is_tried(
     assert caplog.messages == []
 
 
-def test_changes_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+def test_concurrent_changes_are_all_kept(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as (_wire, zk):
-            # Two brokers, each with a store of its own.
+            # Two brokers, each with its own store.
             stores = [ConfigStore(zk), ConfigStore(zk)]
 
             async def add(number: int) -> None:
@@ -813,7 +815,7 @@ def test_changes_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     run(work)
 
 
-def test_old_notices_are_purged_and_young_ones_stay(tmp_path: Path) -> None:
+def test_old_notices_are_deleted_and_recent_ones_stay(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as (wire, zk):
             assert await alter(wire, TOPIC, "t", ("retention.ms", SET, "1")) == "ok"
@@ -829,7 +831,7 @@ def test_old_notices_are_purged_and_young_ones_stay(tmp_path: Path) -> None:
     run(work)
 
 
-def test_a_broker_tells_clients_its_new_address(tmp_path: Path) -> None:
+def test_a_broker_advertises_its_new_address(tmp_path: Path) -> None:
     async def host(wire: Wire) -> str:
         return str((await wire.ask("Metadata", 8, topics=[]))["brokers"][0]["host"])
 
@@ -869,7 +871,7 @@ def test_loggers_of_the_broker(tmp_path: Path) -> None:
         logger.setLevel(logging.NOTSET)
 
 
-def test_a_kind_of_resource_there_is_not_fails_a_description_as_a_whole(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_resource_fails_the_whole_description(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as (wire, _zk):
             one = {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": []}
@@ -893,8 +895,8 @@ def test_a_kind_of_resource_there_is_not_fails_a_description_as_a_whole(tmp_path
     run(work)
 
 
-def test_a_description_is_as_large_as_what_there_is_however_often_it_is_asked_for(tmp_path: Path) -> None:
-    """25 KB that named a broker 5,000 times were answered with 220 MB."""
+def test_repeated_descriptions_are_bounded(tmp_path: Path) -> None:
+    """A request of 25 KB that named a broker 5,000 times was answered with 220 MB."""
 
     async def work() -> None:
         async with served(tmp_path) as (wire, _zk):
@@ -957,7 +959,7 @@ def test_every_version_is_answered(tmp_path: Path) -> None:
     run(work)
 
 
-def test_documentation_is_given_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_documentation_is_given_on_request(tmp_path: Path) -> None:
     async def work() -> None:
         async with served(tmp_path) as (wire, _zk):
             one = {"resource_type": BROKER, "resource_name": "0", "configuration_keys": ["num.io.threads"]}

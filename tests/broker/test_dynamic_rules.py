@@ -1,7 +1,7 @@
-"""What is decided about settings that change while the broker runs.
+"""The rules of settings that change while the broker runs.
 
-If one failed, a setting that cannot change would be taken, one that can be refused, a list would lose its members, a
-value would be shown with the wrong origin, or somebody's quota would be another's.
+If one failed, a setting that cannot change would be accepted, an allowed one refused, a list lose its
+members, a value be shown with the wrong source, or a quota apply to another client.
 """
 
 from __future__ import annotations
@@ -111,14 +111,14 @@ def test_operations(before: dict[str, str], change: Change, after: dict[str, str
         (Change("retention.ms", 9, "1"), InvalidRequest, "Unknown operations type 9"),
     ],
 )
-def test_operations_that_cannot_be(change: Change, error: type[KafkaProtocolError], says: str) -> None:
+def test_invalid_operations(change: Change, error: type[KafkaProtocolError], says: str) -> None:
     with pytest.raises(error, match=says):
         increments([change], topic_settings())({})
 
 
 @pytest.mark.timeout(60)
-def test_a_long_list_is_gone_through_once() -> None:
-    """For each word of the other it would take minutes."""
+def test_a_long_list_is_read_once() -> None:
+    """Reading it once for each word of the other list would take minutes."""
     name, words = "leader.replication.throttled.replicas", [f"{number}:0" for number in range(200_000)]
     before, others = {name: ",".join(words)}, [f"{number}:1" for number in range(200_000)]
     added = Change(name, Op.APPEND, ",".join(words + others))
@@ -127,12 +127,12 @@ def test_a_long_list_is_gone_through_once() -> None:
     assert increments([gone], topic_settings())(before) == {name: words[0]}
 
 
-def test_a_replacement_leaves_nothing_else() -> None:
+def test_a_replacement_removes_all_other_settings() -> None:
     assert replacement([Change("a", Op.SET, "1")])({"a": "0", "b": "2"}) == {"a": "1"}
     assert replacement([])({"a": "0"}) == {}
 
 
-def test_changes_that_contradict_themselves() -> None:
+def test_contradicting_changes() -> None:
     check_changes([Change("a", Op.DELETE, None), Change("b", Op.SET, "")])
     with pytest.raises(InvalidRequest, match="duplicate config keys"):
         check_changes([Change("a", Op.SET, "1"), Change("a", Op.DELETE, None)])
@@ -143,7 +143,7 @@ def test_changes_that_contradict_themselves() -> None:
 # ---- layers ----
 
 
-def test_the_layer_above_replaces_all_synonyms_below() -> None:
+def test_the_upper_layer_replaces_all_synonyms_below() -> None:
     below = {"log.retention.ms": "1", "log.retention.hours": "2", "log.roll.ms": "3"}
     assert overlaid(below, {"log.retention.minutes": "4"}) == {
         "log.roll.ms": "3",
@@ -170,7 +170,7 @@ def test_a_topics_default_follows_the_layers() -> None:
     assert live(cluster, {"log.retention.ms": "5"}).current.topic_default(retention) == 5
 
 
-# ---- rules of brokers' settings ----
+# ---- rules of broker settings ----
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_topics_default_follows_the_layers() -> None:
         ({"listener.name.plaintext.num.network.threads": "7"}, True, "double the current value 3"),
     ],
 )
-def test_settings_of_brokers_that_are_refused(news: dict[str, str], own: bool, says: str) -> None:
+def test_broker_settings_that_are_refused(news: dict[str, str], own: bool, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         check_broker_config(live(), news, own)
 
@@ -236,11 +236,11 @@ def test_settings_of_brokers_that_are_refused(news: dict[str, str], own: bool, s
         ({}, True),
     ],
 )
-def test_settings_of_brokers_that_are_taken(news: dict[str, str], own: bool) -> None:
+def test_broker_settings_that_are_accepted(news: dict[str, str], own: bool) -> None:
     check_broker_config(live(), news, own)
 
 
-def test_this_brokers_settings_are_checked_over_the_clusters() -> None:
+def test_a_brokers_own_settings_are_checked_over_the_clusters() -> None:
     most = {"log.cleaner.max.compaction.lag.ms": "10"}
     with pytest.raises(InvalidRequest, match="at most"):
         check_broker_config(live(most), {"log.cleaner.min.compaction.lag.ms": "11"}, own=True)
@@ -271,7 +271,7 @@ def test_classes_that_kafka_does_not_have_are_refused(name: str, value: str) -> 
         checked(replacement([Change(name, Op.SET, value)]), live(), own=True)({})
 
 
-def test_classes_of_others_stay() -> None:
+def test_stored_classes_stay() -> None:
     stored = {"metric.reporters": "com.example.Reporter"}
     added = increments([Change("metric.reporters", Op.APPEND, "nope")], broker_settings())
     with pytest.raises(InvalidRequest, match=r"'com\.example\.Reporter' may"):
@@ -294,13 +294,13 @@ def test_passwords_are_refused_with_the_reason() -> None:
         checked(change, live(password_encoder_secret="s"), own=True)({})
 
 
-def test_what_others_wrote_and_cannot_be_applied_stays_in_the_znode() -> None:
+def test_settings_of_other_programs_that_cannot_be_applied_stay_in_the_znode() -> None:
     stored = {PASSWORD: "keyFactoryAlgorithm:...", "log.dirs": "/x", "log.segment.bytes": "4096"}
     assert set(unreadable(stored, own=True)) == {PASSWORD, "log.dirs"}
     assert set(unreadable({"advertised.listeners": "PLAINTEXT://h:1"}, own=False)) == {"advertised.listeners"}
     alter = increments([Change("log.segment.bytes", Op.DELETE, None)], {})
     assert set(checked(alter, live(), own=True)(stored)) == {PASSWORD, "log.dirs"}
-    # Named by the change, it is checked like any other.
+    # A change that names it is checked like any other.
     again = increments([Change("log.dirs", Op.SET, "/y")], {})
     with pytest.raises(InvalidRequest, match="Cannot update these configs dynamically"):
         checked(again, live(), own=True)(stored)
@@ -308,7 +308,7 @@ def test_what_others_wrote_and_cannot_be_applied_stays_in_the_znode() -> None:
     assert "log.dirs" not in checked(away, live(), own=True)(stored)
 
 
-def test_listeners_that_are_open_stay() -> None:
+def test_open_listeners_stay() -> None:
     opened = live(own={"listeners": "PLAINTEXT://localhost:1"})
     assert not other_listeners(opened)
     opened.own = {"log.segment.bytes": "4096"}
@@ -331,7 +331,7 @@ def entry_of(entries: list[Entry], name: str) -> Entry:
     return found
 
 
-def test_every_place_a_brokers_value_comes_from() -> None:
+def test_every_source_of_a_brokers_value() -> None:
     layers = live({"log.segment.bytes": "3000"}, {"log.segment.bytes": "4000"})
     found = entry_of(broker_entries(BrokerId(7), layers), "log.segment.bytes")
     assert (found.value, found.source, found.read_only) == ("4000", SOURCE_BROKER, False)
@@ -346,7 +346,7 @@ def test_every_place_a_brokers_value_comes_from() -> None:
     assert default.synonyms == (("log.segment.bytes", "3000", SOURCE_CLUSTER),)
 
 
-def test_flags_of_brokers_settings() -> None:
+def test_flags_of_broker_settings() -> None:
     entries = broker_entries(BrokerId(7), live(own={"leader.replication.throttled.rate": "9"}))
     assert entry_of(entries, "num.partitions").read_only
     assert entry_of(entries, "node.id").source == SOURCE_BROKER_FILE
@@ -367,7 +367,7 @@ def test_a_topics_value_shows_the_brokers_dynamic_ones_below_it() -> None:
     assert entry_of(topic_entries(own, layers), "nobody.knows").value is None
     inherited = entry_of(topic_entries({}, layers), "retention.ms")
     assert inherited.value == "240000"
-    # Kafka leaves out what does not lead up to log.retention.ms.
+    # Kafka leaves out sources that do not lead to log.retention.ms.
     assert inherited.synonyms[0] == ("log.retention.ms", "3", SOURCE_CLUSTER)
 
 
@@ -451,7 +451,7 @@ def test_entities_and_their_znodes(entity: dict[str, str | None], path: str) -> 
         ({"ip": "1.2.3.4", "user": "u"}, "IP entity should not be used with user/client ID entity"),
     ],
 )
-def test_entities_that_cannot_be(entity: dict[str, str | None], says: str) -> None:
+def test_invalid_entities(entity: dict[str, str | None], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         quotas.entity_path(entity)
 
@@ -470,7 +470,7 @@ def test_quotas_are_written_as_kafka_writes_them() -> None:
         "controller_mutation_rate": "1.0E7",
         "SCRAM-SHA-256": "salt=...",
     }
-    # A credential is no quota, whoever asks for its removal.
+    # A credential is not a quota, and no request removes it here.
     gone = quotas.alteration({"user": "u"}, [quotas.QuotaOp("SCRAM-SHA-256", None)])(before)
     assert gone == before
 
@@ -488,7 +488,7 @@ def test_quotas_are_written_as_kafka_writes_them() -> None:
         ("client-id", "consumer_byte_rate", -1.0, "a number of at least 0"),
     ],
 )
-def test_quotas_that_cannot_be(entity: str, key: str, value: float, says: str) -> None:
+def test_invalid_quotas(entity: str, key: str, value: float, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         quotas.alteration({entity: "x"}, [quotas.QuotaOp(key, value)])
 
@@ -526,7 +526,9 @@ def exact(name: str) -> quotas.Component:
         ({"ip": exact("4.3.2.1")}, True, []),
     ],
 )
-def test_what_a_filter_finds(components: dict[str, quotas.Component], strict: bool, found: list[int]) -> None:
+def test_the_entities_that_a_filter_finds(
+    components: dict[str, quotas.Component], strict: bool, found: list[int]
+) -> None:
     assert [ENTITIES[index] for index in found] == [
         entity for entity in ENTITIES if quotas.matches(components, strict, entity)
     ]
@@ -541,12 +543,12 @@ def test_what_a_filter_finds(components: dict[str, quotas.Component], strict: bo
         (["group"], UnsupportedVersion),
     ],
 )
-def test_filters_that_cannot_be(types: list[str], error: type[KafkaProtocolError]) -> None:
+def test_invalid_filters(types: list[str], error: type[KafkaProtocolError]) -> None:
     with pytest.raises(error):
         quotas.check_filter(types)
 
 
-def test_what_the_data_plane_is_told() -> None:
+def test_the_quotas_of_the_data_plane() -> None:
     configs = {
         "users/a%20b": {"producer_byte_rate": "10", "SCRAM-SHA-256": "salt=..."},
         "users/only-a-credential": {"SCRAM-SHA-256": "salt=..."},

@@ -1,7 +1,7 @@
 """A whole broker with its coordinator in this process.
 
-If one failed, a topic, a committed offset or a group would not outlive a restart, or a broker that cannot start would
-not say why.
+If one failed, a topic, a committed offset or a group would not survive a restart, or a broker that cannot
+start would not say why.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def join(wire: Wire, group: str, member: str) -> dict[str, object]:
     )
 
 
-def test_topics_groups_and_offsets_outlive_a_restart(tmp_path: Path) -> None:
+def test_topics_groups_and_offsets_survive_a_restart(tmp_path: Path) -> None:
     async def first() -> str:
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
             assert await create(wire, "t", 3, retention_ms="1000") == "ok"
@@ -114,7 +114,7 @@ def test_topics_groups_and_offsets_outlive_a_restart(tmp_path: Path) -> None:
     asyncio.run(second(asyncio.run(first())))
 
 
-def test_an_offset_may_be_kept_for_longer_than_time_is_counted(tmp_path: Path) -> None:
+def test_an_offset_may_have_a_retention_beyond_the_highest_time(tmp_path: Path) -> None:
     async def run() -> None:
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
             assert await create(wire, "t", 3) == "ok"
@@ -139,7 +139,7 @@ def test_an_offset_may_be_kept_for_longer_than_time_is_counted(tmp_path: Path) -
     asyncio.run(run())
 
 
-def test_a_deleted_topic_is_gone_from_disk_and_from_the_coordinator(tmp_path: Path) -> None:
+def test_a_deleted_topic_is_gone_from_the_disk_and_the_coordinator(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             embedded(tmp_path, log_segment_delete_delay_ms="0") as broker,
@@ -160,15 +160,15 @@ def test_a_deleted_topic_is_gone_from_disk_and_from_the_coordinator(tmp_path: Pa
     asyncio.run(run())
 
 
-def test_groups_hear_of_all_topics_of_a_request_at_once(
+def test_groups_get_all_deleted_topics_of_a_request_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time they hear of some, they go through every committed offset; they do before the request is answered."""
-    told: list[list[str]] = []
+    """Each time they go through every committed offset, before the request is answered."""
+    reported: list[list[str]] = []
     forget = GroupMachine.topics_deleted
 
     def topics_deleted(machine: GroupMachine, names: Sequence[str], now: int) -> list[Action]:
-        told.append(list(names))
+        reported.append(list(names))
         return forget(machine, names, now)
 
     monkeypatch.setattr(GroupMachine, "topics_deleted", topics_deleted)
@@ -187,12 +187,12 @@ def test_groups_hear_of_all_topics_of_a_request_at_once(
             assert codes == ["UNKNOWN_TOPIC_OR_PARTITION"]
             fetched = await wire.ask("OffsetFetch", 5, group_id="g", topics=None)
             assert [topic["name"] for topic in fetched["topics"]] == ["v"]
-        assert told == [["t", "u"]]
+        assert reported == [["t", "u"]]
 
     asyncio.run(run())
 
 
-def test_each_member_that_leaves_has_its_own_answer(tmp_path: Path) -> None:
+def test_each_member_that_leaves_has_its_own_result(tmp_path: Path) -> None:
     async def run() -> None:
         async with (
             embedded(tmp_path, group_initial_rebalance_delay_ms="0") as broker,
@@ -230,7 +230,7 @@ def test_each_member_that_leaves_has_its_own_answer(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_partition_whose_log_cannot_be_opened_has_no_leader_and_the_others_have(tmp_path: Path) -> None:
+def test_a_partition_whose_log_cannot_be_opened_has_no_leader_and_the_others_do(tmp_path: Path) -> None:
     async def run() -> None:
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
             assert await create(wire, "t", 2) == "ok"
@@ -255,7 +255,7 @@ def test_a_partition_whose_log_cannot_be_opened_has_no_leader_and_the_others_hav
     asyncio.run(run())
 
 
-def test_a_topic_that_does_not_fit_the_coordinator_is_refused_before_it_is_tried(tmp_path: Path) -> None:
+def test_a_topic_too_large_for_the_coordinator_is_refused_first(tmp_path: Path) -> None:
     class Roomy:
         def partition_room(self) -> int:
             return 1_000_000
@@ -275,7 +275,7 @@ def test_a_topic_that_does_not_fit_the_coordinator_is_refused_before_it_is_tried
     asyncio.run(run())
 
 
-def test_topics_are_made_when_they_are_asked_for_if_that_is_allowed(tmp_path: Path) -> None:
+def test_requested_topics_are_created_if_that_is_allowed(tmp_path: Path) -> None:
     async def run() -> None:
         async with embedded(tmp_path, num_partitions="2") as broker, Wire(broker.bootstrap) as wire:
             answer = await wire.ask("Metadata", 8, topics=[{"name": "new"}], allow_auto_topic_creation=False)
@@ -287,7 +287,7 @@ def test_topics_are_made_when_they_are_asked_for_if_that_is_allowed(tmp_path: Pa
     asyncio.run(run())
 
 
-def test_what_others_write_into_the_coordinator_is_taken_up(tmp_path: Path) -> None:
+def test_changes_of_other_programs_in_the_coordinator_are_applied(tmp_path: Path) -> None:
     """Kafka's own tools for ZooKeeper, and its controller, write there."""
 
     async def run() -> None:
@@ -333,7 +333,7 @@ def test_a_broker_id_has_one_owner(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_an_id_is_chosen_where_none_is_given_and_kept(tmp_path: Path) -> None:
+def test_an_id_is_generated_if_none_is_set_and_kept(tmp_path: Path) -> None:
     async def run() -> None:
         async with AsyncExitStack() as stack:
             _, settings = await coordinator(stack, tmp_path)
@@ -351,7 +351,7 @@ def test_an_id_is_chosen_where_none_is_given_and_kept(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_what_keeps_a_broker_from_starting_is_said(tmp_path: Path) -> None:
+def test_the_reason_why_a_broker_does_not_start_is_reported(tmp_path: Path) -> None:
     async def refuse(expected: str, data: Path, port: int = 0, **overrides: str) -> None:
         settings = {name.replace("_", "."): value for name, value in overrides.items()}
         with pytest.raises(BrokerStartError, match=expected):
@@ -373,7 +373,7 @@ def test_what_keeps_a_broker_from_starting_is_said(tmp_path: Path) -> None:
             "version=0\nbroker.id=0\ncluster.id=foreign\n"
         )
         await refuse("belongs to cluster foreign", tmp_path / "d")
-        # What failed left nothing behind that keeps the next start from succeeding.
+        # A failed start leaves nothing behind that stops the next one.
         async with embedded(tmp_path / "b") as broker:
             assert broker.bootstrap.startswith("127.0.0.1:")
 
@@ -404,6 +404,6 @@ async def coordinator(stack: AsyncExitStack, directory: Path) -> tuple[str, dict
 
 
 async def settled(ask: object, wanted: object) -> None:
-    """Asks, each time over the network, until the answer is `wanted`; the test's own timeout ends it otherwise."""
+    """Repeats a request until the response is `wanted`; the test's timeout ends it otherwise."""
     while await ask() != wanted:  # type: ignore[operator]
         pass

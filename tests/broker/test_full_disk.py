@@ -1,6 +1,6 @@
-"""A broker and its coordinator on a disk that is full.
+"""A broker and its coordinator on a full disk.
 
-If this failed, a disk that is full would take reads, and what makes room, along with the appends that it refuses.
+If this failed, a full disk would refuse reads, and the requests that free space, along with appends.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def fill(path: Path) -> None:
             os.fsync(filler.fileno())
 
 
-def test_a_full_disk_refuses_appends_only(start_broker: StartBroker, small_disk: Path) -> None:
+def test_a_full_disk_refuses_only_appends(start_broker: StartBroker, small_disk: Path) -> None:
     settings = (
         f"log.segment.bytes={SEGMENT_BYTES}",
         "log.segment.delete.delay.ms=0",
@@ -66,17 +66,17 @@ def test_a_full_disk_refuses_appends_only(start_broker: StartBroker, small_disk:
             assert client.produce("t", 0, batch)["error_code"] == 0
         fill(small_disk / "filler")
         assert client.produce("t", 0, batch)["error_code"] == STORAGE_ERROR
-        # A first group needs __consumer_offsets, which the coordinator has no room for.
+        # A first group needs __consumer_offsets, which the coordinator cannot create without space.
         group.send(FIND_COORDINATOR, 1, {"key": "g", "key_type": 0})
         broker.wait_output("no room in .*coordinator.*No space left on device")
         assert client.fetch("t", 0, 3)["records"]
         partitions = [{"partition_index": 0, "offset": 15}]
         asked = {"topics": [{"name": "t", "partitions": partitions}], "timeout_ms": 20_000}
-        # It is done. Whether a crash would undo it depends on the room there is for a checkpoint.
+        # It is done. A crash would undo it unless there is space for a checkpoint.
         [deleted] = client.call(DELETE_RECORDS, 2, asked)["topics"][0]["partitions"]
         assert (deleted["error_code"], deleted["low_watermark"]) in ((0, 15), (STORAGE_ERROR, -1))
         assert client.fetch("t", 0, 14)["error_code"] == OFFSET_OUT_OF_RANGE
-        # The segments that this leaves behind make the room.
+        # The segments that this deletes free space.
         broker.wait_output("there is room in .*coordinator again")
         _, found = group.receive(FIND_COORDINATOR, 1)
         assert found["error_code"] == 0
@@ -99,14 +99,14 @@ def test_a_broker_on_a_full_disk_can_be_stopped(start_broker: StartBroker, small
     assert again.stop() == 0
 
 
-def test_a_broker_that_was_killed_waits_for_room_to_start(
+def test_a_broker_that_was_killed_waits_for_space_to_start(
     start_broker: StartBroker, small_disk: Path
 ) -> None:
     broker = start_broker(small_disk / "data")
     create(broker, "t")
     broker.kill()
     fill(small_disk / "filler")
-    # Its old session is to be ended in the coordinator's log.
+    # The end of its old session must be written to the coordinator's log.
     waiting = start_broker(small_disk / "data", ready=False)
     waiting.wait_output("no room in .*coordinator")
     assert waiting.stop() == 0, waiting.output()

@@ -1,8 +1,9 @@
-"""Requests of every API the broker serves, drawn at random, whole and damaged, from peers that do not behave, beside one that does.
+"""Requests of every API of the broker, drawn at random, whole and damaged, from misbehaving peers beside a
+correct one.
 
-The broker is a process of its own, Python's handlers and all; the server alone has a fuzzer of its own in Rust. Were this to
-fail, somebody who can connect could stop a handler, hurt those beside him, or have the broker's memory. `LOGCORE_SEED=n` runs
-one seed again, `LOGCORE_FUZZ_MINUTES=n` new ones for so long (`make fuzz`).
+The broker is a process of its own, with Python's handlers; the Rust server has its own fuzzer. If this
+failed, a client could stop a handler, affect other clients, or take the broker's memory. `LOGCORE_SEED=n`
+runs one seed again, `LOGCORE_FUZZ_MINUTES=n` new seeds for so long (`make fuzz`).
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from tests.server import wire
 
 FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP, CREATE_TOPICS = 10, 11, 12, 14, 19
 SEEDS = 4000
-"""Of a normal run."""
+"""Seeds of a normal run."""
 UNKNOWN_SERVER_ERROR = UnknownServerError.code
 COORDINATOR_LOAD_IN_PROGRESS = CoordinatorLoadInProgress.code
 NOT_COORDINATOR = NotCoordinator.code
 RESIDENT_MAX = 400 << 20
-"""Bytes, of a broker that was idle at 40 MB: what a fuzzed request asks for is bounded, as is what it leaves."""
+"""Bytes. An idle broker has 40 MB; what the requests take and leave behind is bounded."""
 WIDE = 600
-"""Partitions: more than a Fetch may name without taking turns."""
+"""Partitions: more than a Fetch may name without time slices."""
 WORDS = {
     "topic": ("t", "u", "v", "no such topic", "", "..", "x" * 250),
     "group": ("g", "h", ""),
@@ -57,23 +58,23 @@ WORDS = {
         "é" * 300,
     ),
 }
-"""Names that mean something; the neighbour's are not among them."""
+"""Valid names, without those of the correct peer."""
 NUMBERS = {
     "num_partitions": (-1, 0, 1, 3),
     "count": (-1, 0, 1, 5),
     "timeout_ms": (-1, 0, 1000),
     "max_wait_ms": (-1, 0, 10),
-    # Fewer than none is an error that Kafka does not expect.
+    # Kafka does not expect a negative error code.
     "max_num_offsets": (0, 1, 5),
     "session_timeout_ms": (0, 6000, 1 << 30),
     "rebalance_timeout_ms": (-1, 0, 100),
 }
 RATES = (-1.0, 1e12, 1e300, float("nan"), float("inf"))
-"""None that would slow anybody down."""
+"""Values that delay no other client."""
 
 
 def served(port: int) -> list[tuple[Schema, range]]:
-    """What there is to ask, and in which versions."""
+    """The APIs with their versions."""
     with wire.Client(port) as client:
         answer = client.call(wire.API_VERSIONS, 0, {})
     versions = {
@@ -96,7 +97,7 @@ def words_for(name: str, path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Sense:
-    """Puts what means something in the place of much that is random, in messages of one version."""
+    """Replaces many random values of a message with valid ones."""
 
     def __init__(self, version: int, source: random.Random) -> None:
         self._version, self._source = version, source
@@ -129,7 +130,7 @@ class Sense:
 
 
 def codes(value: Any) -> Iterator[int]:
-    """Every error code of an answer."""
+    """Every error code of a response."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if name.endswith("error_code"):
@@ -142,14 +143,14 @@ def codes(value: Any) -> Iterator[int]:
 
 
 class Peer:
-    """A connection that asks for anything, and may leave at any time."""
+    """A connection that sends any request and may leave at any time."""
 
     def __init__(self, port: int, source: random.Random) -> None:
         self.client = wire.Client(port)
         self._source = source
         self._asked: list[tuple[Schema, int, int, Message]] = []
         self._is_sound = source.random() < 0.5
-        """Whether everything it asks must be answered, and soon."""
+        """Every request must be answered soon."""
 
     def ask(self, schema: Schema, version: int) -> None:
         assert schema.key is not None
@@ -169,7 +170,7 @@ class Peer:
         try:
             self.client.socket.sendall(struct.pack(">i", len(frame)) + frame)
         except OSError:
-            assert not self._is_sound, "a connection was closed that had asked for nothing wrong"
+            assert not self._is_sound, "a connection was closed that had sent only valid requests"
 
     def _damaged(self, frame: bytes) -> bytes:
         source, damaged = self._source, bytearray(frame)
@@ -184,7 +185,7 @@ class Peer:
         return bytes(damaged)
 
     def finish(self) -> None:
-        """Has all answers, if all must be answered, and leaves; or just leaves."""
+        """Reads all responses if every request must be answered, and leaves; or just leaves."""
         try:
             if self._is_sound:
                 for schema, version, number, message in self._asked:
@@ -196,13 +197,13 @@ class Peer:
             elif self._source.random() < 0.5:
                 self.client.socket.shutdown(socket.SHUT_WR)
         except OSError:
-            assert not self._is_sound, "a connection was closed that had asked for nothing wrong"
+            assert not self._is_sound, "a connection was closed that had sent only valid requests"
         finally:
             self.client.socket.close()
 
 
 class Neighbour:
-    """Produces, fetches, looks up by time and is a group's member: each time it must have the right answer."""
+    """Produces, fetches, looks up times and is a group member. Each response must be right."""
 
     def __init__(self, client: wire.Client) -> None:
         self.client = client
@@ -224,11 +225,11 @@ class Neighbour:
         synced = self.client.call(SYNC_GROUP, 2, self._member | {"assignments": []})
         assert synced["error_code"] == 0
         self._offset = 0
-        # Retention takes what is old.
+        # Retention deletes old records.
         self._began = int(time.time() * 1000)
 
     def _joined(self, join: Message) -> Message:
-        """Asks until the coordinator is there, which is made when somebody asks for it."""
+        """Repeats a request until the coordinator exists; the first request creates it."""
         while True:
             self.client.call(FIND_COORDINATOR, 1, {"key": "neighbours", "key_type": 0})
             joined = self.client.call(JOIN_GROUP, 3, join)
@@ -242,7 +243,7 @@ class Neighbour:
         produced = client.produce("neighbour", 0, sent)
         assert (produced["error_code"], produced["base_offset"]) == (0, self._offset)
         fetched = client.fetch("neighbour", 0, self._offset)
-        # The checksum is of what the producer decides: all after it.
+        # The checksum covers the producer's part: everything after it.
         assert fetched["records"][17:] == sent[17:]
         by_time = {"partition_index": 0, "timestamp": now}
         listing = {"replica_id": -1, "topics": [{"name": "neighbour", "partitions": [by_time]}]}
@@ -287,7 +288,7 @@ def seeds() -> Iterator[int]:
 
 
 @pytest.mark.timeout(0 if "LOGCORE_FUZZ_MINUTES" in os.environ else 1500)
-def test_whatever_is_asked_harms_nobody(broker: BrokerProcess) -> None:
+def test_no_request_harms_another_client(broker: BrokerProcess) -> None:
     apis = served(broker.port)
     count = 0
     with wire.Client(broker.port) as client:

@@ -1,7 +1,7 @@
-"""What the handlers have in common.
+"""The common behaviour of all handlers.
 
-If one failed, ApiVersions would advertise what is not served, or an error in one handler would cost the
-connection.
+If one failed, ApiVersions would advertise an API that is not served, or an error in one handler would close
+the connection.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ def test_each_api_has_one_handler() -> None:
     assert len({key for key, _, _ in advertised()}) == len(HANDLERS) + len(ANSWERED_BY_THE_DATA_PLANE)
 
 
-def test_what_clients_probe_for_is_there() -> None:
+def test_the_versions_that_clients_probe_for_are_served() -> None:
     served = {key: (first, last) for key, first, last in advertised()}
     names = api_keys()
-    # librdkafka takes a broker for one of an old version when one of these is missing.
+    # Without one of these, librdkafka takes the broker for an old version.
     for name, version in [
         ("JoinGroup", 0),
         ("SyncGroup", 0),
@@ -107,7 +107,7 @@ def test_what_clients_probe_for_is_there() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(HANDLERS))
-def test_versions_are_ones_the_codec_knows(key: int) -> None:
+def test_versions_are_known_to_the_codec(key: int) -> None:
     first, last = HANDLERS[key].VERSIONS
     lowest, highest = valid_versions(key)
     assert lowest <= first <= last <= highest
@@ -121,15 +121,15 @@ def test_versions_are_ones_the_codec_knows(key: int) -> None:
         for version in range(handler.VERSIONS[0], handler.VERSIONS[1] + 1)
     ],
 )
-def test_a_failure_can_be_said_in_every_version(key: int, version: int) -> None:
+def test_a_failure_can_be_encoded_in_every_version(key: int, version: int) -> None:
     body = decode_request(key, version, encode_request(key, version, example(key, version)))
     answer = HANDLERS[key].failure(FakeRequest(key, version, body), UnknownServerError.code)
     decoded = decode_response(key, version, encode_response(key, version, answer))
     assert "-1" in str(decoded)
 
 
-def test_others_are_served_while_much_is_described() -> None:
-    """A description of everything took the event loop for half a minute."""
+def test_other_requests_are_served_during_a_large_description() -> None:
+    """A description of everything blocked the event loop for half a minute."""
     live = LiveConfig(BrokerConfig.parse({"zookeeper.connect": "127.0.0.1:1", "log.dirs": "/d"}))
     context = cast(Context, SimpleNamespace(broker_id=0, dynamic=SimpleNamespace(live=live)))
     resources = [{"resource_type": 4, "resource_name": "0", "configuration_keys": ["broker.id"]}] * 20

@@ -1,7 +1,7 @@
-"""A broker on several log directories, and what a long start tells.
+"""A broker with several log directories, and the progress of a long start.
 
-If one failed, a disk that is not mounted would keep a broker from starting, or an empty partition take the place of one that
-is on it; or nobody could tell how far a recovery is while it goes on.
+If one failed, a disk that is not mounted would stop the start, an empty partition would replace one on that
+disk, or the progress of a recovery would be unknown.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def leaders(wire: Wire, topic: str) -> dict[int, int]:
     return {one["partition_index"]: one["leader_id"] for one in answer["topics"][0]["partitions"]}
 
 
-def test_a_directory_that_is_gone(tmp_path: Path) -> None:
+def test_a_missing_directory(tmp_path: Path) -> None:
     async def run() -> None:
         async with AsyncExitStack() as stack:
             config = BrokerConfig.parse(await settings(stack, tmp_path))
@@ -59,7 +59,7 @@ def test_a_directory_that_is_gone(tmp_path: Path) -> None:
             await broker.stop()
             lost = {int(path.name.removeprefix("t-")) for path in (tmp_path / "one").glob("t-*")}
             assert len(lost) == 2
-            # Nothing can be made below a file: as a disk that is not there.
+            # Nothing can be created below a file, as on a missing disk.
             shutil.rmtree(tmp_path / "one")
             (tmp_path / "one").write_text("")
 
@@ -92,20 +92,20 @@ def test_no_directory_left_and_two_copies(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_start_tells_how_far_it_is(
+def test_a_start_reports_its_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opens, told = Broker._open, threading.Event()
+    opens, reported = Broker._open, threading.Event()
 
     def notes(record: logging.LogRecord) -> bool:
         if record.getMessage().startswith("loading logs: "):
-            told.set()
+            reported.set()
         return True
 
     def slow(broker: Broker, *asked: Any) -> Any:
-        """Takes until it has been told how far it is."""
+        """Runs until the progress was reported."""
         opened = opens(broker, *asked)
-        told.wait(60)
+        reported.wait(60)
         return opened
 
     async def run() -> None:
@@ -131,11 +131,11 @@ def test_a_start_tells_how_far_it_is(
             with caplog.at_level(logging.INFO):
                 await broker.start()
             stack.push_async_callback(broker.stop)
-            assert told.is_set()
+            assert reported.is_set()
             loading = broker.loading
             assert loading is not None
             assert (loading.logs_done, loading.logs_total) == (3, 3)
-            # What is no batch is to be looked at, and not counted as checked.
+            # Bytes that are not a batch are read, and not counted as checked.
             assert (loading.bytes_checked, loading.bytes_total) == (0, 1000)
 
     asyncio.run(run())

@@ -1,4 +1,6 @@
-"""Listeners as Apache Kafka takes them. If one failed, a file that Kafka starts on would not start this broker."""
+"""Listeners as Apache Kafka accepts them. If one failed, a file on which Kafka starts would not start this
+broker.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from .wire import Wire
 
 
 def port_of_both() -> int:
-    """One that is free on both loopbacks."""
+    """A port that is free on both loopback addresses."""
     while True:
         port = free_port()
         try:
@@ -31,7 +33,7 @@ def port_of_both() -> int:
         return port
 
 
-def test_one_port_on_both_versions_and_names_in_any_case(tmp_path: Path) -> None:
+def test_one_port_for_both_ip_versions_and_names_in_any_case(tmp_path: Path) -> None:
     port = port_of_both()
 
     async def run() -> None:
@@ -46,8 +48,8 @@ def test_one_port_on_both_versions_and_names_in_any_case(tmp_path: Path) -> None
             stack.push_async_callback(broker.stop)
             for host in ("127.0.0.1", "::1"):
                 async with Wire(f"{host}:{port}") as wire:
-                    [told] = (await wire.ask("Metadata", 8, topics=[]))["brokers"]
-                    assert (told["host"], told["port"]) == (host, port)
+                    [broker_info] = (await wire.ask("Metadata", 8, topics=[]))["brokers"]
+                    assert (broker_info["host"], broker_info["port"]) == (host, port)
                     assert (await wire.ask("ApiVersions", 0))["error_code"] == NONE
 
     asyncio.run(asyncio.wait_for(run(), 60))

@@ -1,6 +1,6 @@
-"""Lines of the log with text that clients sent.
+"""Log lines with text that clients sent.
 
-If one failed, whoever can connect could write lines of his own into the broker's log, command the terminal of who reads it,
+If one failed, a client could write its own lines into the broker's log, control the terminal that shows it,
 or fill the disk with a few requests.
 """
 
@@ -30,12 +30,12 @@ NAME = f"g\n{FORGED}\r\x1b[2J\x9b2J\x7f\u2028\u202eé"
 ESCAPED = rf"g\n{FORGED}\r\x1b[2J\x9b2J\x7f\u2028\u202eé"
 CUT = " ... (cut) ... "
 LINE_MAX = 4300
-"""A line's 4,096 characters of message, the mark of a cut, and the names before."""
+"""A line's 4,096 characters of message, the mark of a cut, and the names before it."""
 
 
 @pytest.fixture
 def written() -> Iterator[dict[str, io.StringIO]]:
-    """What the logger `cluster` writes meanwhile, as text and as JSON."""
+    """The output of the logger `cluster`, as text and as JSON."""
     streams = {"text": io.StringIO(), "json": io.StringIO()}
     handlers = [logging.StreamHandler(stream) for stream in streams.values()]
     logger = logging.getLogger("cluster")
@@ -48,7 +48,7 @@ def written() -> Iterator[dict[str, io.StringIO]]:
 
 
 def only_line(written: dict[str, io.StringIO]) -> tuple[str, dict[str, Any]]:
-    """The one line as text and as JSON."""
+    """The only line, as text and as JSON."""
     [text] = written["text"].getvalue().split("\n")[:-1]
     [line] = written["json"].getvalue().split("\n")[:-1]
     assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u202e]", text + line)
@@ -84,7 +84,7 @@ def test_a_group_cannot_write_lines_of_the_log(start_broker: StartBroker, log_fo
     assert "\x1b" not in broker.output()
 
 
-def test_a_client_id_of_a_request_that_failed_is_one_field(
+def test_the_client_id_of_a_failed_request_is_one_field(
     monkeypatch: pytest.MonkeyPatch, written: dict[str, io.StringIO]
 ) -> None:
     class Failing:
@@ -118,8 +118,8 @@ def test_a_client_id_of_a_request_that_failed_is_one_field(
     assert "\nValueError: no group g\n" in line["exception"]
 
 
-def test_a_long_name_is_cut_and_what_is_said_of_it_is_not(written: dict[str, io.StringIO]) -> None:
-    # A name has 32,767 bytes at most, a message may have several.
+def test_a_long_name_is_cut_and_the_text_after_it_is_not(written: dict[str, io.StringIO]) -> None:
+    # A name has 32,767 bytes at most, and a message may have several.
     name = "\x1b" + "é" * 100_000
     logging.getLogger("cluster.x").error("group %s: its disk failed", name, extra={"topic": name})
     text, line = only_line(written)
@@ -130,7 +130,7 @@ def test_a_long_name_is_cut_and_what_is_said_of_it_is_not(written: dict[str, io.
         assert message.count(CUT) == 1
     assert len(line["message"]) < LINE_MAX
     assert len(line["topic"]) < LINE_MAX
-    # The data plane cuts its own lines, to no more bytes than this.
+    # The data plane cuts its own lines, to at most as many bytes.
     cut = "x" * 4096 + " ... (cut)"
     logging.getLogger("cluster.y").error("%s", cut)
     assert json.loads(written["json"].getvalue().split("\n")[1])["message"] == cut

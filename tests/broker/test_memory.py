@@ -1,6 +1,6 @@
-"""What a broker has of memory while it is sent requests of very many tiny things.
+"""The memory of a broker while it gets requests of very many tiny things.
 
-If one failed, anybody who can connect could take the machine's memory with a few megabytes.
+If one failed, a client could take the machine's memory with a few megabytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ CREATE_TOPICS, VERSION = 19, 4
 INVALID_REPLICA_ASSIGNMENT = InvalidReplicaAssignment.code
 MEGABYTE = 1 << 20
 LEGAL, LEGAL_CLIENTS = 40_000, 8
-"""Assignments of a request, eight bytes each, of 18 MB in memory: of 24 MiB only one can have them at a time."""
+"""Assignments of a request, eight bytes each. They take 18 MB of memory, so only one request fits into 24
+MiB.
+"""
 BOMBS = 4
 QUEUED_BYTES = 32 * MEGABYTE
 LIMITS = (
@@ -31,7 +33,7 @@ LIMITS = (
     f"socket.request.max.bytes={4 * MEGABYTE}",
 )
 HANDLERS = 24 * MEGABYTE
-"""What the handlers make of a request, and what Python's and glibc's allocators keep."""
+"""Memory that handlers take for a request, and that Python's and glibc's allocators keep."""
 
 
 def peak_resident(broker: BrokerProcess) -> int:
@@ -42,11 +44,11 @@ def peak_resident(broker: BrokerProcess) -> int:
 
 
 def request(assignments: int) -> bytes:
-    """A topic with this many empty assignments, all of the same partition, which is one short error."""
+    """A topic with this many empty assignments of the same partition, which is one short error."""
     empty = {"partition_index": 0, "broker_ids": []}
     topic = {"name": "t", "num_partitions": -1, "replication_factor": -1, "assignments": [empty]}
     body = encode_request(CREATE_TOPICS, VERSION, {"topics": [topic], "timeout_ms": 1000})
-    # Encoding so many dicts would take longer than what is tested.
+    # Encoding so many dicts would take longer than the test.
     before, entry, after = body.partition(struct.pack(">iii", 1, 0, 0))
     assert entry
     frame = encode_request_header(CREATE_TOPICS, VERSION, 1, "test")
@@ -54,8 +56,10 @@ def request(assignments: int) -> bytes:
     return struct.pack(">i", len(frame)) + frame
 
 
-def test_tiny_things_have_no_more_memory_than_is_configured(start_broker: StartBroker) -> None:
-    """If this failed, a few requests of four megabytes would have gigabytes, or those that are allowed would not be served."""
+def test_requests_of_tiny_things_stay_within_the_configured_memory(start_broker: StartBroker) -> None:
+    """If this failed, a few requests of four megabytes would take gigabytes, or allowed requests would not be
+    served.
+    """
     broker = start_broker(None, 0, *LIMITS)
     legal, bomb = request(LEGAL), request(4 * MEGABYTE // 8 - 100)
     before = peak_resident(broker)
@@ -76,7 +80,7 @@ def test_tiny_things_have_no_more_memory_than_is_configured(start_broker: StartB
     with ThreadPoolExecutor(LEGAL_CLIENTS + BOMBS) as pool:
         codes = [pool.submit(ask, legal) for _ in range(LEGAL_CLIENTS)]
         refused = [pool.submit(is_refused, bomb) for _ in range(BOMBS)]
-        # An ordinary client beside them.
+        # A usual client beside them.
         with wire.Client(broker.port) as client:
             while not all(future.done() for future in codes + refused):
                 assert client.call(wire.METADATA, 9, {"topics": []})["controller_id"] == 0
@@ -84,7 +88,7 @@ def test_tiny_things_have_no_more_memory_than_is_configured(start_broker: StartB
         assert all(future.result() for future in refused)
     broker.wait_output("CreateTopicsRequest version 4: .* raise queued.max.request.bytes or send less")
     grown = peak_resident(broker) - before
-    # Frames and what they are decoded to have as much each.
+    # Frames and decoded requests may each take this much.
     print(f"{grown / MEGABYTE:.0f} MiB more")
     assert grown <= 2 * QUEUED_BYTES + HANDLERS
     assert broker.stop() == 0

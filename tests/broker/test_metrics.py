@@ -1,7 +1,7 @@
-"""What operators see: metrics, the slow-request log, logs as JSON.
+"""Metrics, the slow-request log, and logs as JSON.
 
-If one failed, dashboards and alerts would show wrong numbers or none, a scrape would hold up clients, or a slow broker
-would say nothing.
+If one failed, dashboards and alerts would show wrong numbers or none, a scrape would delay clients, or a slow
+broker would log nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def scrape(address: str) -> Samples:
-    """One scrape, made without an event loop's help: value by name and labels."""
+    """One scrape without an event loop: values by name and labels."""
     with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
         return parse(answer.read().decode())
 
@@ -66,7 +66,7 @@ async def produce(wire: Wire, topic: str, partition: int, records: bytes) -> int
 
 
 async def traffic(wire: Wire) -> int:
-    """Known traffic; returns the bytes of each of the two batches produced."""
+    """Known traffic. Returns the bytes of each of the two batches produced."""
     assert await create(wire, "t", 2) == "ok"
     records = batch([b"one", b"two", b"three"])
     assert await produce(wire, "t", 0, records) == 0
@@ -95,7 +95,7 @@ async def traffic(wire: Wire) -> int:
     )
     assert len(answer["responses"][0]["partitions"][0]["records"]) == len(records)
     await wire.ask("Metadata", 8, topics=[{"name": "t"}])
-    # A request is counted before the next of its connection is read.
+    # A request is counted before the next one of its connection is read.
     await wire.ask("ApiVersions", 0)
     return len(records)
 
@@ -106,7 +106,7 @@ def test_a_scrape_gives_exact_numbers(tmp_path: Path) -> None:
             async with Wire(broker.bootstrap) as wire:
                 size = await traffic(wire)
                 assert broker.metrics_address is not None
-                # On the loop's own thread, which it blocks: a scrape that needed the loop would never end.
+                # On the loop's own thread, which it blocks: a scrape that needs the loop would never end.
                 samples = scrape(broker.metrics_address)
             check_traffic(samples, size)
             check_cluster(samples)
@@ -135,7 +135,7 @@ def check_traffic(samples: Samples, size: int) -> None:
     )
     assert refused == 1
     assert value(samples, f"{requests}_errors_total", request="CreateTopics", error="NONE") == 1
-    # The topic's and its partitions'; version 13 has one of the whole, too.
+    # The topic and its partitions; version 13 also counts the whole.
     assert value(samples, f"{requests}_errors_total", request="Metadata", error="NONE") == 3
     for stage in ("requestqueue", "local", "remote", "throttle", "responsequeue", "responsesend", "total"):
         name = f"{requests}_{stage}timems"
@@ -179,8 +179,8 @@ def check_cluster(samples: Samples) -> None:
     assert value(samples, "process_resident_memory_bytes") > 0
 
 
-def test_operations_of_groups_that_wait_are_counted(tmp_path: Path) -> None:
-    """As in Kafka, one for a group's members that have to join or sync, and one for each member's next heartbeat."""
+def test_waiting_group_operations_are_counted(tmp_path: Path) -> None:
+    """As in Kafka: one for a group whose members must join or sync, one for each member's next heartbeat."""
 
     async def run() -> None:
         async with (
@@ -223,7 +223,7 @@ def test_operations_of_groups_that_wait_are_counted(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_broker_that_starts_tells_how_far_it_is() -> None:
+def test_a_starting_broker_reports_its_progress() -> None:
     loading = LoadProgress()
     registry = CollectorRegistry()
     registry.register(BrokerCollector(Parts(state=BrokerState.RECOVERY, loading=loading)))
@@ -233,8 +233,8 @@ def test_a_broker_that_starts_tells_how_far_it_is() -> None:
     assert not any(name.startswith("kafka_controller") for name, _ in samples)
 
 
-def test_who_says_nothing_is_cut_off_and_few_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it failed, anybody who reaches the port could take all of the process's threads."""
+def test_idle_scrapers_are_closed_and_their_number_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it failed, anybody who reaches the port could take all threads of the process."""
     listener = MetricsListener(Parts(), "127.0.0.1", free_port())
     try:
         host, _, port = listener.address.removeprefix("http://").removesuffix("/metrics").rpartition(":")
@@ -259,7 +259,7 @@ def test_who_says_nothing_is_cut_off_and_few_may(monkeypatch: pytest.MonkeyPatch
 
 
 def answers(address: str) -> bool:
-    """Whether there is room for a scrape: closed connections are noticed by and by."""
+    """A scrape gets a thread: closed connections are noticed after a while."""
     try:
         return bool(scrape(address))
     except OSError:
@@ -267,7 +267,7 @@ def answers(address: str) -> bool:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Asks again and again; the test's timeout ends it."""
+    """Repeats a call; the test's timeout ends it."""
     while not holds():
         pass
 
@@ -325,7 +325,7 @@ class Collected(logging.Handler):
 
 
 def told_slow(directory: Path, limit_ms: int) -> list[logging.LogRecord]:
-    """What a broker that called requests of `limit_ms` slow had said of a ListGroups by its end, which tells all."""
+    """The log lines of a broker with `limit_ms` for slow requests after one ListGroups, at its end."""
 
     async def run() -> None:
         async with (
@@ -344,8 +344,8 @@ def told_slow(directory: Path, limit_ms: int) -> list[logging.LogRecord]:
     return [record for record in collected.records if "slow request: ListGroups" in record.getMessage()]
 
 
-def test_slow_requests_are_told_of(tmp_path: Path) -> None:
-    # No request takes an hour, and none takes less than no time.
+def test_slow_requests_are_logged(tmp_path: Path) -> None:
+    # No request takes an hour, and none takes negative time.
     assert told_slow(tmp_path / "an hour", 3_600_000) == []
     [record] = told_slow(tmp_path / "no time", 0)
     text = record.getMessage()
@@ -358,7 +358,7 @@ def test_slow_requests_are_told_of(tmp_path: Path) -> None:
     assert (line["level"], line["logger"], line["message"]) == ("WARNING", "cluster.broker.bridge", text)
 
 
-def test_json_lines_hold_what_a_record_has() -> None:
+def test_json_lines_have_the_fields_of_a_record() -> None:
     try:
         raise ValueError("a\nb")
     except ValueError as error:
@@ -380,7 +380,7 @@ def test_json_lines_hold_what_a_record_has() -> None:
     }
 
 
-def test_a_program_logs_json_and_prints_where_its_metrics_are(start_broker: StartBroker) -> None:
+def test_a_program_logs_json_and_prints_the_address_of_its_metrics(start_broker: StartBroker) -> None:
     settings = ["metrics.listener=127.0.0.1:0", "log.format=json", "no.such.setting=1"]
     broker = start_broker(None, 0, *(word for text in settings for word in ("--override", text)))
     warning = json.loads(broker.wait_output("no.such.setting"))

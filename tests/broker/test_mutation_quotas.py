@@ -1,6 +1,7 @@
-"""How many partitions clients may create and delete (KIP-599).
+"""The quota of creations and deletions of partitions (KIP-599).
 
-If one failed, a client could keep the controller busy without a limit, or would be refused or kept waiting within its quota.
+If one failed, a client could keep the controller busy without a limit, or would be refused or throttled
+within its quota.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ def bound(user: str | None, client: str | None, per_second: float) -> ClientQuot
     return user, client, {KEY: per_second}
 
 
-def test_a_strict_quota_refuses_what_comes_once_it_is_used_up() -> None:
+def test_a_strict_quota_refuses_changes_once_it_is_used_up() -> None:
     clock = Clock()
     all_of = quotas(bound(None, "", 5.0), clock=clock)
     quota = all_of.of("u", "c", strict=True)
     quota.record(50)
-    # 55 were saved: five are left, and what takes the last of them may take more.
+    # 55 were saved: five are left, and the change that takes the last of them may be larger.
     quota.record(50)
     assert quota.throttle_ms() == 0
     for waits in (9000, 5000):
@@ -59,11 +60,11 @@ def test_a_strict_quota_refuses_what_comes_once_it_is_used_up() -> None:
     again = all_of.of("u", "c", strict=True)
     again.record(1)
     assert again.throttle_ms() == quota.throttle_ms() == 0
-    # Nobody else waits.
+    # No other client waits.
     all_of.of("u", "d", strict=True).record(55)
 
 
-def test_a_permissive_quota_takes_everything_and_has_its_client_wait() -> None:
+def test_a_permissive_quota_accepts_everything_and_throttles_its_client() -> None:
     quota = quotas(bound("u", None, 5.0)).of("u", "c", strict=False)
     quota.record(55)
     assert quota.throttle_ms() == 0
@@ -92,7 +93,7 @@ def test_the_most_specific_quota_counts_and_says_who_shares_it() -> None:
         assert quotas(*others, *given).bound("u", "c") == (rank, shared)
 
 
-def test_a_bound_of_nothing_is_an_endless_wait() -> None:
+def test_a_rate_of_zero_is_an_endless_wait() -> None:
     all_of = quotas(bound(None, "", 0.0))
     all_of.of("u", "c", strict=True).record(1)
     quota = all_of.of("u", "c", strict=True)
@@ -101,7 +102,7 @@ def test_a_bound_of_nothing_is_an_endless_wait() -> None:
     assert quota.throttle_ms() == 2**31 - 1
 
 
-def test_other_bounds_hold_at_once_and_none_forgets_everything() -> None:
+def test_new_rates_apply_at_once_and_removing_them_resets_buckets() -> None:
     all_of = quotas(bound(None, "", 1.0))
     all_of.of("u", "c", strict=True).record(111)
     all_of.replace([bound(None, "", 100.0)])
@@ -115,7 +116,7 @@ def test_other_bounds_hold_at_once_and_none_forgets_everything() -> None:
     all_of.of("u", "c", strict=True).record(1)
 
 
-def test_clients_without_end_take_no_memory_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buckets_of_endless_clients_have_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutations, "_BUCKETS_MAX", 8)
     clock = Clock()
     all_of = quotas(bound(None, "", 1.0), clock=clock)
@@ -132,7 +133,9 @@ def test_clients_without_end_take_no_memory_without_end(monkeypatch: pytest.Monk
 
 @asynccontextmanager
 async def used_up(data: Path) -> AsyncIterator[tuple[str, Wire, Clock]]:
-    """A broker whose clients have used up two seconds of their quota, by a topic `t` of 30 partitions, and the quota's clock."""
+    """A broker whose clients have used two seconds of their quota, with a topic `t` of 30 partitions, and the
+    quota's clock.
+    """
     window = {"controller_quota_window_num": "1"}
     async with embedded(data, **window) as broker, Wire(broker.bootstrap) as admin:
         assert broker._dynamic is not None
@@ -175,17 +178,17 @@ PERMISSIVE: dict[str, Ask] = {
 def test_newer_versions_are_refused_above_the_quota(tmp_path: Path, field: str) -> None:
     async def work() -> None:
         async with used_up(tmp_path) as (bootstrap, admin, clock), Wire(bootstrap) as wire:
-            # What is only checked, or is not there, is answered as ever.
+            # Checks and unknown topics are answered as always.
             assert outcome((await create(admin, 6, "u", 1, check=True))["topics"]) == [("u", NONE)]
             before = monotonic()
             answer = await STRICT[field](wire)
             [(_, code)] = outcome(answer[field])
             assert code == ThrottlingQuotaExceeded.code
             assert answer["throttle_time_ms"] == 2000
-            # The connection is not read for so long.
+            # The connection is not read for that time.
             await wire.ask("ApiVersions", 0)
             assert (monotonic() - before) * 1000 >= answer["throttle_time_ms"]
-            # Then there is something left again.
+            # Then the bucket has tokens again.
             clock.now += 2
             [(_, code)] = outcome((await STRICT[field](wire))[field])
             assert code == NONE

@@ -1,7 +1,7 @@
 """OffsetFetch of very many partitions.
 
-If one failed, a few requests of four megabytes would have gigabytes, or a consumer would begin at offsets of which some are
-older than others.
+If one failed, a few requests of four megabytes would take gigabytes, or a consumer would get offsets of
+different times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .test_handlers import FakeRequest
 KEY = offset_fetch.API_KEY
 MANY = 100_000
 PER_PARTITION = 120
-"""Bytes: an entry of a dict, which grows by doubling; a dict of its own would have 184 more."""
+"""Bytes: an entry of a dict, which grows by doubling. A dict of its own would have 184 more."""
 
 
 def context(committed: dict[TopicPartition, CommittedOffset], error: int = 0) -> Context:
@@ -64,7 +64,7 @@ def test_a_partition_has_no_objects_of_its_own(version: int) -> None:
 
 
 @pytest.mark.parametrize("everything", [True, False])
-def test_offsets_are_those_of_one_time(monkeypatch: pytest.MonkeyPatch, everything: bool) -> None:
+def test_all_offsets_are_of_one_time(monkeypatch: pytest.MonkeyPatch, everything: bool) -> None:
     monkeypatch.setattr(time_slice, "_SLICE_SECONDS", 0.0)
     numbers = range(2000)
     committed = {TopicPartition("t", number): CommittedOffset(1) for number in numbers}
@@ -83,21 +83,21 @@ def test_offsets_are_those_of_one_time(monkeypatch: pytest.MonkeyPatch, everythi
     assert {entry["committed_offset"] for entry in topic["partitions"]} == {1}
 
 
-def test_everything_is_told_in_order() -> None:
+def test_all_partitions_are_in_order() -> None:
     names = [("u", 1), ("t", 3), ("u", 0), ("t", 10)]
     committed = {TopicPartition(*name): CommittedOffset(7, metadata="m", leader_epoch=4) for name in names}
     answer = decoded(9, asyncio.run(offset_fetch.handle(context(committed), fetch(9, None))))
-    told = [
+    found = [
         (topic["name"], entry["partition_index"])
         for topic in answer["topics"]
         for entry in topic["partitions"]
     ]
-    assert told == [("t", 3), ("t", 10), ("u", 0), ("u", 1)]
+    assert found == [("t", 3), ("t", 10), ("u", 0), ("u", 1)]
     entry = answer["topics"][0]["partitions"][0]
     assert (entry["committed_offset"], entry["metadata"], entry["committed_leader_epoch"]) == (7, "m", 4)
 
 
-def test_old_clients_are_told_an_error_for_each_partition() -> None:
+def test_old_clients_get_an_error_for_each_partition() -> None:
     code = CoordinatorLoadInProgress.code
     topics = [{"name": "t", "partition_indexes": [2, 1]}]
     answer = decoded(1, asyncio.run(offset_fetch.handle(context({}, code), fetch(1, topics))))
@@ -108,8 +108,10 @@ def test_old_clients_are_told_an_error_for_each_partition() -> None:
     ]
 
 
-def test_the_thread_that_encodes_sleeps_between_runs_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this failed, it would have the interpreter again before the event loop is awake, for as long as it encodes."""
+def test_the_encoding_thread_sleeps_between_runs_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, it would take the interpreter again before the event loop is awake, during the whole
+    encoding.
+    """
     naps: list[float] = []
     monkeypatch.setattr("cluster.time_slice.time.sleep", naps.append)
     partitions = offset_fetch.Partitions(5, dict.fromkeys(range(MANY)))

@@ -1,6 +1,6 @@
-"""Metadata 0, which has an error for replicas that cannot be reached, and does not name them.
+"""Metadata 0, which lists only reachable replicas, with an error if there are others.
 
-If one failed, the oldest clients would connect to brokers that are not there, or take a partition that has a leader for one
+If one failed, the oldest clients would connect to missing brokers, or take a partition with a leader for one
 without.
 """
 
@@ -26,10 +26,10 @@ from cluster.model import (
 )
 
 HERE, ELSEWHERE, GONE = BrokerId(0), BrokerId(1), BrokerId(2)
-"""One with the client's listener, one with another, one that is not registered."""
+"""One broker with the client's listener, one with another, one that is not registered."""
 
 
-def told(
+def described(
     version: int, leader: BrokerId, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...]
 ) -> list[Any]:
     brokers = {
@@ -53,20 +53,20 @@ ALL = (HERE, ELSEWHERE, GONE)
         (HERE, (HERE,), (HERE,), [NONE, HERE, [HERE], [HERE]]),
         (HERE, ALL, (HERE,), [ReplicaNotAvailable.code, HERE, [HERE], [HERE]]),
         (HERE, ALL, ALL, [ReplicaNotAvailable.code, HERE, [HERE], [HERE]]),
-        # While one is taken out of a partition it may be in sync and not be one of its replicas any more.
+        # A broker that a reassignment removes can be in the ISR without being a replica.
         (HERE, (HERE,), (GONE, HERE), [ReplicaNotAvailable.code, HERE, [HERE], [HERE]]),
         (ELSEWHERE, ALL, ALL, [LeaderNotAvailable.code, NO_LEADER, [HERE], [HERE]]),
         (GONE, ALL, (GONE,), [LeaderNotAvailable.code, NO_LEADER, [HERE], []]),
     ],
 )
-def test_the_oldest_version_tells_of_replicas_that_can_be_reached(
+def test_the_oldest_version_lists_reachable_replicas(
     leader: BrokerId, replicas: tuple[BrokerId, ...], isr: tuple[BrokerId, ...], expected: list[Any]
 ) -> None:
-    assert told(0, leader, replicas, isr) == expected
+    assert described(0, leader, replicas, isr) == expected
 
 
 @pytest.mark.parametrize("version", [1, 5, 12])
-def test_later_versions_tell_of_all_replicas(version: int) -> None:
-    assert told(version, HERE, ALL, ALL) == [NONE, HERE, list(ALL), list(ALL)]
+def test_later_versions_list_all_replicas(version: int) -> None:
+    assert described(version, HERE, ALL, ALL) == [NONE, HERE, list(ALL), list(ALL)]
     missing = ListenerNotFound.code if version >= 6 else LeaderNotAvailable.code
-    assert told(version, ELSEWHERE, ALL, ALL) == [missing, NO_LEADER, list(ALL), list(ALL)]
+    assert described(version, ELSEWHERE, ALL, ALL) == [missing, NO_LEADER, list(ALL), list(ALL)]

@@ -1,7 +1,7 @@
-"""Requests that name the same thing again and again.
+"""Requests that name the same thing repeatedly.
 
-If one failed, anybody who can connect could have an answer of gigabytes made for a request of some kilobytes, or somebody who
-asks for everything there is would not get it.
+If one failed, a client could get a response of gigabytes for a request of some kilobytes, or a request for
+everything once would not be answered whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .test_handlers import FakeRequest
 from .wire import Wire
 
 INVALID_REQUEST = InvalidRequest.code
-LARGE = 50_000
+METADATA_BYTES = 50_000
 METADATA = "m" * 4000
 OTHERS = 50
 
@@ -34,7 +34,7 @@ def handled(context: object, key: int, version: int, **body: Any) -> dict[str, A
 
 async def join(wire: Wire, group: str) -> None:
     """A stable group with a large member."""
-    protocols = [{"name": "range", "metadata": bytes(LARGE)}]
+    protocols = [{"name": "range", "metadata": bytes(METADATA_BYTES)}]
     timeouts = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
     joined = await wire.ask(
         "JoinGroup",
@@ -49,7 +49,7 @@ async def join(wire: Wire, group: str) -> None:
     assert (await wire.ask("SyncGroup", 0, assignments=[], **member))["error_code"] == 0
 
 
-def test_a_group_is_described_again_up_to_a_bound(tmp_path: Path) -> None:
+def test_a_repeated_group_is_described_up_to_a_bound(tmp_path: Path) -> None:
     others = [f"g{number}" for number in range(OTHERS)]
     names = ["g0"] * 10_000 + others
 
@@ -62,13 +62,13 @@ def test_a_group_is_described_again_up_to_a_bound(tmp_path: Path) -> None:
 
     groups = asyncio.run(run())
     assert [group["group_id"] for group in groups] == names
-    assert groups[0]["members"][0]["member_metadata"] == bytes(LARGE)
-    said = REPEATED_MAX // LARGE + 1
+    assert groups[0]["members"][0]["member_metadata"] == bytes(METADATA_BYTES)
+    said = REPEATED_MAX // METADATA_BYTES + 1
     assert groups[:said] == groups[:1] * said
     refused = [group for group in groups[:10_001] if group["error_code"] == INVALID_REQUEST]
     assert 10_001 - said - 2 < len(refused) <= 10_001 - said
     assert not any(group["members"] for group in refused)
-    # What is named once is described, all of it, whatever was before.
+    # A group that is named once is always described whole.
     assert [len(group["members"]) for group in groups[10_001:]] == [1] * (OTHERS - 1)
 
 
@@ -111,7 +111,7 @@ def test_an_offset_is_fetched_once_and_a_groups_offsets_up_to_a_bound(tmp_path: 
     asyncio.run(run())
 
 
-def test_the_producers_of_a_partition_are_looked_up_once() -> None:
+def test_a_partitions_producers_are_looked_up_once() -> None:
     asked = []
 
     def describe_producers(topic: str, partition: int) -> tuple[int, list[tuple[int, ...]]]:
@@ -134,7 +134,7 @@ def test_the_producers_of_a_partition_are_looked_up_once() -> None:
     first, second, nobodys, unnamed = (topic["partitions"] for topic in answer["topics"])
     assert [entry["partition_index"] for entry in first] == topics[0]["partition_indexes"]
     said = [entry for entry in first if entry["active_producers"]]
-    # The first of each, and a mebibyte over again.
+    # The first of each, and one mebibyte of repeats.
     assert 3 < len(said) < 3 + REPEATED_MAX / (500 * 40)
     assert (first[-1]["error_code"], len(first[-1]["active_producers"])) == (0, 500)
     assert (first[-2]["error_code"], second[0]["error_code"]) == (INVALID_REQUEST, INVALID_REQUEST)
@@ -160,7 +160,7 @@ def test_a_coordinator_is_found_once() -> None:
     assert len({id(found) for found in answer["coordinators"]}) == 2
 
 
-def test_topics_that_are_named_again_are_carried_out_once_and_share_an_answer(tmp_path: Path) -> None:
+def test_repeated_topics_are_processed_once_and_share_a_result(tmp_path: Path) -> None:
     async def run() -> None:
         async with embedded(tmp_path / "data") as broker, Wire(broker.bootstrap) as wire:
             assert await create(wire, "t") == "ok"
@@ -169,7 +169,7 @@ def test_topics_that_are_named_again_are_carried_out_once_and_share_an_answer(tm
             assert [topic["name"] for topic in gone["responses"]] == names
             codes = [topic["error_code"] for topic in gone["responses"]]
             assert codes == [0] * 10_000 + [3] * 10_001
-            # Each costs its request a byte, and has no words of ours.
+            # Each takes one byte of the request, and has no text of this broker.
             assert {topic["error_message"] for topic in gone["responses"][10_001:]} == {None}
 
     asyncio.run(run())

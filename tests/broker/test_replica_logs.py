@@ -1,7 +1,7 @@
-"""What operators ask of a broker's logs, over the wire.
+"""Operators' requests on a broker's logs, over the wire.
 
-If one failed, records would be deleted that nobody may delete, a disk's state be told wrongly, or a partition not move to where
-it was to.
+If one failed, records would be deleted that must stay, the state of a disk would be reported wrongly, or a
+partition would not move to its new directory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOVED_SECONDS = 30.0
 
 
 def only_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on the metadata answer this thread only."""
+    """From now on the metadata answer only this thread."""
     owner, topic = threading.get_ident(), MetadataCache.topic
 
     def asked(metadata: MetadataCache, name: str) -> TopicInfo | None:
@@ -78,7 +78,7 @@ def by_partition(topics: list[dict[str, Any]], name: str = "name") -> dict[tuple
 
 
 async def places(wire: Wire, version: int = 1) -> dict[tuple[str, str, bool], dict[str, Any]]:
-    """Each log by its directory's name, its topic and whether it is a copy on its way."""
+    """Each log by its directory's name, its topic and whether it is a copy that is being made."""
     answer = await wire.ask("DescribeLogDirs", version, topics=None)
     return {
         (Path(result["log_dir"]).name, topic["name"], part["is_future_key"]): part
@@ -126,8 +126,8 @@ def test_records_are_deleted(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-# If this failed, an operator's limit would be taken and described while a move has all of the disks.
-def test_a_move_is_as_fast_as_it_may_be(tmp_path: Path) -> None:
+# If this failed, an operator's limit would be stored and described while a move takes all of the disks.
+def test_a_move_keeps_its_rate_limit(tmp_path: Path) -> None:
     rate = "replica.alter.log.dirs.io.max.bytes.per.second"
 
     async def run() -> None:
@@ -147,7 +147,7 @@ def test_a_move_is_as_fast_as_it_may_be(tmp_path: Path) -> None:
                 await produce(broker, "t", 1)
             [(here, _, _)] = await places(wire)
             there = "two" if here == "one" else "one"
-            # Nothing may move for all brokers, and for this one some bytes a second.
+            # Nothing may move for all brokers, and some bytes a second for this one.
             await limit(0, "0", "")
             await limit(0, "5", "3")
             part = [{"name": "t", "partitions": [0]}]

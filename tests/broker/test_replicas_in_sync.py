@@ -1,7 +1,7 @@
-"""Who the replicas of a partition are and which are in sync, on the way from the znodes to the data plane.
+"""The replicas of a partition and its ISR, from the znodes to the data plane.
 
-If one failed, a record that its producer wants on several brokers (`acks=all`, `min.insync.replicas`) would be acknowledged
-when one has it, or a topic with one replica would refuse what it can keep.
+If one failed, a record with `acks=all` and `min.insync.replicas` would be acknowledged by one broker alone,
+or a topic with one replica would refuse records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ THREE = tuple(BrokerId(number) for number in range(3))
 
 
 async def make(broker: Broker, name: str, replicas: tuple[BrokerId, ...], least: int) -> None:
-    """Creates a topic as Apache Kafka does, which lets an assignment name brokers that there are not."""
+    """Creates a topic as Apache Kafka does, which accepts assignments to brokers that do not exist."""
     assert broker._zk is not None
     config = znodes.encode_config({"min.insync.replicas": str(least)})
     await broker._zk.create(znodes.topic_config_path(name), config)
@@ -61,7 +61,7 @@ async def partitions(wire: Wire, topic: str) -> list[dict[str, Any]]:
 
 
 async def say_in_sync(broker: Broker, topic: str, *isr: BrokerId) -> None:
-    """Writes the partition's state as a controller before this one left it."""
+    """Writes the partition's state as an earlier controller."""
     assert broker._zk is not None
     path = znodes.state_path(topic, 0)
     data, stat = await broker._zk.get(path)
@@ -105,8 +105,8 @@ def test_too_few_replicas_in_sync_refuse_commits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("least", "code"), [(1, NONE), (2, NotEnoughReplicas.code)])
-def test_replicas_whose_brokers_are_gone_are_not_in_sync(tmp_path: Path, least: int, code: int) -> None:
-    """Of one that was in sync nobody can say any more what it has; waiting for it would be for ever."""
+def test_replicas_of_dead_brokers_are_not_in_sync(tmp_path: Path, least: int, code: int) -> None:
+    """Their state is unknown, and they may never come back."""
 
     async def first() -> None:
         async with served(tmp_path) as (broker, wire):
@@ -124,8 +124,8 @@ def test_replicas_whose_brokers_are_gone_are_not_in_sync(tmp_path: Path, least: 
     run(after_a_restart)
 
 
-def test_replicas_that_are_added_are_counted(tmp_path: Path) -> None:
-    """And the topic's znode, which tells of them, is watched."""
+def test_added_replicas_are_counted(tmp_path: Path) -> None:
+    """The topic's znode, which lists them, is watched."""
 
     async def main() -> None:
         async with served(tmp_path) as (broker, wire):

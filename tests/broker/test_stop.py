@@ -1,6 +1,6 @@
-"""How a broker ends when a disk has failed: by itself or by a signal, with one line and a status that tells.
+"""The end of a broker whose disk has failed, by itself or by a signal: one line and an exit status.
 
-If one failed, an operator would find a traceback, or "every log was closed cleanly" of logs that were not.
+If one failed, an operator would find a traceback, or "every log was closed cleanly" for logs that were not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..conftest import BrokerProcess, StartBroker
 
 
 def limit_files(broker: BrokerProcess, size: int) -> None:
-    """From now on no file of the broker's may grow past `size` bytes, as on a full disk."""
+    """From now on no file of the broker may grow past `size` bytes, as on a full disk."""
     resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (size, size))
 
 
@@ -30,7 +30,7 @@ def create(broker: BrokerProcess, *topics: str, partitions: int = 1) -> None:
 
 
 def produce(broker: BrokerProcess, topic: str, value: bytes, until: str | None = None) -> bool:
-    """Whether the record was acknowledged, if need be by the time the broker has said something."""
+    """Whether the record was acknowledged; with a deadline if the broker logs something first."""
     said: list[object] = []
     producer = cluster.Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(topic, value, on_delivery=lambda error, _: said.append(error))
@@ -41,8 +41,9 @@ def produce(broker: BrokerProcess, topic: str, value: bytes, until: str | None =
     return said == [None]
 
 
-# If this failed, a log that a disk failure took offline would end the broker in a traceback, the parts behind it
-# would not be stopped, or nobody would be told which log it was.
+# If this failed, a log that a disk failure took offline would end the broker in a traceback, later parts
+# would not be
+# stopped, or the log's name would be unknown.
 def test_a_log_that_cannot_be_closed_is_named_and_the_rest_is_stopped(start_broker: StartBroker) -> None:
     broker = start_broker()
     create(broker, "broken", "whole")
@@ -50,7 +51,7 @@ def test_a_log_that_cannot_be_closed_is_named_and_the_rest_is_stopped(start_brok
     limit_files(broker, 200_000)
     assert not produce(broker, "broken", bytes(500_000), until="Produce to broken-0 refused")
     assert broker.stop() == 1
-    # The producer tried again many times: the first failure and what it led to are said once each.
+    # The producer tried again many times. The first failure and its consequence are logged once each.
     assert broker.output().count("Produce to broken-0 refused") <= 2
     last = broker.output().splitlines()[-1]
     assert last.startswith("logcore start: stopped, but not cleanly (exit status 1): ")
@@ -62,8 +63,9 @@ def test_a_log_that_cannot_be_closed_is_named_and_the_rest_is_stopped(start_brok
     assert again.stop() == 0
 
 
-# If this failed, a broker whose coordinator's disk is broken would go on as if nothing were, and answer every change of
-# the cluster with a timeout.
+# If this failed, a broker whose coordinator's disk has failed would continue, and answer every change of the
+# cluster
+# with a timeout.
 def test_a_broker_ends_when_its_coordinator_fails(start_broker: StartBroker) -> None:
     broker = start_broker()
     logs = (broker.data_dir / "coordinator").rglob("*.log")
@@ -79,13 +81,14 @@ def test_a_broker_ends_when_its_coordinator_fails(start_broker: StartBroker) -> 
     assert "Traceback" not in broker.output()
 
 
-# If this failed, a broker without a disk would live on: it serves nothing, and whoever supervises it takes it for sound.
+# If this failed, a broker without a disk would live on: it serves nothing, and its supervisor would not
+# notice.
 def test_a_broker_ends_when_its_last_log_directory_fails(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start_broker()
     create(broker, "t")
     assert produce(broker, "t", b"kept")
     logs = broker.data_dir / "kafka-logs"
-    # At once, where removing it takes a while in which the broker is at its files.
+    # Renamed first: removing takes a while, during which the broker uses the files.
     logs.rename(tmp_path / "dead")
     assert broker.process.wait(60) == 1
     broker.stop()
@@ -97,8 +100,8 @@ def test_a_broker_ends_when_its_last_log_directory_fails(start_broker: StartBrok
     assert "Traceback" not in broker.output()
 
 
-# If this failed, one part that raises would leave the coordinator behind it running and its session open.
-def test_everything_is_stopped_whatever_one_step_raises(tmp_path: Path) -> None:
+# If this failed, one part that raises would leave the coordinator running and its session open.
+def test_every_part_is_stopped_whatever_one_step_raises(tmp_path: Path) -> None:
     class Failing:
         async def stop(self) -> None:
             raise OSError("no groups")

@@ -1,7 +1,7 @@
-"""A signal while a broker or a coordinator starts ends the start, as it ends the service.
+"""A signal during the start of a broker or a coordinator ends the start.
 
-If one failed, Ctrl-C would do nothing until a start that waits gives up by itself, or what such a start had opened would not be
-closed, and the next one would have to recover it.
+If one failed, Ctrl-C would do nothing until a waiting start gives up, or the start would leave open logs,
+which the next one would have to recover.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from cluster.coordinator import CoordinatorServer, parse_configuration, run_coor
 from cluster.coordinator.durability.log import TransactionLog
 from cluster.model import Milliseconds
 
-from ..controller.asking import until
+from ..controller.requests import until
 from .wire import Wire
 
 WAIT_SECONDS = 30.0
 SOON_SECONDS = 10.0
-"""Far below what the start would wait for by itself."""
+"""Far below the time that the start would wait by itself."""
 NEVER_MS = "600000"
 
 STOPPED = "logcore has stopped; every log was closed cleanly\n"
@@ -50,9 +50,9 @@ def properties(directory: Path, coordinator_port: int) -> dict[str, str]:
     }
 
 
-# If this failed, a broker whose coordinator is down would be killed by whoever stops it, or start wrongly after that.
+# If this failed, a broker whose coordinator is down would have to be killed, or its next start would fail.
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
-def test_a_broker_that_waits_for_its_coordinator_is_stopped(tmp_path: Path, sig: signal.Signals) -> None:
+def test_a_broker_that_waits_for_its_coordinator_can_be_stopped(tmp_path: Path, sig: signal.Signals) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(WAIT_SECONDS)
         settings = properties(tmp_path, silent.getsockname()[1])
@@ -75,7 +75,7 @@ def test_a_broker_that_waits_for_its_coordinator_is_stopped(tmp_path: Path, sig:
 
 
 async def serves(directory: Path) -> None:
-    """Starts a broker on the directory, and its coordinator."""
+    """Starts a broker and its coordinator on the directory."""
     async with AsyncExitStack() as stack:
         coordinator = CoordinatorServer(directory / "coordinator", "127.0.0.1", 0)
         port = await coordinator.start()
@@ -86,8 +86,8 @@ async def serves(directory: Path) -> None:
         assert broker.bootstrap
 
 
-# If this failed, a stop would wait for a coordinator that is stuck as long as a session lasts.
-def test_a_session_whose_end_nobody_confirms_is_left(
+# If this failed, a stop would wait for a stuck coordinator as long as a session timeout.
+def test_a_session_whose_end_is_not_confirmed_is_left(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(zookeeper, "_CLOSE_SECONDS", 0.1)
@@ -114,7 +114,8 @@ def test_a_session_whose_end_nobody_confirms_is_left(
     assert "the session 0x4d is left to its timeout" in caplog.text
 
 
-# If this failed, a start that is told to stop while it opens the logs would leave them to the recovery of the next one.
+# If this failed, a start that is stopped while it opens the logs would leave them to the next start's
+# recovery.
 def test_logs_that_are_being_opened_are_closed_before_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,8 +126,10 @@ def test_logs_that_are_being_opened_are_closed_before_the_end(
     assert (tmp_path / "kafka-logs" / ".kafka_cleanshutdown").exists()
 
 
-# If this failed, clients that come while a broker starts would keep one that does not succeed, or is told to stop, for long.
-def test_who_nobody_answers_yet_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# If this failed, clients that come during a start would delay the end of one that fails or is stopped.
+def test_the_end_of_a_start_does_not_wait_for_unanswered_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reached = asyncio.Event()
 
     async def waits(controller: Controller) -> None:
@@ -158,7 +161,7 @@ def test_who_nobody_answers_yet_is_not_waited_for(tmp_path: Path, monkeypatch: p
     asyncio.run(asyncio.wait_for(run(), 2 * WAIT_SECONDS))
 
 
-# If this failed, a coordinator's log would be open, and its threads alive, after its start was given up.
+# If this failed, a coordinator's log would stay open, and its threads alive, after its start was stopped.
 def test_a_coordinator_that_reads_its_log_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ready: list[int] = []
     configuration = parse_configuration(
@@ -170,8 +173,9 @@ def test_a_coordinator_that_reads_its_log_is_stopped(tmp_path: Path, monkeypatch
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("coordinator-")]
 
 
-# If this failed, an error of the disk on the way out would be lost, and the logs said to be closed cleanly.
-def test_what_fails_while_a_start_is_given_up_is_told(
+# If this failed, a disk error during the stop would be lost, and the logs would be reported as closed
+# cleanly.
+def test_failures_while_a_start_is_stopped_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close = ZooKeeper.close
@@ -190,15 +194,15 @@ def test_what_fails_while_a_start_is_given_up_is_told(
 
 @contextmanager
 def stopped_during(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, line: str) -> Iterator[None]:
-    """Has this process told to stop while `method` is at work in its thread, which goes on once `line` is in the log; by then
-    the process was told again.
+    """Stops this process while `method` runs in its thread. The method continues once `line` is in the log;
+    by then the process got a second signal.
     """
     go_on = threading.Event()
     original = getattr(owner, method)
 
     def held(*arguments: object) -> object:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert go_on.wait(WAIT_SECONDS), f"nobody said {line!r}"
+        assert go_on.wait(WAIT_SECONDS), f"{line!r} was not logged"
         return original(*arguments)
 
     class Lines(logging.Handler):

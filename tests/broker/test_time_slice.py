@@ -1,7 +1,7 @@
 """Requests that name very many things.
 
-If one failed, a single request of a megabyte would stop everything else Python answers, and members whose heartbeats are not
-read would be thrown out of their groups.
+If one failed, a single request of a megabyte would block all other requests in Python, and group members
+whose heartbeats are not read would be removed.
 """
 
 from __future__ import annotations
@@ -87,15 +87,15 @@ REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
 
 
 def lengths(said: object) -> Iterator[int]:
-    """Of all lists in an answer."""
+    """The elements of all lists in a response."""
     if isinstance(said, list):
         yield len(said)
     for part in said.values() if isinstance(said, dict) else said if isinstance(said, list) else ():
         yield from lengths(part)
 
 
-def beside(work: asyncio.Future[Any], look: Callable[[], None]) -> None:
-    """Looks in each turn that the event loop has until the work is done."""
+def during(work: asyncio.Future[Any], look: Callable[[], None]) -> None:
+    """Calls `look` in each step of the event loop until the work is done."""
     loop = asyncio.get_running_loop()
 
     def turn() -> None:
@@ -107,7 +107,7 @@ def beside(work: asyncio.Future[Any], look: Callable[[], None]) -> None:
 
 
 class Watched:
-    """A handler of which the lines are counted that the event loop's thread goes through between two turns of others."""
+    """Counts the lines that the event loop's thread runs in a handler between two steps of other tasks."""
 
     def __init__(self, handler: Handler) -> None:
         self.API_KEY, self.VERSIONS, self.failure = handler.API_KEY, handler.VERSIONS, handler.failure
@@ -117,7 +117,7 @@ class Watched:
 
     async def handle(self, context: Context, request: Request) -> Body:
         work = asyncio.ensure_future(self._handler.handle(context, request))
-        beside(work, self._count)
+        during(work, self._count)
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:
@@ -137,10 +137,10 @@ class Watched:
 
 
 @pytest.mark.parametrize(("name", "version", "body"), REQUESTS, ids=[name for name, _, _ in REQUESTS])
-def test_others_have_a_turn_before_all_items_are_passed(
+def test_other_tasks_run_before_all_items_are_processed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: int, body: dict[str, Any]
 ) -> None:
-    """A turn is no time here, so that their number does not depend on the machine."""
+    """A slice is zero here, so that the number of slices does not depend on the machine."""
     watched = Watched(HANDLERS[KEYS[name]])
 
     async def run() -> None:
@@ -165,16 +165,16 @@ def quick_switches() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("quick_switches")
-def test_a_thread_that_converts_a_long_message_lets_others_have_the_interpreter() -> None:
+def test_a_thread_that_converts_a_long_message_releases_the_interpreter() -> None:
     message = {"groups_names": [str(number) for number in range(300_000)]}
     frames: list[bytes] = []
 
     def others(work: Callable[[], None]) -> int:
-        """How often this thread had the interpreter beside `work`."""
+        """How often this thread had the interpreter during `work`."""
         turns, thread = 0, threading.Thread(target=work)
         thread.start()
         while thread.is_alive():
-            # Lets go of it, and has it again when the other one lets go.
+            # Releases it, and gets it back when the other thread releases it.
             os.sched_yield()
             turns += 1
         thread.join()
@@ -204,13 +204,13 @@ def test_heartbeats_are_answered_while_topics_are_planned(
                 await member.ask("Heartbeat", 3, **beat)
                 answered += 1
             assert len((await work)["topics"]) == MANY
-            assert answered > 20, "without turns there are three, beside what is read and sent"
+            assert answered > 20, "without slices there are three, and those of reading and sending"
 
     asyncio.run(run())
 
 
-def test_loops_that_go_on_beside_each_other_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a crowd of them would keep the loop for as many turns at once."""
+def test_concurrent_loops_yield_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise many loops would block the event loop for as many slices at once."""
     monkeypatch.setattr(time_slice, "_SLICE_SECONDS", 0.0)
     steps: list[int] = []
 
@@ -223,12 +223,12 @@ def test_loops_that_go_on_beside_each_other_take_turns(monkeypatch: pytest.Monke
     async def run() -> list[int]:
         work = asyncio.gather(*(loop(number) for number in range(50)))
         seen: list[int] = []
-        beside(work, lambda: seen.append(len(steps)))
+        during(work, lambda: seen.append(len(steps)))
         await work
         return [after - before for before, after in pairwise(seen)]
 
     counts = asyncio.run(run())
-    # The first turn is that in which all begin.
+    # All loops begin in the first step.
     assert counts[0] <= 50
     assert max(counts[1:]) <= 2
     assert len(steps) == 500

@@ -1,7 +1,7 @@
-"""A broker whose listeners serve TLS, as its operator and its clients see it.
+"""A broker with TLS listeners, as its operator and its clients see it.
 
-If one failed, a client would be sent to a listener that it cannot use or be taken for somebody else, or an operator would
-not learn why the broker does not start or a client is not let in.
+If one failed, a client would be sent to a listener that it cannot use or be taken for another client, or an
+operator would not learn why the broker does not start or refuses a client.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def settings(authority: Authority) -> dict[str, str]:
-    """SSL serves anybody; OUTSIDE those who have a certificate, by names of its own."""
+    """SSL serves any client; OUTSIDE serves clients with a certificate, by names of its own."""
     return {
         "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,OUTSIDE:SSL",
@@ -59,7 +59,7 @@ def address(broker: Broker, listener: str) -> str:
 
 
 async def refused(at: str, context: ssl.SSLContext | None) -> str:
-    """Why the broker, or the client, ended a connection before it answered."""
+    """Why the broker or the client ended a connection before a response."""
     try:
         async with asyncio.timeout(WAIT_SECONDS), Wire(at, context) as wire:
             await wire.ask("ApiVersions", 0)
@@ -69,7 +69,7 @@ async def refused(at: str, context: ssl.SSLContext | None) -> str:
 
 
 def distrusts(at: str, context: ssl.SSLContext) -> str:
-    """Why a client ended the handshake, which it says to the broker; asyncio's would not."""
+    """Why a client ended the handshake, which it reports to the broker; asyncio's would not."""
     host, _, port = at.rpartition(":")
     with (
         socket.create_connection((host, int(port)), WAIT_SECONDS) as plain,
@@ -80,7 +80,7 @@ def distrusts(at: str, context: ssl.SSLContext) -> str:
 
 
 async def line(lines: pytest.LogCaptureFixture, part: str) -> str:
-    """The first line of the log that has `part`, once there is one."""
+    """The first log line with `part`, once there is one."""
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             for record in lines.records:
@@ -89,7 +89,7 @@ async def line(lines: pytest.LogCaptureFixture, part: str) -> str:
             await asyncio.sleep(0.01)
 
 
-def test_clients_are_told_of_the_listener_they_came_in_on(
+def test_clients_get_the_endpoints_of_their_listener(
     tmp_path: Path, authority: Authority, settings: dict[str, str]
 ) -> None:
     async def run() -> None:
@@ -102,12 +102,12 @@ def test_clients_are_told_of_the_listener_they_came_in_on(
             ):
                 at = address(broker, listener)
                 async with Wire(at, context) as wire:
-                    told = [
+                    brokers = [
                         *(await wire.ask("Metadata", 9, topics=[]))["brokers"],
                         *(await wire.ask("DescribeCluster", 0))["brokers"],
                         await wire.ask("FindCoordinator", 2, key="g", key_type=0),
                     ]
-                assert [f"{each['host']}:{each['port']}" for each in told] == [at] * 3
+                assert [f"{each['host']}:{each['port']}" for each in brokers] == [at] * 3
             zk = await ZooKeeper.connect(
                 broker.config.zookeeper_connect, Milliseconds(6000), Milliseconds(6000)
             )
@@ -149,7 +149,7 @@ def test_certificates_say_who_clients_are(
     asyncio.run(run())
 
 
-def test_who_is_not_let_in_is_told_apart(
+def test_the_reasons_of_refused_connections_are_distinguished(
     tmp_path: Path, authority: Authority, settings: dict[str, str], lines: pytest.LogCaptureFixture
 ) -> None:
     stranger = Authority(tmp_path / "strangers", "strangers")
@@ -167,14 +167,14 @@ def test_who_is_not_let_in_is_told_apart(
             await refused(anybody, None)
             nobody = authority.client_context(authority.issue("bob", "/CN=bob"))
             await refused(outside, nobody)
-            for told in (
+            for message in (
                 "the client needs a certificate of its own (ssl.keystore.location)",
                 "no certificate in the trust store (ssl.truststore.location) vouches for the client's",
                 "the client does not trust this listener's certificate",
                 "the peer does not speak TLS: its security.protocol must be SSL",
                 "names nobody: no rule of ssl.principal.mapping.rules applies to CN=bob",
             ):
-                assert "connection 127.0.0.1:" in await line(lines, told)
+                assert "connection 127.0.0.1:" in await line(lines, message)
             served = authority.client_context(authority.issue("ann", "/CN=ann"))
             async with Wire(outside, served) as wire:
                 await wire.ask("ApiVersions", 0)
@@ -186,10 +186,10 @@ def test_who_is_not_let_in_is_told_apart(
     asyncio.run(run())
 
 
-def test_who_is_trusted_cannot_vouch_for_others(
+def test_a_trusted_client_cannot_sign_for_others(
     tmp_path: Path, authority: Authority, settings: dict[str, str]
 ) -> None:
-    """A trust store may have a client's own certificate in it, which makes that client no authority."""
+    """A trust store may have a client's own certificate, which does not make that client an authority."""
     bob = authority.issue("bob-alone", "/CN=bob")
     impostor = authority.issue_by("impostor", "/CN=admin", bob)
     only_bob = settings | {"listener.name.outside.ssl.truststore.location": str(bob)}
@@ -205,14 +205,14 @@ def test_who_is_trusted_cannot_vouch_for_others(
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_who_shows_a_certificate_shows_it_each_time(
+def test_a_client_shows_its_certificate_each_time(
     tmp_path: Path,
     authority: Authority,
     settings: dict[str, str],
     lines: pytest.LogCaptureFixture,
     version: ssl.TLSVersion,
 ) -> None:
-    """In a session that is resumed nobody would look at it, though it were out of its time."""
+    """A resumed session would not be checked again, though its certificate may have expired."""
 
     async def run() -> None:
         async with embedded(tmp_path, **settings, **{"slow.request.log.ms": "0"}) as broker:
@@ -238,7 +238,9 @@ def test_who_shows_a_certificate_shows_it_each_time(
     asyncio.run(run())
 
 
-def test_a_broker_may_have_tls_only(tmp_path: Path, authority: Authority, settings: dict[str, str]) -> None:
+def test_a_broker_may_have_only_tls_listeners(
+    tmp_path: Path, authority: Authority, settings: dict[str, str]
+) -> None:
     async def run() -> None:
         only = {
             "listeners": "SSL://127.0.0.1:0",

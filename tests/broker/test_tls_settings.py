@@ -1,7 +1,7 @@
-"""Settings of TLS, stores, and whom certificates name.
+"""TLS settings, stores, and the principals of certificates.
 
-If one failed, an operator's file would be misread, a mistake in it would show when the first client comes, a password would
-be in an error, or a client would be taken for somebody else.
+If one failed, an operator's file would be read wrongly, a mistake in it would show with the first client, a
+password would be in an error, or a client would be taken for another one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def opened(settings: dict[str, str]) -> ListenerTls:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({}, "ssl.keystore.location= is not allowed: listener SSL: .*needs a key"),
         (STORE | {"ssl.client.auth": "required"}, r"ssl.client.auth=required .*set ssl.truststore.location"),
@@ -99,13 +99,13 @@ def opened(settings: dict[str, str]) -> ListenerTls:
         ({"listeners": "SASL_SSL://localhost:1"}, "PLAINTEXT and SSL, not SASL_SSL"),
     ],
 )
-def test_what_cannot_be_is_one_clear_error(settings: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_a_bad_setting_is_one_clear_error(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         parse(settings)
     assert "secret" not in str(caught.value)
 
 
-def test_a_listener_has_its_own_settings_over_everybodys() -> None:
+def test_a_listeners_own_settings_take_precedence() -> None:
     config = parse(
         {
             "listeners": "PLAINTEXT://h:1,SSL://h:2,Outside://h:3",
@@ -141,7 +141,7 @@ def test_a_listener_has_its_own_settings_over_everybodys() -> None:
         assert password not in shown
 
 
-def test_stores_are_opened_at_the_start_only() -> None:
+def test_stores_are_opened_only_at_the_start() -> None:
     live = LiveConfig(parse(STORE))
     check_broker_config(live, {"listener.name.plaintext.ssl.keystore.location": "/x"}, own=True)
     with pytest.raises(InvalidRequest, match="at its start only: change its file"):
@@ -166,7 +166,8 @@ def test_registrations_are_kafkas() -> None:
 def test_stores_of_every_kind_are_opened(authority: Authority, broker_pem: Path, tmp_path: Path) -> None:
     trusted = tmp_path / "trusted.p12"
     openssl(
-        "pkcs12", "-export", "-nokeys", "-in", authority.certificate, "-out", trusted, "-passout", f"pass:{PASSWORD}"
+        "pkcs12", "-export", "-nokeys", "-in", authority.certificate, "-out", trusted,
+        "-passout", f"pass:{PASSWORD}",
     )  # fmt: skip
     text = broker_pem.read_text()
     at = text.index("-----BEGIN CERTIFICATE")
@@ -192,7 +193,7 @@ def test_stores_of_every_kind_are_opened(authority: Authority, broker_pem: Path,
         at_location(older, PASSWORD),
         at_location(pkcs12(broker_pem), PASSWORD) | {"ssl.key.password": PASSWORD},
         {"ssl.keystore.key": key, "ssl.keystore.certificate.chain": chain},
-        # As a properties file without line ends has it.
+        # As in a properties file without line breaks.
         {
             "ssl.keystore.key": sealed_key.replace("\n", " "),
             "ssl.keystore.certificate.chain": chain.replace("\n", " "),
@@ -208,7 +209,7 @@ def test_stores_of_every_kind_are_opened(authority: Authority, broker_pem: Path,
 
 
 @pytest.mark.parametrize("kind", ["RSA", "EC"])
-def test_what_keytool_makes_is_opened(kind: str, tmp_path: Path) -> None:
+def test_keystores_of_keytool_are_opened(kind: str, tmp_path: Path) -> None:
     if shutil.which("keytool") is None:
         missing("keytool", "apt-get install openjdk-17-jre-headless")
     store = tmp_path / "keys.p12"
@@ -216,14 +217,17 @@ def test_what_keytool_makes_is_opened(kind: str, tmp_path: Path) -> None:
     subprocess.run(
         [
             "keytool", "-genkeypair", "-alias", "broker", "-keyalg", kind, *size, "-dname", "CN=broker",
-            "-ext", "san=dns:localhost", "-keystore", str(store), "-storetype", "PKCS12", "-storepass", PASSWORD,
+            "-ext", "san=dns:localhost", "-keystore", str(store), "-storetype", "PKCS12",
+            "-storepass", PASSWORD,
         ],
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     assert opened({"ssl.keystore.location": str(store), "ssl.keystore.password": PASSWORD}) is not None
 
 
-def test_what_cannot_be_opened_is_told(authority: Authority, broker_pem: Path, tmp_path: Path) -> None:
+def test_the_reason_why_a_store_cannot_be_opened_is_reported(
+    authority: Authority, broker_pem: Path, tmp_path: Path
+) -> None:
     other = authority.issue("other", "/CN=other").read_text()
     at = other.index("-----BEGIN CERTIFICATE")
     text = broker_pem.read_text()
@@ -243,20 +247,20 @@ def test_what_cannot_be_opened_is_told(authority: Authority, broker_pem: Path, t
             r"keytool -importkeystore .*keys\.p12 -deststoretype PKCS12",
         ),
     }
-    for name, (content, told) in written.items():
+    for name, (content, message) in written.items():
         path = tmp_path / name
         path.write_bytes(content.encode("utf-8", "surrogateescape"))
-        with pytest.raises(BrokerStartError, match=told) as caught:
+        with pytest.raises(BrokerStartError, match=message) as caught:
             opened({"ssl.keystore.location": str(path)})
         assert f"ssl.keystore.location={path}" in str(caught.value)
     sealed, archive = encrypted(broker_pem), pkcs12(broker_pem)
-    for path, password, told in (
+    for path, password, message in (
         (tmp_path / "none.pem", "", "cannot be read: No such file"),
         (sealed, "", r"under a password: set it in ssl\.key\.password"),
         (sealed, "wr0ng", r"its password, ssl\.keystore\.password, does not open"),
         (archive, "wr0ng", "is not a PKCS12 file that its password opens"),
     ):
-        with pytest.raises(BrokerStartError, match=told) as caught:
+        with pytest.raises(BrokerStartError, match=message) as caught:
             opened({"ssl.keystore.location": str(path), "ssl.keystore.password": password})
         assert "wr0ng" not in str(caught.value)
     traditional = tmp_path / "traditional.pem"
@@ -269,7 +273,7 @@ def test_what_cannot_be_opened_is_told(authority: Authority, broker_pem: Path, t
         opened({"ssl.keystore.location": str(broker_pem)} | trust)
 
 
-def test_a_certificate_out_of_its_time_is_told(tmp_path: Path) -> None:
+def test_an_expired_certificate_is_reported(tmp_path: Path) -> None:
     key, request, made = (tmp_path / f"old.{ending}" for ending in ("key", "csr", "pem"))
     new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key]
     openssl("req", "-new", *new, "-subj", "/CN=old", "-out", request)
@@ -279,7 +283,7 @@ def test_a_certificate_out_of_its_time_is_told(tmp_path: Path) -> None:
         opened({"ssl.keystore.location": str(made)})
 
 
-def test_a_key_without_its_public_half_gets_it(authority: Authority, broker_pem: Path) -> None:
+def test_a_key_without_its_public_key_gets_it(authority: Authority, broker_pem: Path) -> None:
     pem, _ = read_key_store(Store(broker_pem), "keys")
     whole = identity(pem, "", "keys", "").key
     bare = broker_pem.with_suffix(".bare.pem")
@@ -298,7 +302,8 @@ def test_cipher_suites_have_javas_names(broker_pem: Path, caplog: pytest.LogCapt
     caplog.clear()
     opened(store | {"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_AES_128_CBC_SHA"})
     assert [record.getMessage() for record in caplog.records] == [
-        "listener SSL: ssl.cipher.suites has suites that are not supported and are left out: TLS_RSA_WITH_AES_128_CBC_SHA"
+        "listener SSL: ssl.cipher.suites has suites that are not supported and are left out: "
+        "TLS_RSA_WITH_AES_128_CBC_SHA"
     ]
     with pytest.raises(BrokerStartError, match="TLS_RSA_WITH_AES_128_CBC_SHA: none of these is supported"):
         opened(store | {"ssl.cipher.suites": "TLS_RSA_WITH_AES_128_CBC_SHA"})
@@ -308,7 +313,7 @@ def test_cipher_suites_have_javas_names(broker_pem: Path, caplog: pytest.LogCapt
         opened(store | {"ssl.cipher.suites": "TLS_AES_128_GCM_SHA256", "ssl.enabled.protocols": "TLSv1.2"})
 
 
-# ---- whom certificates name ----
+# ---- the principals of certificates ----
 
 
 @pytest.mark.parametrize(
@@ -321,7 +326,7 @@ def test_cipher_suites_have_javas_names(broker_pem: Path, caplog: pytest.LogCapt
         ("RULE:^CN=x$/never/ , DEFAULT", "CN=ann", "CN=ann"),
         ("RULE:CN=a/b\\/c/", "CN=a", "b/c"),
         (",,DEFAULT,", "CN=ann", "CN=ann"),
-        # All occurrences are replaced once the whole name matches, the empty one at its end, too.
+        # Once the whole name matches, all occurrences are replaced, with the empty one at its end.
         ("RULE:.*/x/", "CN=ann", "xx"),
         ("RULE:CN=(?<who>.*)/${who}!/", "CN=ann", "ann!"),
         ("RULE:CN=(.)(.*)/$2$10$3/", "CN=ann", "nna0$3"),
@@ -334,13 +339,13 @@ def test_names_are_mapped_as_kafka_maps_them(rules: str, name: str, principal: s
     assert PrincipalMapper(rules).name(name) == principal
 
 
-def test_who_no_rule_applies_to_is_nobody() -> None:
+def test_a_name_that_no_rule_maps_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no rule of ssl\.principal\.mapping\.rules applies to CN=ann"):
         PrincipalMapper("RULE:CN=bob/bob/").name("CN=ann")
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
         ("DEFAULTS", "does not begin with a rule"),
         ("RULE:a/b", "does not begin with a rule"),
@@ -352,13 +357,15 @@ def test_who_no_rule_applies_to_is_nobody() -> None:
         ("RULE:(a)/${x}/", "names a group"),
     ],
 )
-def test_what_is_no_rule_is_refused(rules: str, told: str) -> None:
-    with pytest.raises(RuleError, match=told):
+def test_invalid_rules_are_refused(rules: str, message: str) -> None:
+    with pytest.raises(RuleError, match=message):
         PrincipalMapper(rules)
 
 
-def test_only_authorities_is_authority(authority: Authority, tmp_path: Path) -> None:
-    """As Java asks of what a trust store holds: an authority that may sign certificates, or one of version 1."""
+def test_only_authorities_may_sign_others(authority: Authority, tmp_path: Path) -> None:
+    """As Java requires of a trust store: an authority that may sign certificates, or a certificate of version
+    1.
+    """
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "key")
 
     def made(*extensions: str) -> bytes:
@@ -377,8 +384,8 @@ def test_only_authorities_is_authority(authority: Authority, tmp_path: Path) -> 
         is_authority(b"0\x03\x02\x01\x01")
 
 
-def test_a_trust_store_has_a_key_in_it_only_where_nobody_is_asked(authority: Authority) -> None:
-    """It is not said whether those that the key's certificate comes from are to be trusted."""
+def test_a_trust_store_may_have_a_key_only_if_clients_are_not_asked(authority: Authority) -> None:
+    """The file does not say whether the issuers of the key's certificate are to be trusted."""
     path = str(pkcs12(authority.issue("keyed", "/CN=keyed")))
     both = {
         "ssl.keystore.location": path,

@@ -1,7 +1,7 @@
-"""A topic's settings on their way from the znode to its logs.
+"""A topic's settings, from the znode to its logs.
 
-If one failed, a setting would be answered and stored, and not be in force; or one setting that the data plane does not take
-would keep the others from being in force, or take the partition offline at the next start.
+If one failed, a setting would be answered and stored without effect; or a setting that the data plane refuses
+would keep others from having effect, or take the partition offline at the next start.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AS_JAVA_READS_THEM = [
     ("message.downconversion.enable", " FALSE ", "false"),
     ("min.cleanable.dirty.ratio", " 1 ", "1.0"),
 ]
-"""Values that Apache Kafka 3.9.1 takes, and what they are."""
+"""Values that Apache Kafka 3.9.1 accepts, and their meaning."""
 
 
 @asynccontextmanager
@@ -83,7 +83,7 @@ async def leader(wire: Wire, topic: str) -> int:
     return int(answer["topics"][0]["partitions"][0]["leader_id"])
 
 
-def test_a_value_is_in_force_however_it_is_written(tmp_path: Path) -> None:
+def test_a_value_has_effect_however_it_is_written(tmp_path: Path) -> None:
     async def first() -> None:
         async with served(tmp_path) as (_, wire):
             await create(wire, "made", compression_type="zstd ", message_timestamp_type="LogAppendTime ")
@@ -101,14 +101,14 @@ def test_a_value_is_in_force_however_it_is_written(tmp_path: Path) -> None:
             assert (await produce(wire, "altered", 500))["error_code"] == MessageTooLarge.code
             assert broker._zk is not None
             data, _ = await broker._zk.get(znodes.topic_config_path("altered"))
-            # As Kafka keeps them: as they were written.
+            # Kafka keeps them as they were written.
             assert json.loads(data)["config"]["compression.type"] == "gzip "
 
     run(first)
     run(after_a_restart)
 
 
-def test_values_go_to_the_data_plane_as_they_are_understood() -> None:
+def test_the_data_plane_gets_parsed_values() -> None:
     written = {name: text for name, text, _ in AS_JAVA_READS_THEM}
     assert canonical(written) == {name: value for name, _, value in AS_JAVA_READS_THEM}
     assert canonical({"cleanup.policy": ""}) == {"cleanup.policy": ""}
@@ -119,7 +119,7 @@ def test_values_go_to_the_data_plane_as_they_are_understood() -> None:
 
 
 def values_of(setting: Setting) -> set[str]:
-    """The least, the largest and every named value that a setting may have."""
+    """The least, the largest and every named value of a setting."""
     if setting.type == "list":
         words = setting.valid.split("|") if setting.valid != "-" else []
         return {"", ",".join(words), *words}
@@ -134,7 +134,7 @@ def values_of(setting: Setting) -> set[str]:
     return texts if least is None else texts | {str(least), str(most)}
 
 
-def test_the_data_plane_takes_what_is_allowed(tmp_path: Path) -> None:
+def test_the_data_plane_accepts_every_allowed_value(tmp_path: Path) -> None:
     server = Server(node_id=0, cluster_id="c", log_dirs=[str(tmp_path)], config={})
     try:
         server.create_partition("t", b"t" * 16, 0, 0, 0, {})
@@ -146,7 +146,7 @@ def test_the_data_plane_takes_what_is_allowed(tmp_path: Path) -> None:
 
 
 class Strict:
-    """Logs that take no compression."""
+    """Logs that refuse compression settings."""
 
     def __init__(self) -> None:
         self.taken: list[dict[str, str]] = []
@@ -185,7 +185,9 @@ class Strict:
         return 7
 
 
-def test_a_refused_setting_is_named_once_and_the_others_are_applied(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_setting_is_logged_once_and_the_others_are_applied(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     strict = Strict()
     logs = TopicLogs(strict)
     config = {"compression.type": "gzip", "retention.ms": "5"}
@@ -204,7 +206,7 @@ def test_a_refused_setting_is_named_once_and_the_others_are_applied(caplog: pyte
         logs.update_topic_config("broken", config)
 
 
-def test_what_another_program_stored_takes_no_partition_offline(
+def test_settings_of_another_program_take_no_partition_offline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def store(zk: ZooKeeper, **config: str) -> None:
@@ -230,7 +232,7 @@ def test_what_another_program_stored_takes_no_partition_offline(
 
 
 def test_an_empty_cleanup_policy_keeps_everything(tmp_path: Path) -> None:
-    """As Kafka takes it: neither `delete` nor `compact`. Were it refused, the default would delete records."""
+    """As in Kafka: neither `delete` nor `compact`. If it were refused, the default would delete records."""
 
     async def start(wire: Wire, topic: str) -> int:
         partition = {"partition_index": 0, "timestamp": -2}
@@ -253,7 +255,7 @@ def test_an_empty_cleanup_policy_keeps_everything(tmp_path: Path) -> None:
             await create(wire, "deleted", **small)
             for topic in "made", "altered", "deleted":
                 await fill(wire, topic)
-            # Retention goes through all logs: what it leaves of the others it left when it cut this one twice.
+            # Retention checks all logs. When it has cut this one twice, it has kept the others.
             while await start(wire, "deleted") < 4:
                 await asyncio.sleep(0)
             await fill(wire, "deleted")

@@ -1,6 +1,6 @@
-"""A znode of one topic that nobody can read.
+"""A topic's znode that cannot be read.
 
-If one failed, a slip in a shell, or another program's bug, would keep every topic of the cluster from being served.
+If one failed, a mistake in a shell or another program's bug would stop every topic of the cluster.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 from cluster.controller import znodes
 from cluster.errors import LeaderNotAvailable
 
-from ..controller.asking import create, filled, produce, shown, until_shown
-from ..controller.cutting import coordinator, running
+from ..controller.cutting_proxy import coordinator, running
+from ..controller.requests import create, filled, produce, shown, until_shown
 from .wire import Wire
 
 LEADER_NOT_AVAILABLE = LeaderNotAvailable.code

@@ -1,4 +1,4 @@
-"""A bare client: one connection, with TLS or without, requests and responses as the codec's dicts."""
+"""A bare client: one connection, with or without TLS, and the codec's dicts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def frame_of(name: str, version: int, correlation: int = 1, **message: Any) -> b
 
 
 class Wire:
-    """One connection; requests one after the other."""
+    """One connection. Requests go one after the other."""
 
     def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls

@@ -1,4 +1,4 @@
-"""Where replicas go. If one failed, leaders or replicas would pile up on one broker or one rack."""
+"""The assignment of replicas. If one failed, leaders or replicas would pile up on one broker or one rack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def brokers(count: int, racks: list[str] | None = None) -> list[BrokerInfo]:
     return [BrokerInfo(BrokerId(i), (), racks[i] if racks else None) for i in range(count)]
 
 
-def test_the_table_of_kafkas_own_comment() -> None:
+def test_the_table_in_kafkas_own_comment() -> None:
     found = assign_replicas(brokers(5), 10, 3, start=0, shift=0)
     assert found == {
         0: (0, 1, 2),
@@ -49,7 +49,7 @@ def test_racks_alternate() -> None:
         assert len({racks[broker] for broker in replicas}) == 3
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_assignments_are_refused() -> None:
     with pytest.raises(InvalidPartitions):
         assign_replicas(brokers(1), 0, 1, 0, 0)
     with pytest.raises(InvalidReplicationFactor):

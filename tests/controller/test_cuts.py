@@ -1,8 +1,8 @@
-"""The connection to the coordinator breaks at each request of each change of topics, before it is handed on or before it is
-answered: the change is carried out all the same, as Apache Kafka does.
+"""The connection to the coordinator breaks at each request of each change of topics, before it is forwarded
+or before it is answered. The change is carried out, as in Apache Kafka.
 
-If one failed, a network that drops one connection would leave a topic that lost its records and stays, one that is neither there
-nor not there, or a partition that Metadata names and nobody serves.
+If one failed, a network that drops one connection would leave a topic that lost its records, one that exists
+only in part, or a partition in Metadata that is not served.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from cluster.errors import (
 )
 
 from ..broker.wire import Wire
-from .asking import CONFIG, WAIT_SECONDS, below, create, delete, filled, grow, logs, produce, shown, until
-from .cutting import Cutter, coordinator, running, serving
+from .cutting_proxy import Cutter, coordinator, running, serving
+from .requests import CONFIG, WAIT_SECONDS, below, create, delete, filled, grow, logs, produce, shown, until
 
 TOPIC_ALREADY_EXISTS = TopicAlreadyExists.code
 INVALID_PARTITIONS = InvalidPartitions.code
@@ -37,7 +37,7 @@ REQUEST_TIMED_OUT = RequestTimedOut.code
 NOT_CONTROLLER = NotController.code
 _DELETE = 2
 _REQUESTS_MAX = 8
-"""What a change of one topic asks of the coordinator, and a little of what its watches do."""
+"""The coordinator's requests for a change of one topic, and some of its watches."""
 
 
 async def nothing(wire: Wire, name: str) -> int:
@@ -47,7 +47,7 @@ async def nothing(wire: Wire, name: str) -> int:
 async def assert_there(
     wire: Wire, broker: Broker, client: KazooClient, directory: Path, name: str, partitions: int, records: int
 ) -> None:
-    """The topic is whole: znodes, settings, logs, Metadata; each partition takes records."""
+    """The topic is whole: znodes, settings, logs, Metadata; each partition accepts records."""
     numbers = range(partitions)
     found = await asyncio.to_thread(below, client, znodes.topic_path(name))
     states = [f"{znodes.partition_path(name, number)}" for number in numbers]
@@ -96,14 +96,14 @@ def test_a_change_is_carried_out_whichever_request_loses_the_connection(
     after: bool,
 ) -> None:
     async def changed(wire: Wire, cutter: Cutter, broker: Broker, name: str, at: int) -> int:
-        """Changes a topic and loses the connection at a request; how many requests there were."""
+        """Changes a topic and loses the connection at a request. Returns the number of requests."""
         assert await prepare(wire, name) == 0
         assert broker._controller is not None
-        # What a connection that is new brings is done before what is queued after it.
+        # Events of a new connection are done before work that is queued after them.
         await broker._controller.topic_config_changed(name)
         cutter.arm(at, after)
         assert await change(wire, name) == 0
-        # The last ones may come after the answer: they are the watches'.
+        # Requests of watches may come after the response.
         assert cutter.cuts == (at > 0) or at > 2
         seen = cutter.seen
         cutter.arm(0)
@@ -122,14 +122,14 @@ def test_a_change_is_carried_out_whichever_request_loses_the_connection(
     async def main() -> None:
         async with coordinator(tmp_path) as (cutter, client), running(tmp_path, cutter.port) as broker:
             await run(cutter, client, broker)
-        # What is said to be so is so for the next start, too.
+        # The next start finds the same.
         async with serving(tmp_path) as (cutter, _, broker, wire):
             assert set((await shown(wire, "t1")).values()) == {0}
 
     asyncio.run(main())
 
 
-# If this failed, what was at work when a session ended would stay half done.
+# If this failed, a piece of work that a lost session interrupts would stay half done.
 @pytest.mark.parametrize(
     ("prepare", "change", "there_already", "check", "partitions", "records"),
     [
@@ -149,7 +149,7 @@ def test_a_change_whose_session_ends_is_whole_once_it_is_repeated(
     records: int,
 ) -> None:
     def elected(client: KazooClient, broker: Broker) -> bool:
-        """Whether the controller is the one of the session that the broker has."""
+        """The broker's current session is the controller's."""
         assert broker._controller is not None
         assert broker._zk is not None
         office = client.exists(znodes.CONTROLLER)
@@ -159,7 +159,7 @@ def test_a_change_whose_session_ends_is_whole_once_it_is_repeated(
     async def repeated(wire: Wire, name: str) -> None:
         async with asyncio.timeout(WAIT_SECONDS):
             while (code := await change(wire, name)) in (REQUEST_TIMED_OUT, NOT_CONTROLLER):
-                # As a client does that was told so.
+                # A client does so after that error.
                 await asyncio.sleep(0.02)
         assert code in (0, there_already)
 
@@ -176,7 +176,7 @@ def test_a_change_whose_session_ends_is_whole_once_it_is_repeated(
                     await repeated(wire, name)
                     cutter.at = 0
                     await until(lambda: cutter.ended or not cutter.cuts)
-                    # What an election reads is done before what is queued after it.
+                    # The reads of an election are done before work that is queued after them.
                     await until(lambda: elected(client, broker))
                     await broker._controller.topic_config_changed(name)
                     assert await asyncio.to_thread(client.get_children, znodes.DELETE_TOPICS) == []
@@ -185,8 +185,8 @@ def test_a_change_whose_session_ends_is_whole_once_it_is_repeated(
     asyncio.run(main())
 
 
-# If this failed, a broker that dies in a deletion would find a topic half there and no wish to end it.
-def test_the_wish_to_delete_a_topic_goes_last(tmp_path: Path) -> None:
+# If this failed, a broker that dies during a deletion would find half a topic and no request to delete it.
+def test_the_request_to_delete_a_topic_goes_last(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as (cutter, _, _broker, wire):
             assert await filled(wire, "t") == 0

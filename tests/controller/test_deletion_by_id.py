@@ -1,4 +1,6 @@
-"""DeleteTopics by id. If it failed, a deletion that is repeated, or waits its turn, would take another topic of the name."""
+"""DeleteTopics by id. If it failed, a repeated or queued deletion would delete another topic of the same
+name.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from cluster.errors import UnknownTopicId
 from cluster.model import TopicId
 
 from ..broker.wire import Wire
-from .asking import create, delete, shown
-from .cutting import serving
+from .cutting_proxy import serving
+from .requests import create, delete, shown
 
 UNKNOWN_TOPIC_ID = UnknownTopicId.code
 
 
 def noted(controller: Controller) -> asyncio.Queue[str]:
-    """Hears of each command as it is queued."""
+    """Notifies of each command when it is queued."""
     asked: asyncio.Queue[str] = asyncio.Queue()
 
     def note(name: str) -> None:
@@ -35,7 +37,7 @@ def noted(controller: Controller) -> asyncio.Queue[str]:
     return asked
 
 
-def test_no_other_topic_of_the_name_is_deleted(tmp_path: Path) -> None:
+def test_another_topic_of_the_name_is_not_deleted(tmp_path: Path) -> None:
     async def by_id(wire: Wire, topic_id: bytes) -> int:
         topics = [{"name": None, "topic_id": topic_id}]
         answer = await wire.ask("DeleteTopics", 6, topics=topics, timeout_ms=60_000)
@@ -53,7 +55,7 @@ def test_no_other_topic_of_the_name_is_deleted(tmp_path: Path) -> None:
 
             assert await create(wire, "t") == 0
             first = topic_id()
-            # Both are looked up while there is that topic, and carried out when there is another.
+            # Both are checked while there is the first topic, and carried out when there is another one.
             outcomes: Outcomes = []
             held = asyncio.Event()
             holding = asyncio.create_task(controller._command(held.wait))

@@ -1,7 +1,7 @@
 """The controller's state machine.
 
-If one failed, a topic would stay without leaders, a deleted one would come back, or two controllers' work
-would mix.
+If one failed, a topic would stay without leaders, a deleted one would come back, or the work of two
+controllers would mix.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def partition(leader: BrokerId, epoch: int, *isr: BrokerId) -> PartitionState:
     return PartitionState(leader, LeaderEpoch(epoch), isr, ControllerEpoch(4), zk_version=3)
 
 
-def test_a_new_topic_gets_leaders_and_is_opened_before_it_is_shown() -> None:
+def test_a_new_topic_gets_leaders_and_is_opened_before_it_is_published() -> None:
     state = controller(ONE)
     actions = state.topic_loaded("t", ID, ID, {0: Replicas((ONE,)), 1: Replicas((ONE,))}, {}, {"a": "b"})
     first = PartitionState(ONE, LeaderEpoch(0), (ONE,), ControllerEpoch(5))
@@ -68,7 +68,7 @@ def test_a_known_topic_keeps_its_leader_and_epoch() -> None:
     assert state.topics["t"].partitions[0].leader_epoch == 7
 
 
-def test_reading_again_what_is_open_opens_nothing() -> None:
+def test_loading_an_open_topic_again_opens_nothing() -> None:
     state = controller(ONE)
     arguments = ("t", ID, ID, {0: Replicas((ONE,))}, {0: partition(ONE, 7, ONE)})
     state.topic_loaded(*arguments, {})
@@ -79,8 +79,8 @@ def test_reading_again_what_is_open_opens_nothing() -> None:
     assert changed == [Configure(state.topics["t"]), Publish(state.topics["t"])]
 
 
-# If this failed, what a lost session interrupted would be taken for done.
-def test_what_is_not_known_to_be_carried_out_is_said_again() -> None:
+# If this failed, work that a lost session interrupted would be taken for done.
+def test_actions_of_an_unsettled_topic_are_repeated() -> None:
     state = controller(ONE)
     states = {0: partition(ONE, 7, ONE)}
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, states, {})
@@ -94,8 +94,9 @@ def test_what_is_not_known_to_be_carried_out_is_said_again() -> None:
     assert state.topic_loaded("t", ID, ID, grown, both, {}) == [Publish(state.topics["t"])]
 
 
-# If this failed, a znode that an operator has to mend would be written over, or its partition served from an old epoch.
-def test_a_partition_whose_state_nobody_can_read_is_left_alone() -> None:
+# If this failed, a znode that an operator must repair would be overwritten, or its partition served with an
+# old epoch.
+def test_a_partition_with_an_unreadable_state_is_left_alone() -> None:
     state = ControllerState(ONE, unclean_election=True)
     state.elected(ControllerEpoch(5))
     state.brokers_changed({ONE: BrokerInfo(ONE, ())})
@@ -107,7 +108,7 @@ def test_a_partition_whose_state_nobody_can_read_is_left_alone() -> None:
     assert state.brokers_changed({ONE: BrokerInfo(ONE, ())}) == []
 
 
-def test_added_partitions_are_the_only_ones_opened() -> None:
+def test_only_added_partitions_are_opened() -> None:
     state = controller(ONE)
     states = {0: partition(ONE, 7, ONE)}
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, states, {})
@@ -125,7 +126,7 @@ def test_a_topic_without_an_id_gets_one() -> None:
     assert state.topics["t"].id == ID
 
 
-def test_a_leader_that_is_gone_is_replaced_from_the_isr_in_a_new_epoch() -> None:
+def test_a_dead_leader_is_replaced_from_the_isr_in_a_new_epoch() -> None:
     state = controller(ONE)
     assignment = {0: Replicas((TWO, ONE)), 1: Replicas((TWO, ONE))}
     actions = state.topic_loaded(
@@ -142,8 +143,8 @@ def test_a_leader_that_is_gone_is_replaced_from_the_isr_in_a_new_epoch() -> None
     ]
 
 
-# If this failed, acks=all would wait for a replica whose broker is gone, or count it.
-def test_a_broker_that_is_gone_leaves_the_isr_in_a_new_epoch() -> None:
+# If this failed, acks=all would wait for a replica whose broker is dead, or count it.
+def test_a_dead_broker_leaves_the_isr_in_a_new_epoch() -> None:
     state = controller(ONE, TWO)
     assignment = {0: Replicas((ONE, TWO)), 1: Replicas((ONE, TWO)), 2: Replicas((ONE, TWO))}
     states = {0: partition(ONE, 7, ONE, TWO), 1: partition(ONE, 7, ONE), 2: partition(ONE, 7, TWO)}
@@ -161,8 +162,8 @@ def test_a_broker_that_is_gone_leaves_the_isr_in_a_new_epoch() -> None:
     assert state.brokers_changed({ONE: BrokerInfo(ONE, ())}) == []
 
 
-# If this failed, the data plane would go on counting replicas that there are not.
-def test_other_replicas_of_a_partition_are_told() -> None:
+# If this failed, the data plane would count replicas that do not exist.
+def test_changed_replicas_of_a_partition_are_published() -> None:
     state = controller(ONE)
     states = {0: partition(ONE, 7, ONE), 1: partition(ONE, 7, ONE)}
     assignment = {0: Replicas((ONE,)), 1: Replicas((ONE,))}
@@ -173,7 +174,7 @@ def test_other_replicas_of_a_partition_are_told() -> None:
     assert actions == [OpenPartitions(state.topics["t"], (1,)), Publish(state.topics["t"])]
 
 
-def test_a_broker_that_comes_back_leads_what_only_it_holds() -> None:
+def test_a_broker_that_comes_back_leads_its_own_partitions() -> None:
     state = controller()
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {0: partition(ONE, 7, ONE)}, {})
     assert state.topics["t"].partitions[0].leader == NO_LEADER
@@ -183,7 +184,7 @@ def test_a_broker_that_comes_back_leads_what_only_it_holds() -> None:
     assert state.brokers_changed({ONE: BrokerInfo(ONE, ())}) == []
 
 
-def test_only_members_of_the_isr_lead_unless_that_is_allowed() -> None:
+def test_only_members_of_the_isr_lead_unless_unclean_elections_are_allowed() -> None:
     unclean = ControllerState(ONE, unclean_election=True)
     unclean.elected(ControllerEpoch(5))
     unclean.brokers_changed({ONE: BrokerInfo(ONE, ())})
@@ -200,7 +201,7 @@ def test_unclean_elections_may_be_allowed_later() -> None:
     assert state.topics["t"].partitions[0].isr == (ONE,)
 
 
-def test_deletion_hides_closes_and_removes_in_this_order() -> None:
+def test_deletion_withdraws_closes_and_removes_in_this_order() -> None:
     state = controller(ONE)
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,))}, {}, {})
     assert state.deletion_requested("t", True) == [Withdraw("t"), DeleteLogs("t"), RemoveTopic("t")]
@@ -218,12 +219,12 @@ def test_settings_that_change() -> None:
     assert state.config_changed("unknown", {}) == []
 
 
-def test_logs_that_fail_are_taken_offline_and_shown_so() -> None:
+def test_failed_logs_are_taken_offline_and_published() -> None:
     state = controller(ONE)
     state.topic_loaded("t", ID, ID, {0: Replicas((ONE,)), 1: Replicas((ONE,))}, {}, {})
     topic = state.topics["t"]
     assert state.logs_failed("t", {1}) == [TakeOffline(topic, frozenset({1})), Publish(topic)]
-    # Its logs are still here, but the topic is nobody's any more.
+    # Its logs are still here, but the topic is not.
     assert state.logs_failed("unknown", {0}) == []
 
 

@@ -1,6 +1,4 @@
-"""Which topics may be made. If one failed, a client's mistake would become a broken topic, or get a wrong
-error.
-"""
+"""Checks of new topics. If one failed, a client's mistake would make a broken topic or get a wrong error."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def plan(new: NewTopic) -> dict[int, Replicas]:
     return plan_topic(new, BROKERS, TopicNames(["there", "a.b"]), DEFAULTS, 0, 0).assignment
 
 
-def test_defaults_are_the_brokers() -> None:
+def test_the_brokers_defaults() -> None:
     assert plan(NewTopic("t")) == {number: Replicas((ONE,)) for number in range(3)}
     assert len(plan(NewTopic("t", partitions=5))) == 5
     assert plan(NewTopic("t", assignment={0: [1]})) == {0: Replicas((ONE,))}
@@ -81,7 +79,7 @@ def test_good_names(name: str) -> None:
 TOPIC = TopicInfo("t", new_topic_id(), {0: Replicas((ONE,)), 1: Replicas((ONE,))})
 
 
-def test_partitions_are_added_after_those_there_are() -> None:
+def test_partitions_are_added_after_the_existing_ones() -> None:
     assert plan_partitions(NewPartitions("t", 4), TOPIC, BROKERS) == {
         2: Replicas((ONE,)),
         3: Replicas((ONE,)),
@@ -100,12 +98,12 @@ def test_partitions_are_added_after_those_there_are() -> None:
         (NewPartitions("t", 3, [[]]), InvalidReplicaAssignment),
     ],
 )
-def test_partitions_that_cannot_be(new: NewPartitions, error: type[KafkaProtocolError]) -> None:
+def test_invalid_partitions(new: NewPartitions, error: type[KafkaProtocolError]) -> None:
     with pytest.raises(error):
         plan_partitions(new, TOPIC, BROKERS)
 
 
-def test_no_partitions_while_replicas_move() -> None:
+def test_no_partitions_during_a_reassignment() -> None:
     moving = TopicInfo("t", TOPIC.id, {0: Replicas((ONE,), adding=(BrokerId(2),))})
     with pytest.raises(ReassignmentInProgress):
         plan_partitions(NewPartitions("t", 4), moving, BROKERS)

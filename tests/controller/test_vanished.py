@@ -1,6 +1,6 @@
-"""What an operator deletes in the coordinator: a topic's znodes, the controller's.
+"""Znodes that an operator deletes in the coordinator: a topic's, the controller's.
 
-If one failed, a slip in a shell would delete records, or leave a cluster without a controller.
+If one failed, a mistake in a shell would delete records, or leave a cluster without a controller.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from cluster.controller import znodes
 from cluster.errors import LeaderNotAvailable, NotLeaderOrFollower
 
 from ..broker.wire import Wire
-from .asking import below, create, delete, filled, logs, produce, shown, until, until_shown
-from .cutting import coordinator, running, serving
+from .cutting_proxy import coordinator, running, serving
+from .requests import below, create, delete, filled, logs, produce, shown, until, until_shown
 
 LEADER_NOT_AVAILABLE = LeaderNotAvailable.code
 NOT_LEADER_OR_FOLLOWER = NotLeaderOrFollower.code
@@ -28,7 +28,7 @@ def saved(client: KazooClient, path: str) -> list[tuple[str, bytes]]:
 
 
 def restore(client: KazooClient, nodes: list[tuple[str, bytes]]) -> None:
-    """All at once, as a backup is."""
+    """All in one transaction, as a backup is restored."""
     transaction = client.transaction()
     for path, data in nodes:
         transaction.create(path, data)

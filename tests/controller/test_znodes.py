@@ -1,5 +1,5 @@
-"""Kafka's znodes. If one failed, Apache Kafka and this broker would not understand each other's coordinator
-data.
+"""Kafka's znodes. If one failed, Apache Kafka and this broker would not understand each other's data in the
+coordinator.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_state() -> None:
     assert znodes.decode_state("t", 0, data, 7) == state
 
 
-def test_the_small_ones() -> None:
+def test_the_small_znodes() -> None:
     assert json.loads(znodes.encode_config({"a": "b"})) == {"version": 1, "config": {"a": "b"}}
     assert znodes.decode_config("/x", None) == {}
     assert znodes.decode_config_change("/x", znodes.encode_config_change("topics/t")) == "topics/t"
@@ -109,7 +109,7 @@ def test_the_small_ones() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"{}", b'{"partitions":[]}', b'{"partitions":{"x":[1]}}', b"\xff"]
 )
-def test_foreign_data_is_named(data: bytes) -> None:
+def test_unreadable_data_is_named(data: bytes) -> None:
     with pytest.raises(znodes.ZnodeError, match="/brokers/topics/t cannot be read"):
         znodes.decode_topic("t", data)
 
@@ -133,6 +133,6 @@ def test_topic_ids_as_text() -> None:
         ("füß/1", "f%C3%BC%C3%9F%2F1"),
     ],
 )
-def test_names_of_users_and_clients_as_znodes(name: str, node: str) -> None:
+def test_user_and_client_names_as_znodes(name: str, node: str) -> None:
     assert znodes.sanitize(name) == node
     assert znodes.desanitize(node) == name

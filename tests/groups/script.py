@@ -46,7 +46,7 @@ def error_name(code: int) -> str:
 
 
 class Player:
-    """One machine and what a script needs around it."""
+    """One machine and its helpers for a script."""
 
     def __init__(self, limits: GroupLimits) -> None:
         numbers = itertools.count(1)
@@ -221,7 +221,7 @@ class Player:
 
 
 def play(path: Path) -> str:
-    """Plays a script and returns it with the real output in the place of the expected one."""
+    """Plays a script and returns it with the real output in place of the expected one."""
     limits = GroupLimits(initial_delay_ms=0)
     text = path.read_text()
     for line in text.splitlines():

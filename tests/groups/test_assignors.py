@@ -1,7 +1,7 @@
-"""How many members can run which assignor.
+"""The counts of members that have each assignor.
 
-If one failed, a join of many names would stop all that Python answers for as long as half a minute, or a group would agree on an
-assignor that some of its members cannot run.
+If one failed, a join of many names would block the event loop for up to half a minute, or a group would
+choose an assignor that some of its members do not have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def member(number: int, names: list[str], instance: str | None = None) -> Member
 
 
 def counted(group: Group) -> Counter[str]:
-    """Counted anew."""
+    """The counts, computed from the members."""
     return Counter(name for one in group.members.values() for name in {name for name, _ in one.protocols})
 
 
@@ -52,18 +52,18 @@ def test_counts_stay_right_through_joins_updates_and_leaves() -> None:
             right = counted(group)
             assert group.supported == right, f"seed {seed}"
             assert 0 not in group.supported.values(), f"seed {seed}"
-            everybody = {name for name, count in right.items() if count == len(group.members)}
-            assert group.candidates() == everybody, f"seed {seed}"
+            common = {name for name, count in right.items() if count == len(group.members)}
+            assert group.candidates() == common, f"seed {seed}"
             for name in NAMES:
                 assert group.supports("", ((name, b""),)) is False
                 group.state = GroupState.STABLE
-                expected = name in everybody or not group.members
+                expected = name in common or not group.members
                 assert group.supports("consumer", ((name, b""),)) is expected, f"seed {seed}"
                 group.state = GroupState.EMPTY
 
 
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=8), st.lists(st.sampled_from(NAMES), min_size=1))
-def test_a_name_that_is_brought_twice_counts_once(first: list[str], second: list[str]) -> None:
+def test_a_name_that_a_member_has_twice_counts_once(first: list[str], second: list[str]) -> None:
     group = Group("g")
     group.add(member(1, first))
     group.add(member(2, second))
@@ -72,7 +72,7 @@ def test_a_name_that_is_brought_twice_counts_once(first: list[str], second: list
     assert group.candidates() == set(second)
 
 
-def test_members_that_are_loaded_are_counted() -> None:
+def test_loaded_members_are_counted() -> None:
     machine = GroupMachine(GroupLimits(), lambda: "id")
     stored = StoredMember("m", None, "c", "/h", 1, 1, b"", b"")
     for _ in range(2):
@@ -81,7 +81,7 @@ def test_members_that_are_loaded_are_counted() -> None:
 
 
 class Watched(tuple[tuple[str, bytes], ...]):
-    """Assignors that count how often somebody goes through them."""
+    """Assignors that count their iterations."""
 
     passes = 0
 
@@ -90,7 +90,7 @@ class Watched(tuple[tuple[str, bytes], ...]):
         return super().__iter__()
 
 
-def test_a_join_goes_through_its_own_names_and_not_through_those_of_others() -> None:
+def test_a_join_iterates_over_its_own_names_only() -> None:
     numbers = itertools.count(1)
     machine = GroupMachine(GroupLimits(), lambda: str(next(numbers)))
     there = Watched((f"a{number}", b"") for number in range(2000))
@@ -103,14 +103,14 @@ def test_a_join_goes_through_its_own_names_and_not_through_those_of_others() -> 
 
 
 def join(machine: GroupMachine, protocols: Protocols) -> list[JoinResult]:
-    """The answers to a new member, who waits when there is none."""
+    """The results for a new member, which waits if there are none."""
     request = Join("g", "", None, "c", "/127.0.0.1", 20_000, 10_000, "consumer", protocols)
     results = [action.result for action in machine.join(1, request, 0) if isinstance(action, Respond)]
     return [result for result in results if isinstance(result, JoinResult)]
 
 
 class Names(Set[str]):
-    """Names that may be looked up and not gone through."""
+    """Names that may be looked up but not iterated over."""
 
     def __contains__(self, name: object) -> bool:
         return name == "b"
@@ -122,12 +122,12 @@ class Names(Set[str]):
         return 1
 
 
-def test_a_vote_only_looks_its_own_names_up() -> None:
+def test_a_vote_looks_up_its_own_names_only() -> None:
     assert member(1, ["a", "b"]).vote(Names()) == "b"
 
 
-def test_who_joins_a_group_whose_members_have_all_gone_while_it_gathered_is_let_in() -> None:
-    """As with Kafka, whose count of a name is 0 then, as that of the members."""
+def test_a_member_may_join_after_all_others_left_during_the_initial_delay() -> None:
+    """As in Kafka, whose count of a name is 0 then, like the number of members."""
     numbers = itertools.count(1)
     machine = GroupMachine(GroupLimits(), lambda: str(next(numbers)))
     assert join(machine, (("range", b""),)) == []

@@ -1,7 +1,7 @@
-"""What members bring, are called and are assigned, and their groups keep.
+"""The memory of members' protocols, ids and assignments, and of their groups.
 
-If one failed, clients that join with much and go would fill the memory until their timeouts, which they choose; or those would
-keep everybody else out.
+If one failed, clients that join with large subscriptions and go could fill the memory until their timeouts,
+which they choose, or they would keep all others out.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Groups:
         session_ms: int = 10_000,
         protocol_type: str = "consumer",
     ) -> JoinResult:
-        """The answer to a member that is alone in its group."""
+        """The result for a member that is alone in its group."""
         request = Join(
             group,
             member,
@@ -74,7 +74,7 @@ class Groups:
         return answer.result
 
     def sync(self, group: str, joined: JoinResult, size: int) -> int:
-        """The error for the leader, who decides on so much for itself."""
+        """The error for a leader that assigns so many bytes to itself."""
         request = Sync(group, joined.generation, joined.member, assignments={joined.member: bytes(size)})
         actions = self.machine.sync(1, request, 0)
         if isinstance(actions[0], Write):
@@ -84,13 +84,13 @@ class Groups:
         return answer.result.error
 
     def leave(self, group: str, member: str) -> None:
-        """A member is out, and what follows is written."""
+        """Removes a member, and carries out the writes."""
         for action in self.machine.leave(group, [Leaving(member)], 0)[1]:
             assert isinstance(action, Write)
             assert self.machine.stored(action.id, NONE, 0) == []
 
     def commit(self, group: str, metadata: str = "", write_error: int = NONE) -> None:
-        """OffsetCommit of somebody who is no member."""
+        """OffsetCommit without a member."""
         kept = CommittedOffset(1, metadata=metadata)
         for action in self.machine.commit(1, Commit(group, -1, "", None, {ITEM: kept}), 0):
             if isinstance(action, Write):
@@ -101,29 +101,31 @@ class Groups:
         return not machine.groups and not machine.memory.bytes and not machine.timers._queued
 
     def until_refused(self, join: Callable[[int], JoinResult]) -> list[JoinResult]:
-        """Those who are let in before the first that is not; far more than there may be come."""
+        """The members that are accepted before the first one that is not. Far more may come."""
         results = [join(number) for number in range(2 * MOST // LITTLE)]
         let_in = [result for result in results if result.error != CoordinatorNotAvailable.code]
-        assert results[: len(let_in)] == let_in, "who brings as much is let in after another was refused"
+        assert results[: len(let_in)] == let_in, (
+            "a member of the same size is accepted after another was refused"
+        )
         assert len(let_in) < len(results)
         assert self.machine.memory.bytes <= 2 * MOST
         return let_in
 
 
-def test_what_all_members_bring_is_bounded() -> None:
+def test_the_memory_of_all_members_is_bounded() -> None:
     groups = Groups()
     first, second = groups.join("a", MUCH), groups.join("b", MUCH)
     assert (first.error, second.error) == (NONE, NONE)
     refused = groups.join("c", MUCH)
     assert refused.error == CoordinatorNotAvailable.code
     assert list(groups.machine.groups) == ["a", "b"]
-    # Not an id either, with which it could only be refused again.
+    # It gets no id either, with which it could only be refused again.
     assert groups.join("c", MUCH, known_id_required=True).error == CoordinatorNotAvailable.code
     groups.machine.leave("a", [Leaving(first.member)], 0)
     assert groups.join("c", MUCH).error == NONE
 
 
-def test_who_brings_little_is_let_in_whatever_the_others_have() -> None:
+def test_small_members_are_accepted_whatever_the_others_hold() -> None:
     groups = Groups()
     for name in ("a", "b"):
         assert groups.join(name, MUCH).error == NONE
@@ -132,7 +134,7 @@ def test_who_brings_little_is_let_in_whatever_the_others_have() -> None:
     assert groups.join("new", 10_000, known_id_required=True).error == MemberIdRequired.code
 
 
-def test_who_is_in_may_join_again_with_as_much_and_not_with_more() -> None:
+def test_a_member_may_join_again_with_as_much_and_not_with_more() -> None:
     groups = Groups()
     [first, _] = [groups.join(name, MUCH) for name in ("a", "b")]
     for number in range(10):
@@ -141,7 +143,7 @@ def test_who_is_in_may_join_again_with_as_much_and_not_with_more() -> None:
     assert groups.join("a", MUCH + 2, first.member).error == CoordinatorNotAvailable.code
 
 
-def test_members_that_are_silent_give_it_back() -> None:
+def test_members_whose_sessions_end_free_their_memory() -> None:
     groups = Groups()
     for name in ("a", "b"):
         assert groups.join(name, MUCH).error == NONE
@@ -149,7 +151,7 @@ def test_members_that_are_silent_give_it_back() -> None:
     assert groups.join("c", MUCH).error == NONE
 
 
-def test_what_all_members_are_assigned_is_bounded() -> None:
+def test_the_memory_of_all_assignments_is_bounded() -> None:
     groups = Groups()
     joined = {name: groups.join(name, 0) for name in "abc"}
     assert [groups.sync(name, joined[name], MUCH) for name in "ab"] == [NONE, NONE]
@@ -162,7 +164,7 @@ def test_what_all_members_are_assigned_is_bounded() -> None:
     assert groups.sync("c", joined["c"], MUCH) == NONE
 
 
-def test_who_is_assigned_little_has_it_whatever_the_others_have() -> None:
+def test_small_assignments_are_accepted_whatever_the_others_hold() -> None:
     groups = Groups()
     [*_, joined] = [groups.join(name, 0) for name in "abc"]
     for name in "de":
@@ -170,7 +172,7 @@ def test_who_is_assigned_little_has_it_whatever_the_others_have() -> None:
     assert groups.sync("c", joined, 10_000) == NONE
 
 
-def test_a_new_decision_takes_the_place_of_the_one_before() -> None:
+def test_a_new_assignment_replaces_the_one_before() -> None:
     groups = Groups()
     joined = groups.join("a", 0)
     for generation in range(10):
@@ -180,7 +182,7 @@ def test_a_new_decision_takes_the_place_of_the_one_before() -> None:
     assert groups.sync("a", joined, 2 * MOST) == CoordinatorNotAvailable.code
 
 
-def test_those_who_bring_little_are_bounded_by_twice_as_much() -> None:
+def test_small_members_are_bounded_by_twice_the_limit() -> None:
     groups = Groups()
     let_in = groups.until_refused(lambda number: groups.join(f"g{number}", LITTLE))
     assert groups.machine.memory.bytes > 2 * MOST - 3 * LITTLE
@@ -203,17 +205,17 @@ def test_ids_are_counted(known_id_required: bool) -> None:
     assert groups.join("g", MUCH).error == NONE
 
 
-def test_a_static_member_that_comes_back_takes_its_own_place() -> None:
+def test_a_static_member_that_comes_back_replaces_itself() -> None:
     groups = Groups()
     for name in "ab":
         assert groups.join(name, MUCH, instance="i").error == NONE
     assert groups.join("c", MUCH, instance="i").error == CoordinatorNotAvailable.code
     held = groups.machine.memory.bytes
     assert groups.join("a", MUCH, instance="i").error == NONE
-    assert abs(groups.machine.memory.bytes - held) < 10, "but for the length of its new id"
+    assert abs(groups.machine.memory.bytes - held) < 10, "except the length of its new id"
 
 
-def test_groups_that_are_loaded_and_deleted_are_counted() -> None:
+def test_loaded_and_deleted_groups_are_counted() -> None:
     machine = Groups().machine
     member = StoredMember("m", "i", "c", "/h", 1, 1, bytes(100), bytes(50))
     for _ in range(2):
@@ -230,7 +232,7 @@ def test_groups_that_are_loaded_and_deleted_are_counted() -> None:
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["who leaves", "who is silent"])
-def test_nothing_is_left_of_who_was_given_an_id(leaves: bool) -> None:
+def test_nothing_is_left_of_a_generated_id(leaves: bool) -> None:
     groups = Groups()
     for number in range(10):
         given = groups.join(f"g{number}", 0, known_id_required=True)
@@ -249,7 +251,7 @@ def test_nothing_is_left_of_a_join_that_is_refused() -> None:
     assert groups.nothing_is_left()
 
 
-def test_a_group_stays_for_whom_an_id_was_given_out_while_others_are_refused() -> None:
+def test_a_group_with_a_generated_id_stays_while_others_are_refused() -> None:
     groups = Groups()
     given = groups.join("g", 0, known_id_required=True)
     assert groups.join("g", 0, protocol_type="").error == InconsistentGroupProtocol.code
@@ -257,7 +259,7 @@ def test_a_group_stays_for_whom_an_id_was_given_out_while_others_are_refused() -
     assert groups.join("g", 0, given.member).error == NONE
 
 
-def test_nothing_is_left_of_a_commit_that_cannot_be_kept() -> None:
+def test_nothing_is_left_of_a_refused_commit() -> None:
     groups = Groups()
     groups.commit("g", "m" * 5_000)
     assert groups.nothing_is_left()
@@ -267,7 +269,7 @@ def test_nothing_is_left_of_a_commit_that_cannot_be_kept() -> None:
     assert groups.nothing_is_left()
 
 
-def test_a_group_stays_whose_commit_is_under_way() -> None:
+def test_a_group_stays_while_its_commit_is_written() -> None:
     groups = Groups()
     given = groups.join("g", 0, known_id_required=True)
     [write] = groups.machine.commit(1, Commit("g", -1, "", None, {ITEM: CommittedOffset(1)}), 0)
@@ -277,7 +279,7 @@ def test_a_group_stays_whose_commit_is_under_way() -> None:
     assert groups.machine.committed("g") == {ITEM: CommittedOffset(1)}
 
 
-def test_groups_are_counted_while_they_are_without_offsets() -> None:
+def test_groups_without_offsets_are_counted() -> None:
     groups = Groups()
     held, own = groups.machine.memory, group_bytes("g")
     joined = groups.join("g", 0)
@@ -300,7 +302,7 @@ def test_groups_are_counted_while_they_are_without_offsets() -> None:
     assert groups.nothing_is_left()
 
 
-def test_groups_that_keep_offsets_refuse_nobody() -> None:
+def test_groups_with_offsets_refuse_no_member() -> None:
     groups = Groups()
     for number in range(MOST // 100):
         groups.commit(f"g{number}")
@@ -322,7 +324,7 @@ def test_groups_whose_members_left_are_bounded_until_they_expire() -> None:
     assert groups.join("g", MUCH).error == NONE
 
 
-def test_nothing_is_left_of_a_group_that_ends_while_it_rebalances() -> None:
+def test_nothing_is_left_of_a_group_that_ends_during_a_rebalance() -> None:
     groups = Groups()
     joined = groups.join("g", 0)
     groups.machine.heartbeat("g", joined.generation, joined.member, None, 0)
@@ -338,7 +340,7 @@ def test_a_tombstone_leaves_no_group_while_the_log_is_read() -> None:
     assert groups.nothing_is_left()
 
 
-def test_a_stored_group_that_never_had_a_generation_is_not_loaded() -> None:
+def test_a_stored_group_without_a_generation_is_not_loaded() -> None:
     groups = Groups()
     for name in "gh":
         groups.machine.load_group(StoredGroup(name, "consumer", 0, None, None, -1, ()), name)
@@ -350,7 +352,7 @@ def test_a_stored_group_that_never_had_a_generation_is_not_loaded() -> None:
 
 
 @pytest.mark.parametrize("stays", ["the group", "an id", "a member", "a static member"])
-def test_no_more_is_taken_than_is_counted(stays: str) -> None:
+def test_the_real_memory_is_at_most_the_counted_memory(stays: str) -> None:
     groups = Groups()
     groups.machine.limits = GroupLimits(initial_delay_ms=0)
     instance = stays == "a static member"
@@ -378,19 +380,19 @@ def test_no_more_is_taken_than_is_counted(stays: str) -> None:
     assert held / 3 < taken <= held
 
 
-def test_a_group_whose_crowd_has_left_gives_its_room_back() -> None:
+def test_a_group_frees_memory_when_its_many_members_have_left() -> None:
     groups = Groups()
     groups.machine.limits = GroupLimits(initial_delay_ms=0)
     groups.join("g", 0)
     group = groups.machine.groups["g"]
-    crowd = [f"crowd {number}" for number in range(1_000)]
+    names = [f"member {number}" for number in range(1_000)]
     own = (("range", b""),)
-    for name in crowd:
+    for name in names:
         protocols = (*own, (name, b""))
         group.add(Member(name, name, "c", "/h", 1, 1, "consumer", protocols))
         group.await_member(f"pending {name}", 1)
     sizes = [sys.getsizeof(table) for table in (group.members, group.static, group.supported, group.pending)]
-    for name in crowd:
+    for name in names:
         group.remove(name)
         group.remove(f"pending {name}")
     left = [sys.getsizeof(table) for table in (group.members, group.static, group.supported, group.pending)]
@@ -400,7 +402,7 @@ def test_a_group_whose_crowd_has_left_gives_its_room_back() -> None:
 
 
 class Unwalked(dict[str, Group]):
-    """Groups that may be looked up and not gone through."""
+    """Groups that may be looked up but not iterated over."""
 
     def __iter__(self) -> Iterator[str]:
         raise AssertionError("a join goes through all groups")
@@ -408,7 +410,7 @@ class Unwalked(dict[str, Group]):
     keys = values = items = __iter__  # type: ignore[assignment]
 
 
-def test_nobody_goes_through_all_groups_to_let_one_member_in() -> None:
+def test_a_join_does_not_iterate_over_all_groups() -> None:
     groups = Groups()
     groups.machine.groups = Unwalked()
     joined = groups.join("a", MUCH)
@@ -446,5 +448,5 @@ def test_the_log_says_once_a_minute_why_members_are_refused(caplog: pytest.LogCa
 
 
 def alone(group: str, data: bytes) -> Join:
-    """A member that nobody waits for."""
+    """A member without a waiting request."""
     return Join(group, "", None, "c", "/127.0.0.1", 20_000, 10_000, "consumer", (("range", data),))

@@ -1,8 +1,8 @@
-"""Random lives of a group, checked against what must always be true.
+"""Random lives of a group, checked against its invariants.
 
 If it failed, two members could read the same partition in one generation, a member could be sent back to an
-older generation, a client could wait for ever, or a restart could forget a commit that was answered; or what is
-gone would fill the memory.
+older generation, a client could wait for ever, a restart could lose a commit that was answered, or removed
+members and groups would fill the memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REBALANCE_MS = 20_000
 
 
 def check_what_is_kept(machine: GroupMachine) -> None:
-    """Counts and sums are those counted anew, and nothing is kept of what is gone."""
+    """Counts and sums equal those computed from the groups. Nothing is kept of removed members and groups."""
     held = 0
     known = set()
     for group in machine.groups.values():
@@ -52,7 +52,7 @@ def check_what_is_kept(machine: GroupMachine) -> None:
         if not group.offsets and not group.pending_commits:
             held += group_bytes(group.id)
             stored = group.generation > 0
-            assert stored or group.pending or group.state is not GroupState.EMPTY, "nobody uses the group"
+            assert stored or group.pending or group.state is not GroupState.EMPTY, "the group is not used"
         known |= {(group.id, "session", member_id) for member_id in group.members}
         known |= {(group.id, "pending", member_id) for member_id in group.pending}
         if group.state is not GroupState.EMPTY:
@@ -63,7 +63,7 @@ def check_what_is_kept(machine: GroupMachine) -> None:
 
 
 class GroupLife(RuleBasedStateMachine):
-    """Clients that join, sync, commit, fall silent and come back; writes that succeed, fail, or take their
+    """Clients that join, sync, commit, fall silent and come back, and writes that succeed, fail, or take
     time.
     """
 
@@ -83,7 +83,7 @@ class GroupLife(RuleBasedStateMachine):
         self.answered_commits: dict[TopicPartition, int] = {}
         self.commits: dict[int, int] = {}
 
-    # ---- what the machine does ----
+    # ---- actions of the machine ----
 
     def take(self, actions: list[Action]) -> None:
         for action in actions:
@@ -114,7 +114,7 @@ class GroupLife(RuleBasedStateMachine):
             f"a partition has two owners in generation {generation}"
         )
 
-    # ---- what happens to it ----
+    # ---- events ----
 
     def token(self, who: str) -> int:
         token = next(self.tokens)
@@ -213,7 +213,7 @@ class GroupLife(RuleBasedStateMachine):
             write = self.writes.pop(0)
             self.take(self.machine.stored(write.id, error, self.now))
 
-    # ---- what must always be true ----
+    # ---- invariants ----
 
     @invariant()
     def generation_never_goes_back(self) -> None:
@@ -256,7 +256,7 @@ class GroupLife(RuleBasedStateMachine):
             assert committed[item].offset == offset
 
     def teardown(self) -> None:
-        """In the end, when all writes succeed and time passes, nobody is left waiting."""
+        """In the end, when all writes succeed and time passes, no request is left waiting."""
         for _ in range(4):
             while self.writes:
                 self.take(self.machine.stored(self.writes.pop(0).id, NONE, self.now))
@@ -277,7 +277,7 @@ STORED = StoredMember("stored", "i", "client", "/host", REBALANCE_MS, SESSION_MS
 
 
 class ManyGroups(RuleBasedStateMachine):
-    """Groups that come and go in every way there is; who is told what is not looked at."""
+    """Groups that come and go in every way. Results are not checked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -404,7 +404,7 @@ class ManyGroups(RuleBasedStateMachine):
         check_what_is_kept(self.machine)
 
     def teardown(self) -> None:
-        """In the end, when everybody is silent and all has lapsed, nothing is left."""
+        """In the end, when all members are silent and everything has expired, nothing is left."""
         for _ in range(4):
             while self.writes:
                 self.write_ends(NONE)

@@ -1,7 +1,7 @@
-"""What is written to __consumer_offsets.
+"""The records of __consumer_offsets.
 
-If one failed, Apache Kafka could not read the offsets this broker committed, or this broker its own after a
-restart.
+If one failed, Apache Kafka could not read the offsets that this broker committed, or this broker its own
+after a restart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_commit_bytes_are_kafkas() -> None:
     assert value == struct.pack(">hqi", 3, 77, 3) + text("note") + struct.pack(">q", 1_000)
 
 
-def test_commit_with_an_expiry_of_its_own_has_the_version_that_has_room_for_it() -> None:
+def test_a_commit_with_an_expiry_time_has_the_version_with_that_field() -> None:
     kept = CommittedOffset(77, commit_ms=1_000, expire_ms=2_000)
     [(_, value)] = encode_write(Write(1, "g", offsets={TopicPartition("t", 0): kept}))
     assert value == struct.pack(">hq", 1, 77) + text("") + struct.pack(">qq", 1_000, 2_000)
@@ -61,7 +61,7 @@ def test_group_bytes_are_kafkas() -> None:
     )
 
 
-def test_what_was_written_is_read_again() -> None:
+def test_written_records_are_read_again() -> None:
     item = TopicPartition("t", 1)
     member = StoredMember(
         "m", "i", "client", "/host", 60_000, 10_000, b"\0\0\0\0\0\1\0\1t\0\0\0\0", b"assign"
@@ -90,11 +90,11 @@ def test_what_was_written_is_read_again() -> None:
 
 @pytest.mark.parametrize(
     ("group", "partition"),
-    # From Java: Math.abs("...".hashCode()) % 50; the third has the one hash code without a positive
+    # From Java: Math.abs("...".hashCode()) % 50. The third has the one hash code without a positive
     # counterpart.
     [("", 0), ("console-consumer-12345", None), ("polygenelubricants", 0), ("g", 3), ("grüße", None)],
 )
-def test_a_group_has_the_partition_kafka_gives_it(group: str, partition: int | None) -> None:
+def test_a_group_has_the_same_partition_as_in_kafka(group: str, partition: int | None) -> None:
     found = partition_of(group, 50)
     assert 0 <= found < 50
     assert partition is None or found == partition
@@ -105,7 +105,7 @@ def test_every_name_has_a_partition(name: str) -> None:
     assert 0 <= partition_of(name, 50) < 50
 
 
-def test_subscriptions_that_are_none_are_not_read() -> None:
+def test_invalid_subscriptions_are_not_read() -> None:
     assert read_subscription(b"\0\0\0\0\0\1\0\1t\0\0\0\0") == frozenset({"t"})
     assert read_subscription(b"") is None
     assert read_subscription(b"\0\1\xff\xff\xff") is None

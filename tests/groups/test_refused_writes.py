@@ -1,6 +1,6 @@
-"""A coordinator whose log takes nothing, for want of replicas or of a disk.
+"""A coordinator whose log refuses every write, because of missing replicas or a failed disk.
 
-If one failed, clients that try again at once would fill the broker's log with thousands of lines a second.
+If one failed, clients that retry at once would fill the broker's log with thousands of lines a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cluster.model import TopicPartition
 
 
 class RefusingLog:
-    """Takes nothing, and has nothing."""
+    """A log that refuses every write and is empty."""
 
     error: KafkaProtocolError = NotEnoughReplicas("too few")
 
@@ -38,7 +38,7 @@ class RefusingLog:
         yield
 
 
-def test_why_nothing_is_written_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_of_a_refused_write_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         log, now = RefusingLog(), 0
         coordinator = GroupCoordinator(GroupLimits(), log, 600_000)

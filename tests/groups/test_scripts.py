@@ -1,7 +1,6 @@
 """Golden scripts of the group machine.
 
-If one failed, a client would be told something else than Apache Kafka's coordinator tells it at the same
-point.
+If one failed, a client would get another result than from Apache Kafka's coordinator at the same point.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The group coordinator on an event loop that stands still for a while, or whose clients do not wait.
+"""The group coordinator on an event loop that stands still for a while, or with clients that do not wait.
 
-If one failed, a broker that was held up would throw live members out of their groups, whose heartbeats wait to be read, or
-keep dead ones for ever.
+If one failed, a broker that stood still would remove live members whose heartbeats wait to be read, or keep
+dead ones for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SESSION_MS = 10_000
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock jumps as it does for one that was kept from running."""
+    """A loop whose clock jumps, as after a process was stopped."""
 
     skipped = 0.0
 
@@ -26,7 +26,7 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
 
 class NoLog:
-    """Takes everything, and has nothing."""
+    """A log that accepts everything and is empty."""
 
     def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
         pass
@@ -60,7 +60,7 @@ def play(script: Script) -> None:
 
 
 def seen(owner: object, name: str) -> asyncio.Event:
-    """Set when the owner's method has been called."""
+    """An event that is set once the owner's method was called."""
     called, method = asyncio.Event(), getattr(type(owner), name)
 
     def call(*arguments: object) -> object:
@@ -89,14 +89,14 @@ def test_a_member_whose_heartbeat_waits_behind_a_stall_stays() -> None:
         for _ in range(3):
             served = seen(coordinator.machine, "advance")
             loop.skipped += 2.5 * SESSION_MS / 1000
-            # The timer is served before those who were read at the same time.
+            # The timer runs before requests that were read at the same time.
             await served.wait()
             assert coordinator.heartbeat("g", 1, member, None) == NONE
 
     play(script)
 
 
-def test_a_member_that_is_silent_on_a_loop_that_runs_is_out() -> None:
+def test_a_silent_member_on_a_running_loop_is_removed() -> None:
     async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
         out = seen(coordinator.machine, "_drop")
 
@@ -113,8 +113,10 @@ def test_a_member_that_is_silent_on_a_loop_that_runs_is_out() -> None:
     play(script)
 
 
-def test_who_does_not_wait_any_more_is_not_waited_with() -> None:
-    """A member whose connection ended while it joined stays until its time is over, as with Kafka; its answer does not."""
+def test_a_member_whose_connection_ended_does_not_delay_the_join() -> None:
+    """As in Kafka, a member whose connection ended during a join stays until its session ends; its response
+    is dropped.
+    """
 
     async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
         asked = seen(coordinator.machine, "join")

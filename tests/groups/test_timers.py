@@ -1,7 +1,7 @@
-"""What is due when.
+"""The group machine's timers.
 
-If one failed, members would be thrown out too soon or never, or what is due of those that are gone would fill the memory until
-times that they choose.
+If one failed, members would be removed too soon or never, or timers of removed members would fill the memory
+until times that clients choose.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DUES: list[TimerKey] = [("g", "session", str(number)) for number in range(4)]
         max_size=60,
     )
 )
-def test_each_thing_is_due_when_its_last_deadline_is_over(steps: list[tuple[str, TimerKey, int]]) -> None:
+def test_each_timer_is_due_at_its_last_deadline(steps: list[tuple[str, TimerKey, int]]) -> None:
     timers, deadlines, now = Timers(), dict[TimerKey, int](), 0
     for verb, due, number in steps:
         if verb == "set":
@@ -53,7 +53,7 @@ def test_each_thing_is_due_when_its_last_deadline_is_over(steps: list[tuple[str,
 
 
 @pytest.mark.parametrize("others", [0, 1000])
-def test_what_is_cancelled_takes_no_memory_until_its_time(others: int) -> None:
+def test_a_cancelled_timer_takes_no_memory(others: int) -> None:
     timers = Timers()
     for number in range(others):
         timers.schedule(("g", "session", str(number)), number)
@@ -66,7 +66,7 @@ def test_what_is_cancelled_takes_no_memory_until_its_time(others: int) -> None:
     assert len(timers._queued) == len(timers._numbered) == others
 
 
-def test_those_who_stay_when_a_crowd_goes_are_due_in_their_order() -> None:
+def test_the_remaining_timers_are_due_in_their_order() -> None:
     timers = Timers()
     deadlines: dict[TimerKey, int] = {
         ("g", "session", str(number)): 1_000 - number for number in range(1_000)
@@ -83,7 +83,7 @@ def test_those_who_stay_when_a_crowd_goes_are_due_in_their_order() -> None:
         assert list(timers.over(deadlines[due], deadlines.get)) == [due]
 
 
-def test_a_deadline_that_comes_nearer_takes_the_place_of_the_one_before() -> None:
+def test_an_earlier_deadline_replaces_the_one_before() -> None:
     timers = Timers()
     for deadline in range(10_000, 0, -1):
         timers.schedule(DUES[0], deadline)
@@ -92,7 +92,7 @@ def test_a_deadline_that_comes_nearer_takes_the_place_of_the_one_before() -> Non
     assert not list(timers.over(10_000, lambda due: 1))
 
 
-def test_a_deadline_that_moves_to_a_later_time_leaves_the_heap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_deadline_does_not_touch_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     timers = Timers()
     timers.schedule(DUES[0], 1)
     for name in ("heappush", "heappop", "heapify"):
@@ -101,11 +101,11 @@ def test_a_deadline_that_moves_to_a_later_time_leaves_the_heap_alone(monkeypatch
         timers.schedule(DUES[0], deadline)
 
 
-def test_no_more_are_looked_at_than_is_said() -> None:
+def test_at_most_the_given_number_of_timers_is_checked() -> None:
     timers, dues = Timers(), [("g", "session", str(number)) for number in range(100)]
     for due in dues:
         timers.schedule(due, 1)
-    # Every other one has moved, and goes back in.
+    # Every other deadline has moved, and its timer is queued again.
     deadlines = {due: 1 + 10 * (number % 2) for number, due in enumerate(dues)}
     turns = [list(timers.over(1, deadlines.get, 10)) for _ in range(11)]
     assert [len(turn) for turn in turns] == 10 * [5] + [0]

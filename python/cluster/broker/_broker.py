@@ -1,7 +1,7 @@
 """The composition root of a broker: the order in which its parts start and stop.
 
-Everything in Python runs on the event loop that called `start`; blocking work runs in threads. After a crash the next
-start recovers the logs and reads the znodes; the registration ends with its session.
+Everything in Python runs on the event loop that called `start`; blocking work runs in threads. After a crash
+the next start recovers the logs and reads the znodes; the registration ends with its session.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ _MEMBERS_DIVISOR = 4
 """Group members may hold a quarter of the memory limit of requests, in addition to it."""
 
 _STOP_GRACE_SECONDS = 20.0
-"""How long a stop waits for clients to read their answers. Supervisors kill after 30 s, and the logs close after this."""
+"""How long a stop waits for clients to read their answers. Supervisors kill after 30 s, and the logs close
+after this.
+"""
 _HANDLERS_AT_STOP_SECONDS = 10.0
 """How long a stop waits for handlers. On a full disk the coordinator's writes do not end."""
 _STARTING_GRACE_SECONDS = 2.0
@@ -97,7 +99,9 @@ class Broker:
         return f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
 
     async def start(self) -> None:
-        """Starts. Returns when every partition is open and requests are answered. If cancelled, it stops the broker."""
+        """Starts. Returns when every partition is open and requests are answered. If cancelled, it stops the
+        broker.
+        """
         for warning in self.config.warnings:
             log.warning("%s", warning)
         try:
@@ -181,7 +185,8 @@ class Broker:
         except OSError as error:
             reason = error.strerror or error
             raise BrokerStartError(
-                f"metrics.listener={host}:{port} cannot be listened on: {reason}; choose another address and port"
+                f"metrics.listener={host}:{port} cannot be listened on: {reason}; choose another address and "
+                "port"
             ) from None
 
     async def _connect(self) -> ZooKeeper:
@@ -196,8 +201,8 @@ class Broker:
             raise BrokerStartError(str(error)) from None
 
     async def _recover(self, broker: BrokerId, cluster: str, live: LiveConfig) -> Server:
-        """Opens the log directories and logs the progress. If cancelled, it still waits until they are open, so that `stop`
-        can close them.
+        """Opens the log directories and logs the progress. If cancelled, it still waits until they are open,
+        so that `stop` can close them.
         """
         from logcore._native import LoadProgress
 
@@ -433,7 +438,9 @@ def _topic_defaults(live: LiveConfig) -> TopicDefaults:
 
 
 async def _close(server: Server, bridge: Bridge | None, zk: ZooKeeper | None) -> None:
-    """Waits for running requests and closes the logs. Requests that handlers do not answer in time are dropped."""
+    """Waits for running requests and closes the logs. Requests that handlers do not answer in time are
+    dropped.
+    """
     if zk is None or bridge is None:
         await asyncio.to_thread(server.stop, _STARTING_GRACE_SECONDS)
         return
@@ -443,7 +450,8 @@ async def _close(server: Server, bridge: Bridge | None, zk: ZooKeeper | None) ->
     await asyncio.wait((closing, disconnected), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     if not closing.done():
         log.info(
-            "stopping: requests that handlers have not answered are dropped; clients have %d s to read their answers",
+            "stopping: requests that handlers have not answered are dropped; clients have %d s to read their "
+            "answers",
             _STOP_GRACE_SECONDS,
         )
         await bridge.give_up()

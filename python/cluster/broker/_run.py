@@ -1,7 +1,8 @@
 """Runs a broker until SIGINT or SIGTERM, with or without its own coordinator. The command line calls this.
 
-`run` uses a coordinator in another process. `run_embedded` runs the coordinator in this process on a loopback port; its
-data is in one directory, in `kafka-logs` and `coordinator`. A signal during the start ends the start.
+`run` uses a coordinator in another process. `run_embedded` runs the coordinator in this process on a loopback
+port; its data is in one directory, in `kafka-logs` and `coordinator`. A signal during the start ends the
+start.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ _EMBEDDED_DEFAULTS = {
 async def run(config: BrokerConfig, ready: Ready) -> None:
     """Runs a broker until SIGINT or SIGTERM.
 
-    Raises BrokerStartError. Raises BrokerStopError if it did not stop cleanly, or stopped because every log directory
-    failed.
+    Raises BrokerStartError. Raises BrokerStopError if it did not stop cleanly, or stopped because every log
+    directory failed.
     """
     log_to_stderr(config.text("log.format"))
     print_stacks_on_quit()
@@ -86,8 +87,8 @@ async def run_embedded(
 ) -> None:
     """Runs a broker and its coordinator until SIGINT or SIGTERM.
 
-    Raises BrokerStartError. Raises BrokerStopError if they did not stop cleanly, or stopped because the coordinator or
-    every log directory failed.
+    Raises BrokerStartError. Raises BrokerStopError if they did not stop cleanly, or stopped because the
+    coordinator or every log directory failed.
     """
     log_to_stderr((overrides or {}).get("log.format"))
     print_stacks_on_quit()
@@ -151,14 +152,17 @@ async def _start_coordinator(stack: AsyncExitStack, directory: Path) -> tuple[Co
         port = await coordinator.start()
     except OSError as error:
         raise BrokerStartError(
-            f"the coordinator's data in {directory} cannot be used: {error}; repair the directory, or choose another"
+            f"the coordinator's data in {directory} cannot be used: {error}; repair the directory, or choose "
+            "another"
         ) from None
     _stop_at_exit(stack, coordinator.stop)
     return coordinator, int(port)
 
 
 def _stop_at_exit(stack: AsyncExitStack, stop: Callable[[], Awaitable[None]]) -> None:
-    """Calls `stop` when `stack` is left. Its failure and an earlier BrokerStopError become one BrokerStopError."""
+    """Calls `stop` when `stack` is left. Its failure and an earlier BrokerStopError become one
+    BrokerStopError.
+    """
 
     async def stop_and_report(_kind: object, before: BaseException | None, _trace: object) -> bool:
         try:
@@ -181,10 +185,11 @@ def _stop_at_exit(stack: AsyncExitStack, stop: Callable[[], Awaitable[None]]) ->
 async def _stopped_or_failed(
     stopped: asyncio.Event, broker: Broker, coordinator: CoordinatorServer | None = None
 ) -> None:
-    """Waits for the signal to stop. Raises BrokerStopError if the coordinator or every log directory fails first.
+    """Waits for the signal to stop. Raises BrokerStopError if the coordinator or every log directory fails
+    first.
 
-    Without the coordinator no topic can be created. Without a log directory nothing is served, and a supervisor would
-    not notice.
+    Without the coordinator no topic can be created. Without a log directory nothing is served, and a
+    supervisor would not notice.
     """
     from cluster.coordinator import CoordinatorError
 
@@ -203,7 +208,8 @@ async def _stopped_or_failed(
     except CoordinatorError as error:
         raise BrokerStopError(f"{error}, so the broker stopped; repair that disk and start again") from None
     raise BrokerStopError(
-        f"every log directory has failed ({failing.result()}), so the broker stopped; repair the disk, or set log.dirs "
+        f"every log directory has failed ({failing.result()}), so the broker stopped; repair the disk, or "
+        "set log.dirs "
         "to another, and start again"
     )
 

@@ -1,4 +1,5 @@
-"""Every setting of a Kafka 3.9 broker and topic, with or without effect in this broker: the facts, without prose.
+"""Every setting of a Kafka 3.9 broker and topic, with or without effect in this broker: the facts, without
+prose.
 
 Sources: `KafkaConfig.configDef`, `DynamicBrokerConfig.AllDynamicConfigs`, `LogConfig.configDefCopy` and
 `ServerTopicConfigSynonyms` of kafka_2.13-3.9.1. A line has, separated by spaces:
@@ -8,21 +9,22 @@ Sources: `KafkaConfig.configDef`, `DynamicBrokerConfig.AllDynamicConfigs`, `LogC
 - the default: `~` none, `""` the empty text;
 - the valid values: `-` any, `a..b` a range, `a|b` a choice, `version` a version of Kafka;
 - flags: `d` it can change while the broker runs, `i` it is internal to Kafka and not described, `-` none;
-- for a topic setting, the broker settings that its default comes from, or `-`. The first is the one that Kafka names as
-  the synonym; `*N` converts its unit to the topic setting's.
+- for a topic setting, the broker settings that its default comes from, or `-`. The first is the one that
+  Kafka names as the synonym; `*N` converts its unit to the topic setting's.
 
-`BROKER_NO_EFFECT` and `TOPIC_NO_EFFECT` are the settings that are checked and described but change nothing here. The
-start names those that are set in a warning (`BrokerConfig.warnings`).
+`BROKER_NO_EFFECT` and `TOPIC_NO_EFFECT` are the settings that are checked and described but change nothing
+here. The start names those that are set in a warning (`BrokerConfig.warnings`).
 
 Some settings have another meaning or default than in Kafka:
 
-- `queued.max.request.bytes`: the memory of all requests' frames. Decoded requests may take as much again (at least 16
-  MiB), three quarters of it for the handlers in Python. A single request that needs more closes its connection. Group
-  members may take a quarter as much again.
-- Not set, `queued.max.request.bytes` is 256 MiB, or twice `socket.request.max.bytes` if that is more. Kafka has no
-  limit, and slow clients could then take all memory.
+- `queued.max.request.bytes`: the memory of all requests' frames. Decoded requests may take as much again (at
+  least 16 MiB), three quarters of it for the handlers in Python. A single request that needs more closes its
+  connection. Group members may take a quarter as much again.
+- Not set, `queued.max.request.bytes` is 256 MiB, or twice `socket.request.max.bytes` if that is more. Kafka
+  has no limit, and slow clients could then take all memory.
 - Not set, `num.network.threads` is the number of cores.
-- Not set, `num.recovery.threads.per.data.dir` is twice the number of cores, at most 8. One thread leaves the disk idle.
+- Not set, `num.recovery.threads.per.data.dir` is twice the number of cores, at most 8. One thread leaves the
+  disk idle.
 - Not set, `socket.receive.buffer.bytes` is left to the operating system.
 - Not set, `socket.send.buffer.bytes` is 320 KiB. Consumers then read 50 % faster.
 """

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import Protocol, cast
 
-from cluster.broker.collector import spared
+from cluster.broker.collector import paused
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers import HANDLERS, WAITING_APIS
 from cluster.errors import KafkaProtocolError, UnknownServerError
@@ -172,7 +172,7 @@ class Bridge:
             request.close()
             return
         try:
-            with spared(request.large):
+            with paused(request.large):
                 if request.large:
                     await asyncio.to_thread(lambda: request.body)
                 await _respond(request, await handler.handle(self._context, request))

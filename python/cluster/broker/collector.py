@@ -1,7 +1,8 @@
-"""Python's search for cycles of objects nobody needs, which stops everything for as long as there are objects to look at.
+"""Pauses Python's garbage collector for large requests.
 
-Owns when it is off: while large requests are at work, whose hundreds of thousands of objects are gone without it once they
-are answered; not for long, whatever comes. Lives on the event loop; every broker of a process shares Python's one collector.
+A collection stops every thread for as long as there are objects to visit. A large request has hundreds of
+thousands, which are freed without a collection once it is answered. The pause is limited in time. Lives on
+the event loop; all brokers of a process share the collector.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_SPARED_SECONDS = 10.0
-"""The longest of these requests are done by then; who waits longer does so for others."""
+_PAUSE_SECONDS_MAX = 10.0
+"""The longest of these requests take less; a longer one waits for something."""
 
 
 @contextmanager
-def spared(large: bool) -> Iterator[None]:
-    """Keeps the collector away from a request, if it is large and the collector is not away already."""
+def paused(large: bool) -> Iterator[None]:
+    """Pauses the collector during a request if it is large and the collector is not paused yet."""
     if not large or not gc.isenabled():
         yield
         return
     gc.disable()
-    timer = asyncio.get_running_loop().call_later(_SPARED_SECONDS, gc.enable)
+    timer = asyncio.get_running_loop().call_later(_PAUSE_SECONDS_MAX, gc.enable)
     try:
         yield
     finally:

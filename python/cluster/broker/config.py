@@ -1,8 +1,8 @@
 """A broker's configuration: `server.properties` with overrides, checked as Kafka checks it.
 
-Owns the rules between settings; the settings themselves are in `settings.py`. The start reads the file once. The result
-is immutable, so any thread may use it. A bad value raises ConfigError before anything is opened. A setting that is
-unknown or has no effect is a warning (`BrokerConfig.warnings`).
+Owns the rules between settings; the settings themselves are in `settings.py`. The start reads the file once.
+The result is immutable, so any thread may use it. A bad value raises ConfigError before anything is opened. A
+setting that is unknown or has no effect is a warning (`BrokerConfig.warnings`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BrokerConfig:
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> BrokerConfig:
-        """Checks `properties` and adds the defaults. ConfigError names the first setting that cannot be used."""
+        """Checks `properties` and adds defaults. ConfigError names the first setting that is not usable."""
         table = broker_settings() | rate_settings()
         given = {_ALIASES.get(name, name): value.strip() for name, value in properties.items()}
         values = {name: setting.default_value() for name, setting in table.items()}
@@ -142,7 +142,9 @@ class BrokerConfig:
         return own | {name: text for name, text in texts.items() if text is not None}
 
     def topic_default(self, setting: Setting) -> Value:
-        """The value of a topic that does not set `setting`: that of the first synonym that is set, else the default."""
+        """The value of a topic that does not set `setting`: that of the first synonym that is set, else the
+        default.
+        """
         for name, factor in setting.synonyms:
             value = self.values.get(name)
             if name in self.given and value is not None:
@@ -174,8 +176,8 @@ _TAKEN_OTHERWISE = {
 def _as_taken(name: str, value: Value) -> Value:
     """A value in the data plane's range with the same meaning as Kafka's value.
 
-    Listener names are upper case, a load factor is at most 1, a rate of 0 passes nothing, a negative or infinite rate
-    passes everything, and a negative retention time keeps records for ever.
+    Listener names are upper case, a load factor is at most 1, a rate of 0 passes nothing, a negative or
+    infinite rate passes everything, and a negative retention time keeps records for ever.
     """
     if name == "inter.broker.listener.name" and isinstance(value, str):
         return value.upper()
@@ -265,7 +267,8 @@ def _listeners(name: str, text: str, values: Mapping[str, Value]) -> tuple[Endpo
             raise ConfigError(
                 name,
                 text,
-                "each listener needs its own port; two may share one if one has an IPv4 and the other an IPv6 address",
+                "each listener needs its own port; two may share one if one has an IPv4 and the other an "
+                "IPv6 address",
             )
     return tuple(endpoints)
 
@@ -288,7 +291,9 @@ def _http_address(name: str, text: str) -> tuple[str, int]:
 
 
 def _advertised(values: Mapping[str, Value], listeners: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
-    """The endpoints in metadata. A wildcard listener advertises this host's name. Port 0 is replaced once it is bound."""
+    """The endpoints in metadata. A wildcard listener advertises this host's name. Port 0 is replaced once it
+    is bound.
+    """
     name = "advertised.listeners"
     if values[name] is None:
         return tuple(
@@ -380,5 +385,6 @@ def _check_listener_names(config: BrokerConfig) -> None:
         raise ConfigError(
             "inter.broker.listener.name",
             config.inter_broker_listener,
-            f"one of the listeners is needed: {', '.join(names)}; security.inter.broker.protocol or this names it",
+            f"one of the listeners is needed: {', '.join(names)}; security.inter.broker.protocol or this "
+            "names it",
         )

@@ -118,17 +118,21 @@ TOPIC_OPERATIONS = 3576
 GROUP_OPERATIONS = 328
 CLUSTER_OPERATIONS = 8096
 OPERATIONS_NOT_REQUESTED = -(2**31)
-"""Bit fields of all operations on a topic, a group, a cluster (AclEntry.supportedOperations). Without an authorizer
-every client may do everything.
+"""Bit fields of all operations on a topic, a group, a cluster (AclEntry.supportedOperations). Without an
+authorizer every client may do everything.
 """
 
 
 def mutation_quota(context: Context, request: Request, strict_since: int) -> MutationQuota:
-    """The client's quota of creations and deletions. From version `strict_since` on, requests above it are refused."""
+    """The client's quota of creations and deletions. From version `strict_since` on, requests above it are
+    refused.
+    """
     strict = request.api_version >= strict_since
     return context.dynamic.mutations.of(request.principal, request.client_id or "", strict)
 
 
 def error_message(error: KafkaProtocolError) -> str | None:
-    """The error's message in a response. As Kafka's `ApiError`: None if it is the standard message of the code."""
+    """The error's message in a response. As Kafka's `ApiError`: None if it is the standard message of the
+    code.
+    """
     return None if str(error) == error.message else str(error)

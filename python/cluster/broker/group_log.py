@@ -1,7 +1,7 @@
 """The log of the group coordinator: __consumer_offsets on this broker.
 
-Appends run on the event loop: one small batch is one write to the page cache. Reads run in threads, piece by piece.
-After a crash the log's recovery cuts off a torn last batch; its commit was never answered.
+Appends run on the event loop: one small batch is one write to the page cache. Reads run in threads, piece by
+piece. After a crash the log's recovery cuts off a torn last batch; its commit was never answered.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class OffsetsLog:
 
 
 def _offset_after(batches: bytes, default: int) -> int:
-    """The offset after the last of whole batches: base offset (int64 at 0) and last offset delta (int32 at 23)."""
+    """The offset after the last of whole batches: base offset (int64 at 0) and last offset delta (int32 at
+    23).
+    """
     position, following = 0, default
     while position < len(batches):
         base, length = _BATCH_START.unpack_from(batches, position)

@@ -1,10 +1,11 @@
-"""The metrics for Prometheus: the data plane's measurements and the cluster's state, under names that operators know.
+"""The metrics for Prometheus: the data plane's measurements and the cluster's state, under names that
+operators know.
 
-Most Kafka dashboards use the names of two rule files: `example_configs/kafka-2_0_0.yml` of prometheus/jmx_exporter and
-`packaging/examples/metrics/kafka-metrics.yaml` of strimzi/strimzi-kafka-operator. Both turn an MBean into
-`kafka_DOMAIN_TYPE_NAME` in lower case, with its other keys as labels. `PerSec` meters are counters that end in `_total`;
-`Percent` is a share from 0 to 1. Times are histograms here, where those files have gauges with a `quantile`. Names with
-`logcore_` are this broker's own.
+Most Kafka dashboards use the names of two rule files: `example_configs/kafka-2_0_0.yml` of
+prometheus/jmx_exporter and `packaging/examples/metrics/kafka-metrics.yaml` of strimzi/strimzi-kafka-operator.
+Both turn an MBean into `kafka_DOMAIN_TYPE_NAME` in lower case, with its other keys as labels. `PerSec` meters
+are counters that end in `_total`; `Percent` is a share from 0 to 1. Times are histograms here, where those
+files have gauges with a `quantile`. Names with `logcore_` are this broker's own.
 
 The threads of the metrics listener call this. It only reads. Parts that have not started are left out.
 """
@@ -43,7 +44,8 @@ _PURGATORY = "kafka_server_delayedoperationpurgatory"
 _GAUGES = {
     "network_idle": (
         "kafka_network_socketserver_networkprocessoravgidle_percent",
-        "Share of time, 0 to 1, that the network threads slept; busy polling (socket.busy.poll.us) counts as work.",
+        "Share of time, 0 to 1, that the network threads slept; busy polling (socket.busy.poll.us) counts as "
+        "work.",
     ),
     "request_queue_size": ("kafka_network_requestchannel_requestqueuesize", "Requests waiting for Python."),
     "fetch_sessions": (
@@ -243,7 +245,9 @@ def _logs(measured: Measurements) -> Iterator[Metric]:
 
 
 def _of_partitions(name: str, partitions: Sequence[_Partition], column: int) -> Iterator[Sample]:
-    """There may be thousands of samples. Each is made when it is written, so the garbage collector does not see them."""
+    """There may be thousands of samples. Each is made when it is written, so the garbage collector does not
+    see them.
+    """
     for values in partitions:
         labels = {"topic": values[0], "partition": str(values[1])}
         yield Sample(name, labels, _number(values[column]))

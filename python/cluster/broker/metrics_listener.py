@@ -1,8 +1,8 @@
 """The HTTP listener for Prometheus: `metrics.listener`.
 
-It has its own threads, so a scrape does not wait for the event loop and works while the loop is stuck. The number of
-scrapes and their time are limited, because an idle connection holds a thread. It is plain HTTP without authentication:
-bind it to an address that only the monitoring system reaches.
+It has its own threads, so a scrape does not wait for the event loop and works while the loop is stuck. The
+number of scrapes and their time are limited, because an idle connection holds a thread. It is plain HTTP
+without authentication: bind it to an address that only the monitoring system reaches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _SCRAPE_TIMEOUT_SECONDS = 10.0
 
 
 class MetricsListener:
-    """Serves the metrics of `parts` on `host` and `port` (0: a free port). Raises OSError if it cannot listen."""
+    """Serves the metrics of `parts` on `host` and `port` (0: a free port). Raises OSError if it cannot
+    listen.
+    """
 
     def __init__(self, parts: Parts, host: str, port: int) -> None:
         registry = CollectorRegistry(auto_describe=False)

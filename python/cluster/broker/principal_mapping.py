@@ -1,8 +1,8 @@
 """`ssl.principal.mapping.rules`: from the distinguished name in a certificate to a principal.
 
-Owns the rules of SslPrincipalMapper. The first rule that matches the whole name applies. `DEFAULT` is the name itself.
-`RULE:pattern/replacement/` replaces; `L` or `U` after it changes the case. Patterns are Java's; a pattern that Python's
-`re` does not accept, or reads differently, is refused. Pure; any thread.
+Owns the rules of SslPrincipalMapper. The first rule that matches the whole name applies. `DEFAULT` is the
+name itself. `RULE:pattern/replacement/` replaces; `L` or `U` after it changes the case. Patterns are Java's;
+a pattern that Python's `re` does not accept, or reads differently, is refused. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class PrincipalMapper:
         end = _END.match(text, position)
         if end is None:
             raise RuleError(
-                f"{text[start:]!r} does not begin with a rule: rules are DEFAULT and RULE:pattern/replacement/, the latter "
+                f"{text[start:]!r} does not begin with a rule: rules are DEFAULT and "
+                "RULE:pattern/replacement/, the latter "
                 "optionally with L or U after it, separated by commas"
             )
         if rule is not None:

@@ -1,7 +1,8 @@
-"""Producer ids, unique in the cluster. The broker takes them from the coordinator in blocks (ZkProducerIdManager).
+"""Producer ids, unique in the cluster. The broker takes them from the coordinator in blocks
+(ZkProducerIdManager).
 
-A block is taken with a conditional write of one znode, so two brokers never get the same ids. A crash loses the rest of
-the block; there are 2^63 ids. Lives on the event loop.
+A block is taken with a conditional write of one znode, so two brokers never get the same ids. A crash loses
+the rest of the block; there are 2^63 ids. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class ProducerIds:
         self._taking = asyncio.Lock()
 
     async def take(self) -> int:
-        """The next id. Raises CoordinatorNotAvailable if a new block is needed and the coordinator does not give one."""
+        """The next id. Raises CoordinatorNotAvailable if a new block is needed and the coordinator does not
+        give one.
+        """
         async with self._taking:
             if self._next > self._last:
                 await self._take_block()

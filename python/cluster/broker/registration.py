@@ -1,8 +1,10 @@
-"""A broker's registration with the coordinator: the cluster's id, its own id, and its node under /brokers/ids.
+"""A broker's registration with the coordinator: the cluster's id, its own id, and its node under
+/brokers/ids.
 
-Owns the steps of kafka.server.KafkaServer's start that use the coordinator. The registration is ephemeral: it ends with
-the session. A crashed broker's registration stays until its session times out. To start again at once, the broker writes
-the session's id to a file in the log directory, and removes a registration of that session.
+Owns the steps of kafka.server.KafkaServer's start that use the coordinator. The registration is ephemeral: it
+ends with the session. A crashed broker's registration stays until its session times out. To start again at
+once, the broker writes the session's id to a file in the log directory, and removes a registration of that
+session.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def stored_identity(log_dirs: list[str]) -> tuple[int | None, str | None]:
 
 
 async def cluster_id(zk: ZooKeeper, stored: str | None) -> str:
-    """The cluster's id, which its first broker generates. Raises BrokerStartError if the log directory has another."""
+    """The cluster's id, which its first broker generates. Raises BrokerStartError if the log directory has
+    another.
+    """
     await zk.ensure(["/cluster"])
     fresh = topic_id_text(new_topic_id())
     try:
@@ -64,7 +68,9 @@ async def cluster_id(zk: ZooKeeper, stored: str | None) -> str:
 async def broker_id(
     zk: ZooKeeper, configured: int, stored: int | None, reserved_max: int, generate: bool
 ) -> BrokerId:
-    """The configured id, else the log directory's, else a generated one. Raises BrokerStartError if they differ."""
+    """The configured id, else the log directory's, else a generated one. Raises BrokerStartError if they
+    differ.
+    """
     if configured >= 0:
         if stored is not None and stored != configured:
             raise BrokerStartError(
@@ -95,7 +101,8 @@ async def register(zk: ZooKeeper, broker: BrokerInfo, log_dir: str) -> None:
         except NodeExistsError:
             await _remove_own(zk, path, broker.id, note)
     raise BrokerStartError(
-        f"another broker registers with the id {broker.id} at the same time; stop it, or set another broker.id"
+        f"another broker registers with the id {broker.id} at the same time; stop it, or set another "
+        "broker.id"
     )
 
 

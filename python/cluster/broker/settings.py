@@ -1,7 +1,8 @@
 """The settings of brokers and topics: name, type, default, bounds, and the parsing of a value.
 
-Parses as Kafka's `ConfigDef` does. The facts are in `_setting_tables`; rules between settings are in `config`. The
-start, CreateTopics and DescribeConfigs all use this module, so they agree on what is allowed. Pure; any thread.
+Parses as Kafka's `ConfigDef` does. The facts are in `_setting_tables`; rules between settings are in
+`config`. The start, CreateTopics and DescribeConfigs all use this module, so they agree on what is allowed.
+Pure; any thread.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class ConfigError(ValueError):
 class Setting:
     """One setting.
 
-    `dynamic` (broker settings only): it can be changed while the broker runs. `has_effect`: this broker uses it.
-    `synonyms` (topic settings only): broker settings, each with the factor to this setting's unit.
+    `dynamic` (broker settings only): it can be changed while the broker runs. `has_effect`: this broker uses
+    it. `synonyms` (topic settings only): broker settings, each with the factor to this setting's unit.
     """
 
     name: str
@@ -106,7 +107,8 @@ class Setting:
                 raise ConfigError(
                     self.name,
                     text,
-                    f"Version {value} is not a valid version: a Kafka version up to 3.9 is needed, for example 3.0 "
+                    f"Version {value} is not a valid version: a Kafka version up to 3.9 is needed, for "
+                    "example 3.0 "
                     "or 3.0-IV1",
                 )
         elif isinstance(value, list):

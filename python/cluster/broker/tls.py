@@ -1,6 +1,7 @@
 """Opens a listener's TLS: its key, its certificates, and the certificates it trusts.
 
-Turns settings into the data plane's `ListenerTls`. Reads files; the start calls it in a thread, once for each listener.
+Turns settings into the data plane's `ListenerTls`. Reads files; the start calls it in a thread, once for each
+listener.
 """
 
 from __future__ import annotations
@@ -103,11 +104,13 @@ def _check_validity(settings: TlsSettings, own: Identity) -> None:
         now = datetime.now(UTC)
         if now > end:
             raise BrokerStartError(
-                f"{what} has the certificate of {name}, which was valid until {end:%Y-%m-%d %H:%M:%S} UTC: replace it"
+                f"{what} has the certificate of {name}, which was valid until {end:%Y-%m-%d %H:%M:%S} UTC: "
+                "replace it"
             )
         if now < begin:
             raise BrokerStartError(
-                f"{what} has the certificate of {name}, which is valid from {begin:%Y-%m-%d %H:%M:%S} UTC: replace it, or "
+                f"{what} has the certificate of {name}, which is valid from {begin:%Y-%m-%d %H:%M:%S} UTC: "
+                "replace it, or "
                 "set this machine's clock"
             )
 
@@ -121,7 +124,8 @@ def _suites(settings: TlsSettings) -> list[str]:
     found = [suite for suite in settings.cipher_suites if suite in known]
     if missing and not found:
         raise BrokerStartError(
-            f"listener {settings.listener}: ssl.cipher.suites={','.join(missing)}: none of these is supported; name some "
+            f"listener {settings.listener}: ssl.cipher.suites={','.join(missing)}: none of these is "
+            "supported; name some "
             f"of {', '.join(known)}, or leave the line out"
         )
     if missing:

@@ -1,7 +1,7 @@
 """A listener's TLS settings: `ssl.*`, and `listener.name.NAME.ssl.*`, which take precedence.
 
-Owns Kafka's names and the rules between them (SslConfigs, BrokerSecurityConfigs, DefaultSslEngineFactory). Pure: `tls.py`
-reads the files. The content of a store decides its type, whatever `ssl.keystore.type` says.
+Owns Kafka's names and the rules between them (SslConfigs, BrokerSecurityConfigs, DefaultSslEngineFactory).
+Pure: `tls.py` reads the files. The content of a store decides its type, whatever `ssl.keystore.type` says.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def tls_settings(of: ListenerSettings) -> TlsSettings:
         raise of.error(
             "ssl.client.auth",
             client_auth,
-            f"there are no trusted certificates to check those of clients with: set {TRUSTSTORE} or {CERTIFICATES} to the "
+            f"there are no trusted certificates to check those of clients with: set {TRUSTSTORE} or "
+            f"{CERTIFICATES} to the "
             "authorities of clients' certificates",
         )
     protocols, older = _protocols(of)
@@ -166,7 +167,8 @@ def _keys(of: ListenerSettings) -> Material:
         raise of.error(
             KEYSTORE,
             "",
-            "a listener with the security protocol SSL needs a key: name the PEM or PKCS12 file with the broker's key "
+            "a listener with the security protocol SSL needs a key: name the PEM or PKCS12 file with the "
+            "broker's key "
             f"and certificate, or set {KEY} and {CHAIN}",
         )
     password = of.text("ssl.keystore.password")

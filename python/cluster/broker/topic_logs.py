@@ -1,8 +1,9 @@
 """The data plane's logs, with the settings of topics parsed.
 
 Kafka stores a topic's settings as they were written; the data plane gets their parsed values, here as in
-`BrokerConfig.server_settings`. A setting that the data plane refuses is logged once and left out; the partition opens
-with the other settings. Called by the controller's threads, one at a time for each topic. Not persistent.
+`BrokerConfig.server_settings`. A setting that the data plane refuses is logged once and left out; the
+partition opens with the other settings. Called by the controller's threads, one at a time for each topic. Not
+persistent.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ class TopicLogs:
 
 
 def canonical(config: Mapping[str, str]) -> dict[str, str]:
-    """The settings with canonical values: `gzip ` becomes `gzip`. Invalid values stay, and the data plane refuses them."""
+    """The settings with canonical values: `gzip ` becomes `gzip`. Invalid values stay, and the data plane
+    refuses them.
+    """
     return {name: _canonical(name, text) for name, text in config.items()}
 
 

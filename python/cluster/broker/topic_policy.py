@@ -14,8 +14,8 @@ _THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")
 
 
 def check_topic_config(config: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Raises InvalidConfig for the first setting that is not allowed, alone or together with another setting or the
-    broker's default of it (`LogConfig.validate`).
+    """Raises InvalidConfig for the first setting that is not allowed, alone or together with another setting
+    or the broker's default of it (`LogConfig.validate`).
     """
     table = topic_settings()
     values: dict[str, Value] = {}

@@ -1,8 +1,8 @@
 """Carries out the state machine's actions: writes znodes, opens logs in threads, publishes the view.
 
-Owns no decision. Actions run one after the other. Calls to the coordinator are repeated after a lost connection
-(`ZooKeeper.repeating`), so each write accepts that it was done before. The caller handles a lost session. A failure of
-one log (its disk, another topic's id) is reported and affects no other log.
+Owns no decision. Actions run one after the other. Calls to the coordinator are repeated after a lost
+connection (`ZooKeeper.repeating`), so each write accepts that it was done before. The caller handles a lost
+session. A failure of one log (its disk, another topic's id) is reported and affects no other log.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Logs(Protocol):
         replicas: Sequence[Replica] = (),
         isr: Sequence[int] = (),
     ) -> None:
-        """Opens or creates a partition's log, or gives an open one its new leader, epoch and replicas, of which those in
-        `isr` are in sync; with no `replicas`, the leader is the only one. One that is not `new` is not created while a
-        log directory is offline.
+        """Opens or creates a partition's log, or gives an open one its new leader, epoch and replicas, of
+        which those in `isr` are in sync; with no `replicas`, the leader is the only one. One that is not
+        `new` is not created while a log directory is offline.
         """
 
     def partition_room(self) -> int:
@@ -258,7 +258,8 @@ class Executor:
             except Exception as error:
                 log.error("the log of %s-%d could not be closed: %s", topic.name, number, error)
         log.warning(
-            "the znode %s of topic %s is gone or unreadable, without a request to delete the topic: its logs are kept and "
+            "the znode %s of topic %s is gone or unreadable, without a request to delete the topic: its logs "
+            "are kept and "
             "not served; they are served again when the znode is there with the same topic id",
             znodes.topic_path(topic.name),
             topic.name,

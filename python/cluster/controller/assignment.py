@@ -1,7 +1,8 @@
 """The assignment of replicas to brokers (org.apache.kafka.admin.AdminUtils, AdminZkClient's checks).
 
-Leaders go round robin over the brokers. The followers are shifted by one more each round, so both spread evenly. With
-racks, a partition's replicas are spread over the racks first. Pure: the caller passes the two random numbers.
+Leaders go round robin over the brokers. The followers are shifted by one more each round, so both spread
+evenly. With racks, a partition's replicas are spread over the racks first. Pure: the caller passes the two
+random numbers.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ def assign_replicas(
     shift: int,
     first_partition: int = 0,
 ) -> dict[int, tuple[BrokerId, ...]]:
-    """The replicas of `partitions` partitions, from `first_partition` on. The first replica is the preferred leader.
+    """The replicas of `partitions` partitions, from `first_partition` on. The first replica is the preferred
+    leader.
 
-    `start` is the index of the first partition's leader in the list of brokers, `shift` the distance of the followers
-    from it. Raises InvalidPartitions, InvalidReplicationFactor, or InvalidRequest if only some brokers have a rack.
+    `start` is the index of the first partition's leader in the list of brokers, `shift` the distance of the
+    followers from it. Raises InvalidPartitions, InvalidReplicationFactor, or InvalidRequest if only some
+    brokers have a rack.
     """
     if partitions <= 0:
         raise InvalidPartitions("Number of partitions must be larger than 0.")
@@ -90,7 +93,9 @@ def _alternating(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
 
 
 def validate_assignment(assignment: Mapping[int, Sequence[int]], first_partition: int = 0) -> None:
-    """Raises InvalidReplicaAssignment unless partitions are consecutive and have equally many, distinct replicas."""
+    """Raises InvalidReplicaAssignment unless partitions are consecutive and have equally many, distinct
+    replicas.
+    """
     if sorted(assignment) != list(range(first_partition, first_partition + len(assignment))):
         raise InvalidReplicaAssignment(
             f"Partitions should be consecutive from {first_partition}, but are {sorted(assignment)}."

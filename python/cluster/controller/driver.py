@@ -1,13 +1,14 @@
 """The controller's driver: elects itself, reads the znodes, carries out the state machine's actions.
 
-One task takes one piece of work after the other: an event, or a command of a handler. A piece is done when its znodes
-are written, its logs are open and the view is published. A command on many topics runs in slices with other work in
-between; only one such command runs at a time. A command whose caller is gone does not begin. Lives on the event loop;
-logs are opened in threads.
+One task takes one piece of work after the other: an event, or a command of a handler. A piece is done when
+its znodes are written, its logs are open and the view is published. A command on many topics runs in slices
+with other work in between; only one such command runs at a time. A command whose caller is gone does not
+begin. Lives on the event loop; logs are opened in threads.
 
-After a lost connection the interrupted call is repeated, as in Kafka. After a lost session or a crash the znodes are read
-again: missing partition states are written, and unfinished deletions are repeated, because the znode that asks for a
-deletion goes last. A command interrupted by a lost session answers REQUEST_TIMED_OUT, since it may have happened.
+After a lost connection the interrupted call is repeated, as in Kafka. After a lost session or a crash the
+znodes are read again: missing partition states are written, and unfinished deletions are repeated, because
+the znode that asks for a deletion goes last. A command interrupted by a lost session answers
+REQUEST_TIMED_OUT, since it may have happened.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ _DEFAULT_TIMEOUT_SECONDS = 30.0
 T = TypeVar("T")
 
 _READS_AT_ONCE = 256
-"""How many topics the start reads at the same time: enough to hide the round trips, few enough for the memory."""
+"""How many topics the start reads at the same time: enough to hide the round trips, few enough for the
+memory.
+"""
 
 _SLICE_WEIGHT = 512
 """Topics and partitions in one slice of a command."""
@@ -150,7 +153,9 @@ class Controller:
         return len(self._work)
 
     def on_topics_deleted(self, callback: Callable[[Sequence[str]], None]) -> None:
-        """Sets the function that is called on the loop after each piece of work with the names of deleted topics."""
+        """Sets the function that is called on the loop after each piece of work with the names of deleted
+        topics.
+        """
         self._topics_deleted = callback
 
     async def start(self) -> None:
@@ -251,7 +256,9 @@ class Controller:
     async def _in_slices(
         self, items: Sequence[T], weight: Callable[[T], int], work: Callable[[Sequence[T]], Awaitable[None]]
     ) -> None:
-        """Does `work` on slices of the items. Cancelled before the first slice begins, it does nothing; after that, all."""
+        """Does `work` on slices of the items. Cancelled before the first slice begins, it does nothing; after
+        that, all.
+        """
         begun = asyncio.Event()
 
         async def do() -> None:
@@ -370,7 +377,9 @@ class Controller:
         self._state.settled(name)
 
     async def _load_topic(self, name: str) -> list[Action]:
-        """Reads a topic. If its znode cannot be read, a known topic stays as it is; an unknown one is not served."""
+        """Reads a topic. If its znode cannot be read, a known topic stays as it is; an unknown one is not
+        served.
+        """
         watch = self._watch(f"topic {name}", lambda: self._topic_changed(name))
         try:
             data, _ = await self._zk.get(znodes.topic_path(name), watch)
@@ -404,7 +413,8 @@ class Controller:
             return znodes.decode_state(name, number, found[0], found[1].version)
         except znodes.ZnodeError as error:
             log.error(
-                "partition %s-%d is not served: %s; write it as Kafka does (zookeeper-shell set), and start the broker "
+                "partition %s-%d is not served: %s; write it as Kafka does (zookeeper-shell set), and start "
+                "the broker "
                 "again",
                 name,
                 number,
@@ -419,7 +429,8 @@ class Controller:
             return znodes.decode_config(path, found[0] if found else None)
         except znodes.ZnodeError as error:
             log.error(
-                "topic %s has the broker's defaults for its settings: %s; write it as Kafka does (zookeeper-shell set), "
+                "topic %s has the broker's defaults for its settings: %s; write it as Kafka does "
+                "(zookeeper-shell set), "
                 "and start the broker again",
                 name,
                 error,
@@ -463,7 +474,9 @@ class Controller:
         await self._finish_deletions(await self._zk.children(znodes.DELETE_TOPICS, watch))
 
     async def _finish_deletions(self, requested: Iterable[str]) -> None:
-        """Deletes the topics. The znode says whether a topic exists: an interrupted deletion removed it from the state."""
+        """Deletes the topics. The znode says whether a topic exists: an interrupted deletion removed it from
+        the state.
+        """
         for name in sorted(requested):
             await self._delete(name, await self._zk.find(znodes.topic_path(name)) is not None)
 
@@ -574,16 +587,20 @@ class Controller:
         settings = len(znodes.encode_config(topic.config))
         if partitions + settings > znodes.REQUEST_BYTES_MAX:
             reason = (
-                f"Topic '{topic.name}' takes {partitions} bytes for its {len(topic.assignment)} partitions and {settings} "
-                f"for its settings in the coordinator, which takes {znodes.REQUEST_BYTES_MAX} at most (jute.maxbuffer)"
+                f"Topic '{topic.name}' takes {partitions} bytes for its {len(topic.assignment)} partitions "
+                f"and {settings} "
+                f"for its settings in the coordinator, which takes {znodes.REQUEST_BYTES_MAX} at most "
+                "(jute.maxbuffer)"
             )
             if settings > partitions:
                 raise InvalidConfig(f"{reason}; ask for fewer or shorter settings.")
             raise InvalidPartitions(f"{reason}; ask for fewer partitions.")
         if added > logs_left:
             raise PolicyViolation(
-                f"Topic '{topic.name}' needs {added} more logs on broker {self._local}, whose limits of open files "
-                f"(ulimit -n) and mappings (vm.max_map_count) allow {logs_left}; raise the lower limit, or ask for fewer "
+                f"Topic '{topic.name}' needs {added} more logs on broker {self._local}, whose limits of open "
+                "files "
+                f"(ulimit -n) and mappings (vm.max_map_count) allow {logs_left}; raise the lower limit, or "
+                "ask for fewer "
                 "partitions."
             )
 
@@ -616,7 +633,8 @@ class Controller:
     async def _write_topic(self, topic: TopicInfo) -> bool:
         """Writes a topic. Returns False if another topic has this name.
 
-        A repeated call finds the topic that an earlier attempt wrote, which is this one if its data is the same.
+        A repeated call finds the topic that an earlier attempt wrote, which is this one if its data is the
+        same.
         """
         path = znodes.topic_config_path(topic.name)
         config = znodes.encode_config(topic.config)
@@ -636,7 +654,9 @@ class Controller:
         validate_only: bool = False,
         permit: Permit = _permitted,
     ) -> None:
-        """Adds partitions to topics, or only checks it. A topic's partitions are published before its outcome is set."""
+        """Adds partitions to topics, or only checks it. A topic's partitions are published before its outcome
+        is set.
+        """
 
         async def create(new: NewPartitions) -> None:
             await self._create_partitions(new, validate_only, permit)
@@ -752,8 +772,9 @@ def _permit_each(
 async def outcome_of(work: Awaitable[object], timeout_ms: int) -> KafkaProtocolError | None:
     """Waits for a command and returns its error, or None. After the timeout it returns REQUEST_TIMED_OUT.
 
-    A command that has begun then continues, as in Kafka. One that has not begun is dropped, because nothing would bound
-    the memory of such commands. A timeout of 0 is the default timeout, so the client gets its request's errors.
+    A command that has begun then continues, as in Kafka. One that has not begun is dropped, because nothing
+    would bound the memory of such commands. A timeout of 0 is the default timeout, so the client gets its
+    request's errors.
     """
     try:
         seconds = timeout_ms / 1000 if timeout_ms > 0 else _DEFAULT_TIMEOUT_SECONDS

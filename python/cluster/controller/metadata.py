@@ -1,8 +1,8 @@
 """The metadata cache: the brokers, topics, leaders and the controller that clients see.
 
-The controller's driver publishes a topic once its partitions are open and withdraws it before they close, so clients
-never see a partition that does not answer. Lives on the event loop; other threads may call only `snapshot`. Not
-persistent: the start builds it from the znodes.
+The controller's driver publishes a topic once its partitions are open and withdraws it before they close, so
+clients never see a partition that does not answer. Lives on the event loop; other threads may call only
+`snapshot`. Not persistent: the start builds it from the znodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Valid topic names, and the names of Kafka's internal topics (org.apache.kafka.common.internals.Topic). Pure."""
+"""Valid topic names, and the names of Kafka's internal topics (org.apache.kafka.common.internals.Topic).
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def is_internal(name: str) -> bool:
 
 
 class TopicNames:
-    """Existing topic names. Two names collide if they differ only in dots and underscores: their metrics are equal."""
+    """Existing topic names. Two names collide if they differ only in dots and underscores: their metrics are
+    equal.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names: set[str] = set()

@@ -1,10 +1,11 @@
-"""The controller's state machine: the topics, the leaders of their partitions, and the actions after a change.
+"""The controller's state machine: the topics, the leaders of their partitions, and the actions after a
+change.
 
-Messages in, actions out; no I/O, no clock, no randomness. The driver carries the actions out in order and reports their
-results. A topic is unsettled until the driver reports that its actions were carried out (`settled`); loading an unsettled
-topic again repeats them. Not persistent: a new controller loads every topic again. That is safe because each znode write
-is atomic and every step can be repeated. Source: kafka.controller (PartitionStateMachine, TopicDeletionManager,
-KafkaController).
+Messages in, actions out; no I/O, no clock, no randomness. The driver carries the actions out in order and
+reports their results. A topic is unsettled until the driver reports that its actions were carried out
+(`settled`); loading an unsettled topic again repeats them. Not persistent: a new controller loads every topic
+again. That is safe because each znode write is atomic and every step can be repeated. Source:
+kafka.controller (PartitionStateMachine, TopicDeletionManager, KafkaController).
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class UpdateState:
 
 @dataclass(frozen=True, slots=True)
 class OpenPartitions:
-    """Open the logs of these partitions on this broker, or update their leader and epoch. `new` ones have no log yet."""
+    """Open the logs of these partitions on this broker, or update their leader and epoch. `new` ones have no
+    log yet.
+    """
 
     topic: TopicInfo
     partitions: tuple[int, ...]
@@ -62,7 +65,7 @@ class OpenPartitions:
 
 @dataclass(frozen=True, slots=True)
 class TakeOffline:
-    """The logs of these partitions on this broker failed: they have no leader until the broker starts again."""
+    """The logs of these partitions here failed: they have no leader until the broker starts again."""
 
     topic: TopicInfo
     partitions: frozenset[int]
@@ -219,7 +222,9 @@ class ControllerState:
                 known.partitions[number] = replace(known.partitions[number], zk_version=version)
 
     def logs_failed(self, name: str, partitions: Iterable[int]) -> list[Action]:
-        """Logs of a topic on this broker went offline. The znodes keep the leader, so the next start tries again."""
+        """Logs of a topic on this broker went offline. The znodes keep the leader, so the next start tries
+        again.
+        """
         topic = self.topics.get(name)
         return [] if topic is None else [TakeOffline(topic, frozenset(partitions)), Publish(topic)]
 
@@ -260,7 +265,8 @@ class ControllerState:
         return PartitionState(leader, LeaderEpoch(0), live or topic.assignment[number].replicas, self.epoch)
 
     def _elect(self, topic: TopicInfo, silent: bool = False) -> list[Action]:
-        """Elects leaders for partitions whose leader is not live. Removes dead replicas from the ISR of the others.
+        """Elects leaders for partitions whose leader is not live. Removes dead replicas from the ISR of the
+        others.
 
         With `silent` the caller opens and publishes the partitions.
         """
@@ -294,7 +300,7 @@ class ControllerState:
         return replace(state, leader_epoch=epoch, isr=live, controller_epoch=self.epoch)
 
     def _choose(self, replicas: tuple[BrokerId, ...], state: PartitionState) -> PartitionState | None:
-        """The state after an election, or None if nothing changes (OfflinePartitionLeaderElectionStrategy)."""
+        """The state after an election; None if nothing changes (OfflinePartitionLeaderElectionStrategy)."""
         if state == UNREADABLE:
             return None
         live = [broker for broker in replicas if broker in self.brokers]

@@ -1,7 +1,7 @@
 """Checks for CreateTopics, CreatePartitions and DeleteTopics, and plans for what they create.
 
-Owns the checks of kafka.server.ZkAdminManager and kafka.zk.AdminZkClient, with their error codes. Pure: the controller's
-driver writes the plans.
+Owns the checks of kafka.server.ZkAdminManager and kafka.zk.AdminZkClient, with their error codes. Pure: the
+controller's driver writes the plans.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class TopicToDelete:
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """The broker's defaults for new topics. `check_config` raises InvalidConfig for settings that are not allowed."""
+    """The broker's defaults for new topics. `check_config` raises InvalidConfig for settings that are not
+    allowed.
+    """
 
     partitions: int
     replication_factor: int

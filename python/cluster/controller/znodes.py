@@ -1,7 +1,7 @@
 """Kafka's znodes: their paths and their JSON, byte for byte as Kafka 3.9 in ZooKeeper mode writes it.
 
-JSON has no spaces, as Jackson writes it. Decoders take the versions that older Kafka releases wrote and ignore unknown
-keys. Pure. Source: kafka.zk.ZkData.
+JSON has no spaces, as Jackson writes it. Decoders take the versions that older Kafka releases wrote and
+ignore unknown keys. Pure. Source: kafka.zk.ZkData.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DEFAULT_ENTITY = "<default>"
 """The name of an entity that stands for all others of its kind (ZooKeeperInternals)."""
 
 REQUEST_BYTES_MAX = 1_000_000
-"""Bytes of nodes and names in one request to the coordinator: ZooKeeper's jute.maxbuffer, 1 MiB, less the rest of the
-request. ZooKeeper closes the connection on a larger request, and all other requests on it fail.
+"""Bytes of nodes and names in one request to the coordinator: ZooKeeper's jute.maxbuffer, 1 MiB, less the
+rest of the request. ZooKeeper closes the connection on a larger request, and all other requests on it fail.
 """
 
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
@@ -109,8 +109,8 @@ def config_path(entity: str) -> str:
 
 
 def sanitize(name: str) -> str:
-    """A user's or client's name for a znode (`Sanitizer.sanitize`): letters, digits and `-_.` stay, the rest is
-    percent-encoded.
+    """A user's or client's name for a znode (`Sanitizer.sanitize`): letters, digits and `-_.` stay, the rest
+    is percent-encoded.
     """
     return quote(name, safe="").replace("~", "%7E")
 
@@ -140,7 +140,9 @@ def _load(path: str, data: bytes) -> dict[str, Any]:
 
 
 def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
-    """Version 5: all endpoints, their protocols, features, and the first plaintext endpoint again for old clients."""
+    """Version 5: all endpoints, their protocols, features, and the first plaintext endpoint again for old
+    clients.
+    """
     plain = next((item for item in broker.endpoints if item.security_protocol == "PLAINTEXT"), None)
     value: dict[str, object] = {
         "features": {},
@@ -270,7 +272,7 @@ def decode_config(path: str, data: bytes | None) -> dict[str, str]:
 
 
 def decode_config_change(path: str, data: bytes) -> str:
-    """The entity whose settings changed, for example topics/NAME (version 2, or version 1's type and name)."""
+    """The entity whose settings changed, as in topics/NAME (version 2, or version 1's type and name)."""
     value = _load(path, data)
     if "entity_path" in value:
         return str(value["entity_path"])

@@ -1,11 +1,12 @@
 """The session with the coordinator: kazoo's asynchronous calls as awaitables of the event loop.
 
-Owns one kazoo client, whose threads do the network I/O. Callbacks come to the event loop through call_soon_threadsafe,
-so nothing here blocks the loop. This is the only module of the broker that imports kazoo; its exceptions are mapped to
-`ZooKeeperError` and its subclasses.
+Owns one kazoo client, whose threads do the network I/O. Callbacks come to the event loop through
+call_soon_threadsafe, so nothing here blocks the loop. This is the only module of the broker that imports
+kazoo; its exceptions are mapped to `ZooKeeperError` and its subclasses.
 
-A call whose connection is lost raises ConnectionLostError, and may have happened. `repeating` and `disconnected_at_most` repeat
-it instead. A lost session takes its ephemeral nodes with it; `on_session` is called once a new session is there.
+A call whose connection is lost raises ConnectionLostError, and may have happened. `repeating` and
+`disconnected_at_most` repeat it instead. A lost session takes its ephemeral nodes with it; `on_session` is
+called once a new session is there.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class Stat(NamedTuple):
 
 
 class Create(NamedTuple):
-    """An operation of a transaction: create a node. The name of a `sequential` one gets the next number appended."""
+    """An operation of a transaction: create a node. The name of a `sequential` one gets the next number
+    appended.
+    """
 
     path: str
     data: bytes
@@ -152,7 +155,9 @@ class ZooKeeper:
         return zk
 
     async def close(self) -> None:
-        """Ends the session, which removes its ephemeral nodes. If no server answers, they stay until it times out."""
+        """Ends the session, which removes its ephemeral nodes. If no server answers, they stay until it times
+        out.
+        """
         self._on_session = None
         try:
             await asyncio.wait_for(asyncio.wrap_future(self._end()), _CLOSE_SECONDS)
@@ -194,8 +199,8 @@ class ZooKeeper:
         await self._connected.wait()
 
     def repeating(self) -> Self:
-        """The same session, with calls that are repeated after a lost connection. A write can then find that it was done
-        before. A lost session still raises.
+        """The same session, with calls that are repeated after a lost connection. A write can then find that
+        it was done before. A lost session still raises.
         """
         other = copy.copy(self)
         other._repeats = True
@@ -203,7 +208,8 @@ class ZooKeeper:
 
     @asynccontextmanager
     async def disconnected_at_most(self, milliseconds: int) -> AsyncIterator[None]:
-        """Inside, calls are repeated after a lost connection, and after a lost session until `on_session` was called.
+        """Inside, calls are repeated after a lost connection, and after a lost session until `on_session` was
+        called.
 
         Raises ConnectionError after `milliseconds` without a connection.
         """
@@ -224,7 +230,9 @@ class ZooKeeper:
             self._repeats, self._deadline = False, None
 
     def _update_deadline(self) -> None:
-        """Starts the deadline of `disconnected_at_most` when the connection is lost, and stops it when it is back."""
+        """Starts the deadline of `disconnected_at_most` when the connection is lost, and stops it when it is
+        back.
+        """
         if self._deadline is None or self._disconnected_max_seconds is None or self._deadline.expired():
             return
         if self._connected.is_set():
@@ -311,7 +319,7 @@ class ZooKeeper:
             return None
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """The names of a node's children, none if it does not exist. `watch` is called once when they change."""
+        """The names of a node's children, none if it does not exist. `watch` is called once on a change."""
         try:
             names: list[str] = await self._result(
                 lambda: self._client.get_children_async(path, self._watcher(watch))
@@ -321,7 +329,9 @@ class ZooKeeper:
         return names
 
     async def create(self, path: str, data: bytes | None = b"", ephemeral: bool = False) -> None:
-        """Creates a node whose parent exists. Raises NodeExistsError. Data None is null, which is not the empty data."""
+        """Creates a node whose parent exists. Raises NodeExistsError. Data None is null, which is not the
+        empty data.
+        """
         await self._result(lambda: self._client.create_async(path, data, ephemeral=ephemeral))
 
     async def create_sequential(self, prefix: str, data: bytes) -> None:
@@ -329,7 +339,8 @@ class ZooKeeper:
         await self._result(lambda: self._client.create_async(prefix, data, sequence=True))
 
     async def ensure(self, paths: Iterable[str]) -> None:
-        """Creates the missing nodes and their parents with null data, as `KafkaZkClient.createRecursive` does.
+        """Creates the missing nodes and their parents with null data, as `KafkaZkClient.createRecursive`
+        does.
 
         Apache's controller would parse empty data of one of them (ProducerIdBlockZNode) as JSON.
         """

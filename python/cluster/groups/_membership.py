@@ -1,8 +1,9 @@
 """Joining, syncing, heartbeats and leaving: the membership of a group and its rebalances.
 
-A change of members starts a rebalance. Every member must join again within the rebalance timeout, or it is removed. The
-leader sends the assignment with its sync. The assignment is written before members get it; then the group is stable.
-Pure: requests and the time in, actions out. Source: kafka.coordinator.group.GroupCoordinator.
+A change of members starts a rebalance. Every member must join again within the rebalance timeout, or it is
+removed. The leader sends the assignment with its sync. The assignment is written before members get it; then
+the group is stable. Pure: requests and the time in, actions out. Source:
+kafka.coordinator.group.GroupCoordinator.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class Membership(Core):
     def _fits_memory(self, size: int, before: int, small: bool) -> bool:
         """`size` bytes in place of `before` fit into the memory limit. Small ones may use twice the limit.
 
-        Kafka has no such limit. Members whose clients are gone stay until their timeouts, and could fill the memory.
+        Kafka has no such limit. Members whose clients are gone stay until their timeouts, and could fill the
+        memory.
         """
         if size <= before:
             return True
@@ -245,7 +247,8 @@ class Membership(Core):
             answer = self._joined(group, member, skip_assignment=leads)
             self._respond(token, answer)
         else:
-            # Before version 9 the leader must not assign again in a stable group, so it gets the old leader's id.
+            # Before version 9 the leader must not assign again in a stable group, so it gets the old leader's
+            # id.
             self._respond(token, self._joined(group, member, members=(), leader=leader_before))
 
     def _joined(
@@ -296,7 +299,7 @@ class Membership(Core):
         self.timers.schedule((group.id, "join", ""), deadline)
 
     def _maybe_end_join(self, group: Group, now: int) -> None:
-        """Ends the join phase if every member has joined. The initial delay of a new group is not shortened."""
+        """Ends the join phase if every member has joined. It does not shorten the initial delay."""
         if group.initial_remaining_ms is None and group.all_joined():
             self._end_join(group, now)
 

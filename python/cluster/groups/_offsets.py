@@ -1,8 +1,8 @@
 """Committed offsets: commits, fetches and retention. Source: GroupCoordinator, GroupMetadata (KIP-211).
 
-An offset is committed once it is written. It expires `offsets.retention.minutes` after the group became empty. For a
-group that never had members, and for a topic that no member of a consumer group reads, it expires that long after the
-commit. Pure.
+An offset is committed once it is written. It expires `offsets.retention.minutes` after the group became
+empty. For a group that never had members, and for a topic that no member of a consumer group reads, it
+expires that long after the commit. Pure.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ def _commit_time(kept: CommittedOffset) -> int:
 
 
 def _retention_start(group: Group) -> Callable[[CommittedOffset], int]:
-    """The start of the retention of a group's offsets: when the group became empty, if known, else the commit."""
+    """The start of the retention of a group's offsets: when the group became empty, if known, else the
+    commit.
+    """
     emptied = group.state_since_ms
     if group.state is not GroupState.EMPTY or group.protocol_type is None or emptied is None:
         return _commit_time

@@ -1,8 +1,9 @@
 """Timers whose deadlines often move to a later time.
 
-Moving a deadline to a later time costs nothing: the queued entry checks the deadline when it expires, and is queued again.
-Entries of cancelled timers, and of those with an earlier deadline since, stay in the heap until they are the majority.
-So the memory is proportional to the number of timers, and a heartbeat does not touch the heap. Pure.
+Moving a deadline to a later time costs nothing: the queued entry checks the deadline when it expires, and is
+queued again. Entries of cancelled timers, and of those with an earlier deadline since, stay in the heap until
+they are the majority. So the memory is proportional to the number of timers, and a heartbeat does not touch
+the heap. Pure.
 """
 
 from __future__ import annotations

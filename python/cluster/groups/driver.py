@@ -1,8 +1,9 @@
-"""The group coordinator: passes requests to the machine, writes its records, and calls it when a timer is due.
+"""The group coordinator: passes requests to the machine, writes its records, and calls it when a timer is
+due.
 
-Owns the event loop's timer, the futures of waiting requests and the appends; no decisions. Lives on the event loop.
-Appends run on the loop, in order: one small batch is one write to the page cache. The start reads the log from its
-beginning; until then requests get COORDINATOR_LOAD_IN_PROGRESS.
+Owns the event loop's timer, the futures of waiting requests and the appends; no decisions. Lives on the event
+loop. Appends run on the loop, in order: one small batch is one write to the page cache. The start reads the
+log from its beginning; until then requests get COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 from __future__ import annotations
@@ -136,7 +137,9 @@ class GroupCoordinator:
         self._loader = asyncio.create_task(self._load(), name="groups")
 
     async def stop(self) -> None:
-        """Answers waiting requests with COORDINATOR_NOT_AVAILABLE, so that clients look for the coordinator again."""
+        """Answers waiting requests with COORDINATOR_NOT_AVAILABLE, so that clients look for the coordinator
+        again.
+        """
         self._stopped = True
         if self._loader is not None:
             self._loader.cancel()
@@ -202,8 +205,10 @@ class GroupCoordinator:
         if now >= self._warn_after:
             self._warn_after = now + _WARN_INTERVAL_MS
             log.warning(
-                "group %s: a member or an assignment is refused, because all members would take more than %d bytes (a quarter "
-                "of queued.max.request.bytes; small ones may take twice that): raise queued.max.request.bytes, or wait for "
+                "group %s: a member or an assignment is refused, because all members would take more than %d "
+                "bytes (a quarter "
+                "of queued.max.request.bytes; small ones may take twice that): raise "
+                "queued.max.request.bytes, or wait for "
                 "the session timeouts of members that are gone",
                 group,
                 self.machine.limits.members_bytes_max,

@@ -1,7 +1,8 @@
-"""A consumer group's state: members, protocols, generation, offsets. Source: kafka.coordinator.group.GroupMetadata.
+"""A consumer group's state: members, protocols, generation, offsets. Source:
+kafka.coordinator.group.GroupMetadata.
 
-Owns the data of one group; the rules are in `_membership.py` and `_offsets.py`. Pure. `join_token` and `sync_token` are
-requests that wait for their response.
+Owns the data of one group; the rules are in `_membership.py` and `_offsets.py`. Pure. `join_token` and
+`sync_token` are requests that wait for their response.
 
     Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ...; any -> Dead
 """
@@ -69,13 +70,15 @@ _PROTOCOL_BYTES = 192
 
 @dataclass(slots=True)
 class MemoryUse:
-    """The memory of members, generated ids and groups without offsets, of all groups that share this object."""
+    """The memory of members, generated ids and groups without offsets, shared by all groups."""
 
     bytes: int = 0
 
 
 def text_bytes(text: str) -> int:
-    """The most memory of a text. Outside ASCII it takes four bytes a character, and the UTF-8 copy that Python caches."""
+    """The most memory of a text. Outside ASCII it takes four bytes a character, and the UTF-8 copy that
+    Python caches.
+    """
     return len(text) if text.isascii() else 8 * len(text)
 
 
@@ -164,9 +167,13 @@ class Group:
     protocol: str | None = None
     leader: str | None = None
     members: OrderedDict[str, Member] = field(default_factory=OrderedDict)
-    """An OrderedDict, because finding the first entry of a dict gets slower with each first entry deleted before."""
+    """An OrderedDict, because finding the first entry of a dict gets slower with each first entry deleted
+    before.
+    """
     awaiting_join: int = field(default=0, init=False)
-    """How many members wait for the join phase to end. Counted, so that a join does not iterate over all members."""
+    """How many members wait for the join phase to end. Counted, so that a join does not iterate over all
+    members.
+    """
     static: dict[str, str] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)
     """Generated ids whose member has not joined yet, and when they expire."""
@@ -321,7 +328,9 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """A member with these assignors may join. As in Kafka, the first member may always join, in any state."""
+        """A member with these assignors may join. As in Kafka, the first member may always join, in any
+        state.
+        """
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         members = len(self.members)

@@ -1,8 +1,8 @@
 """The group machine: all decisions of a group coordinator, as one pure state machine.
 
-Requests and the time go in, actions come out (`Respond`, `Write`). The driver reports a write with `stored` and calls
-`advance` at `next_deadline`. No I/O and no clock; `new_id` is the only randomness, so scripts and seeds replay it. After a
-crash `load_group` and `load_offset` restore it from the log.
+Requests and the time go in, actions come out (`Respond`, `Write`). The driver reports a write with `stored`
+and calls `advance` at `next_deadline`. No I/O and no clock; `new_id` is the only randomness, so scripts and
+seeds replay it. After a crash `load_group` and `load_offset` restore it from the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class GroupMachine(Membership, Offsets):
             group.postpone(by_ms)
 
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[Overview]:
-        """The groups in one of `states`, in upper or lower case; empty means all. Every group is of the type classic."""
+        """The groups in one of `states`, in upper or lower case; empty means all. Every group is of the type
+        classic.
+        """
         wanted = {state.lower() for state in states}
         kinds = {kind.lower() for kind in types}
         if kinds and "classic" not in kinds:
@@ -55,7 +57,8 @@ class GroupMachine(Membership, Offsets):
     def delayed_operations(self) -> dict[str, int]:
         """How many operations wait, by the names of Kafka's purgatories. Any thread may call it.
 
-        A rebalancing group waits for a join or a sync. Each member, also one that only got its id, waits for a heartbeat.
+        A rebalancing group waits for a join or a sync. Each member, also one that only got its id, waits for
+        a heartbeat.
         """
         groups = list(self.groups.values())
         rebalancing = (GroupState.PREPARING, GroupState.COMPLETING)

@@ -21,8 +21,8 @@ class GroupLimits:
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     metadata_bytes_max: int = 4_096
     members_bytes_max: int = 64 * 1024 * 1024
-    """Memory of all members and of groups without offsets. Above it large joins and assignments are refused, above twice
-    that all new ones.
+    """Memory of all members and of groups without offsets. Above it large joins and assignments are refused,
+    above twice that all new ones.
     """
 
 
@@ -164,7 +164,8 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Append one batch to the group's partition of __consumer_offsets, and report it with `stored(id, error)`.
+    """Append one batch to the group's partition of __consumer_offsets, and report it with `stored(id,
+    error)`.
 
     `remove_group` writes a tombstone for the group, an offset of None one for the offset.
     """

@@ -1,11 +1,11 @@
 """The records of __consumer_offsets: keys and values of commits and groups, in Kafka's formats.
 
-A key is an int16 version and the key's fields. Versions 0 and 1 are OffsetCommitKey (group, topic, partition), version 2
-is GroupMetadataKey (group). A value is an int16 version and OffsetCommitValue or GroupMetadataValue. A null value (a
-tombstone) removes the key's entry.
+A key is an int16 version and the key's fields. Versions 0 and 1 are OffsetCommitKey (group, topic,
+partition), version 2 is GroupMetadataKey (group). A value is an int16 version and OffsetCommitValue or
+GroupMetadataValue. A null value (a tombstone) removes the key's entry.
 
-As Kafka 3.9, this writes key versions 1 and 2 and value version 3. An offset with an expiry time has value version 1, the
-only one with that field. All versions are read. The codec encodes; nothing here does I/O.
+As Kafka 3.9, this writes key versions 1 and 2 and value version 3. An offset with an expiry time has value
+version 1, the only one with that field. All versions are read. The codec encodes; nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ def _read_group(group: str, value: bytes) -> StoredGroup:
 
 
 def read_subscription(data: bytes) -> frozenset[str] | None:
-    """The topics of a consumer's subscription; None if it cannot be decoded. Every version begins as version 0."""
+    """The topics of a consumer's subscription; None if it cannot be decoded. Every version begins as version
+    0.
+    """
     if len(data) < 2:
         return None
     try:

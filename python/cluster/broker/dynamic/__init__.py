@@ -1,6 +1,7 @@
 """Settings that change while the broker runs: of topics, brokers and loggers, and the quotas of clients.
 
-They are in Kafka 3.9's znodes below /config, where Apache brokers and kafka-configs.sh read and write them too.
+They are in Kafka 3.9's znodes below /config, where Apache brokers and kafka-configs.sh read and write them
+too.
 
 - `live`: the broker's current configuration.
 - `alteration`, `broker_rules`, `quotas`: which changes are allowed (pure).

@@ -1,7 +1,8 @@
 """AlterConfigs and IncrementalAlterConfigs as functions from a resource's settings to new ones.
 
-Owns the operations and the checks that need only the request. Pure; any thread. Source: kafka.server.ConfigAdminManager.
-For an unknown operation or list setting Kafka 3.9 answers UNKNOWN_SERVER_ERROR; here the error names the mistake.
+Owns the operations and the checks that need only the request. Pure; any thread. Source:
+kafka.server.ConfigAdminManager. For an unknown operation or list setting Kafka 3.9 answers
+UNKNOWN_SERVER_ERROR; here the error names the mistake.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Rules for dynamic broker settings: which may change while a broker runs, for all brokers or for one, and to what.
+"""Rules for dynamic broker settings: which may change while a broker runs, for all brokers or for one, and to
+what.
 
 Owns the rules of kafka.server.DynamicBrokerConfig and of the parts it reconfigures (LogCleaner, SocketServer,
 DynamicThreadPool, DynamicListenerConfig, DynamicLogConfig), with their errors. Pure; any thread.
@@ -67,8 +68,8 @@ _CLASSES = {
         "org.apache.kafka.common.security.ssl.CommonNameLoggingSslEngineFactory",
     ),
 }
-"""Settings that name classes, with the classes of Kafka's jars that need no further settings. With another class stored,
-a broker of Kafka may not start. This broker loads no class.
+"""Settings that name classes, with the classes of Kafka's jars that need no further settings. With another
+class stored, a broker of Kafka may not start. This broker loads no class.
 """
 
 
@@ -180,7 +181,7 @@ def checked(alter: Alteration, live: LiveConfig, own: bool) -> Alteration:
 
 
 def _check_passwords(names: Iterable[str], static: BrokerConfig, own: bool) -> None:
-    """Refuses passwords: they are stored encrypted (`PasswordEncoder`), which this broker does not support."""
+    """Refuses passwords: Kafka stores them encrypted (`PasswordEncoder`), which is not supported here."""
     if not any(map(is_password, names)):
         return
     if not own:
@@ -199,7 +200,8 @@ def _check_classes(changed: Mapping[str, str]) -> None:
         for word in value if isinstance(value, list) else [value]:
             if word not in known:
                 raise InvalidRequest(
-                    f"{name}={text} is not allowed: {' or '.join(known)} is needed, because a broker of Kafka does not start "
+                    f"{name}={text} is not allowed: {' or '.join(known)} is needed, because a broker of "
+                    "Kafka does not start "
                     f"with a class that it cannot load or that needs other settings, as '{word}' may"
                 )
 
@@ -268,7 +270,8 @@ def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
             raise ConfigError(
                 f"{prefix}*",
                 "",
-                f"Configs cannot be updated dynamically for existing listener {endpoint.listener}, restart the broker",
+                f"Configs cannot be updated dynamically for existing listener {endpoint.listener}, restart "
+                "the broker",
             )
         if before.tls.get(endpoint.listener) != after.tls.get(endpoint.listener):
             raise ConfigError(

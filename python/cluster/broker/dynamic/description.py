@@ -1,8 +1,8 @@
 """DescribeConfigs' entries: each setting of a resource, its value, and every source of a value.
 
-Owns the order of sources and the flags of kafka.server.ConfigHelper: a topic's own settings, this broker's dynamic ones,
-the cluster's, the file, the defaults. An unknown setting is shown without its value, because it may be a password. Pure;
-any thread.
+Owns the order of sources and the flags of kafka.server.ConfigHelper: a topic's own settings, this broker's
+dynamic ones, the cluster's, the file, the defaults. An unknown setting is shown without its value, because it
+may be a password. Pure; any thread.
 """
 
 from __future__ import annotations

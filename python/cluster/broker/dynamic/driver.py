@@ -1,10 +1,10 @@
 """The driver of dynamic settings: reads them at the start, watches their notices, and applies changes.
 
-Changes are applied one after the other. Each reads the znode's current settings, so a late notice applies nothing old. A
-change made through this broker is in force when it is answered. Settings that another program wrote and that cannot be
-applied are named in the log; the old ones stay in force. Lives on the event loop; the data plane is called in threads. A
-crash loses nothing: the next start reads the znodes. Source: kafka.server.ZkConfigManager, ZkAdminManager,
-ConfigHandler.
+Changes are applied one after the other. Each reads the znode's current settings, so a late notice applies
+nothing old. A change made through this broker is in force when it is answered. Settings that another program
+wrote and that cannot be applied are named in the log; the old ones stay in force. Lives on the event loop;
+the data plane is called in threads. A crash loses nothing: the next start reads the znodes. Source:
+kafka.server.ZkConfigManager, ZkAdminManager, ConfigHandler.
 """
 
 from __future__ import annotations
@@ -235,9 +235,11 @@ class DynamicConfigs:
 
     @asynccontextmanager
     async def quotas_together(self, is_answered: bool = True) -> AsyncIterator[None]:
-        """Collects changes of quotas and applies them at its end, because applying costs time for each quota there is.
+        """Collects changes of quotas and applies them at its end, because applying costs time for each quota
+        there is.
 
-        Without a client that waits (`is_answered` false), the last of several concurrent blocks applies them all.
+        Without a client that waits (`is_answered` false), the last of several concurrent blocks applies them
+        all.
         """
         self._quotas_wait += 1
         try:
@@ -309,7 +311,9 @@ class DynamicConfigs:
         await self._change(self._own_entity if own else CLUSTER_ENTITY, _in_a_thread(accepted), validate_only)
 
     def _check_data_plane(self, config: Mapping[str, str], own: bool) -> None:
-        """Refuses settings that the data plane refuses. If they were stored, it would refuse every later change too."""
+        """Refuses settings that the data plane refuses. If they were stored, it would refuse every later
+        change too.
+        """
         from logcore._native import ServerConfigError
 
         assert self._data_plane is not None
@@ -348,7 +352,7 @@ class DynamicConfigs:
 
 
 def _in_a_thread(alter: Alteration) -> Alter:
-    """Runs `alter` in a thread, because settings can be as long as a znode and lists in them have many words."""
+    """Runs `alter` in a thread, because settings can be as long as a znode, with lists of many words."""
 
     async def altered(config: Mapping[str, str]) -> dict[str, str]:
         return await asyncio.to_thread(alter, config)

@@ -1,7 +1,8 @@
-"""The broker's current configuration: the file, the cluster's dynamic defaults over it, the broker's own over these.
+"""The broker's current configuration: the file, the cluster's dynamic defaults over it, the broker's own over
+these.
 
-Owns the three layers and the immutable `BrokerConfig` made of them, which is replaced as a whole, so callers read
-`current` each time. Not persistent: the start reads the layers. Lives on the event loop. Source:
+Owns the three layers and the immutable `BrokerConfig` made of them, which is replaced as a whole, so callers
+read `current` each time. Not persistent: the start reads the layers. Lives on the event loop. Source:
 kafka.server.DynamicBrokerConfig.
 """
 
@@ -42,7 +43,9 @@ def base_name(name: str) -> str:
 
 
 def synonyms(name: str, listeners: bool = True) -> tuple[str, ...]:
-    """The names with the same meaning as `name`, by precedence. `listeners`: with the general name of a listener's."""
+    """The names with the same meaning as `name`, by precedence. `listeners`: with the general name of a
+    listener's.
+    """
     for group in _SAME_SETTING:
         if name in group:
             return group
@@ -76,5 +79,7 @@ class LiveConfig:
         """The configuration in force."""
 
     def effective(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> BrokerConfig:
-        """The configuration with these dynamic settings. Raises ConfigError if they contradict one another or the file."""
+        """The configuration with these dynamic settings. Raises ConfigError if they contradict one another or
+        the file.
+        """
         return BrokerConfig.parse(overlaid(overlaid(self.static.given, cluster), own))

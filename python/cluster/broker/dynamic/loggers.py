@@ -1,7 +1,7 @@
 """The levels of Python's loggers under log4j's names, for resources of the kind BROKER_LOGGER (KIP-412).
 
-Owns the table of level names and the checks of an alteration. The levels are the process's and end with it. Any thread.
-Source: kafka.server.logger.RuntimeLoggerManager, kafka.utils.Log4jController.
+Owns the table of level names and the checks of an alteration. The levels are the process's and end with it.
+Any thread. Source: kafka.server.logger.RuntimeLoggerManager, kafka.utils.Log4jController.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def levels() -> dict[str, str]:
 
 
 def _level_name(level: int) -> str:
-    """The name of a level. A level between two names has the lower one's name, which passes the same records."""
+    """The name of a level. A level between two names has the lower one's name: it passes the same records."""
     return next((name for name, number in _LEVELS.items() if level >= number), "TRACE")
 
 
@@ -73,6 +73,7 @@ def _check(change: Change, known: dict[str, str]) -> None:
         raise InvalidRequest("Removing the log level of the root logger is not allowed")
     if change.op == Op.SET and change.value not in _LEVELS:
         raise InvalidConfig(
-            f"Cannot set the log level of {change.name} to {change.value} as it is not a supported log level. "
+            f"Cannot set the log level of {change.name} to {change.value} as it is not a supported log "
+            "level. "
             f"Valid log levels are {', '.join(sorted(_LEVELS))}"
         )

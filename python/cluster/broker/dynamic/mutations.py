@@ -1,9 +1,9 @@
 """Quotas of partition creations and deletions a second (`controller_mutation_rate`, KIP-599).
 
-Owns the rates of users and client ids, and a token bucket for each that is in use. A full bucket has the tokens of one
-window. The response has the throttle time, and the data plane does not read the connection for that time. Reads no clock;
-lives on the event loop. After a crash every bucket is full. Source: ControllerMutationQuotaManager, TokenBucket,
-ClientQuotaManager.
+Owns the rates of users and client ids, and a token bucket for each that is in use. A full bucket has the
+tokens of one window. The response has the throttle time, and the data plane does not read the connection for
+that time. Reads no clock; lives on the event loop. After a crash every bucket is full. Source:
+ControllerMutationQuotaManager, TokenBucket, ClientQuotaManager.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Bucket:
 
 
 class MutationQuotas:
-    """The quotas of all clients. `window_seconds` is `controller.quota.window.num` times its `size.seconds`."""
+    """All clients' quotas. `window_seconds` is `controller.quota.window.num` times its `size.seconds`."""
 
     def __init__(self, window_seconds: float, clock: Clock) -> None:
         self.clock = clock
@@ -97,7 +97,9 @@ class MutationQuota:
         self._waits_until = 0.0
 
     def record(self, partitions: int) -> None:
-        """Takes tokens for `partitions`. Raises ThrottlingQuotaExceeded if it is strict and the bucket was empty."""
+        """Takes tokens for `partitions`. Raises ThrottlingQuotaExceeded if it is strict and the bucket was
+        empty.
+        """
         found = self._quotas.bound(*self._client)
         if found is None:
             return

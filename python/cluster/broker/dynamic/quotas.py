@@ -1,8 +1,8 @@
 """Client quotas: their entities, their values, filters on them, and their form for the data plane.
 
-Owns the entities (user, client-id, both, ip; each by name or as the default), the paths of their znodes, and the checks
-of kafka.server.ZkAdminManager. Values are text, as in the znodes. The znodes of users also have their SCRAM credentials:
-nothing here shows, changes or removes a key that is not a quota. Pure; any thread.
+Owns the entities (user, client-id, both, ip; each by name or as the default), the paths of their znodes, and
+the checks of kafka.server.ZkAdminManager. Values are text, as in the znodes. The znodes of users also have
+their SCRAM credentials: nothing here shows, changes or removes a key that is not a quota. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class QuotaOp(NamedTuple):
 
 
 def entity_path(entity: Entity) -> str:
-    """The znode of an entity below /config. Raises InvalidRequest for a combination of types that is not allowed."""
+    """The znode of an entity below /config. Raises InvalidRequest for a combination of types that is not
+    allowed.
+    """
     if not entity:
         raise InvalidRequest("Invalid empty client quota entity")
     for kind, name in entity.items():
@@ -61,7 +63,8 @@ def entity_path(entity: Entity) -> str:
         if name == "":
             raise InvalidRequest(f"Empty {kind} not supported")
         if name in _NO_NODES:
-            # Kafka answers UNKNOWN_SERVER_ERROR: the encoding of names keeps dots, and ZooKeeper refuses them.
+            # Kafka answers UNKNOWN_SERVER_ERROR: the encoding of names keeps dots, and ZooKeeper refuses
+            # them.
             raise InvalidRequest(f"The {kind} {name} cannot have quotas, because no znode can have this name")
     node = {
         kind: znodes.DEFAULT_ENTITY if name is None else znodes.sanitize(name)
@@ -95,7 +98,9 @@ def entity_of(path: str) -> dict[str, str | None] | None:
 
 
 def alteration(entity: Entity, ops: Sequence[QuotaOp]) -> Callable[[Mapping[str, str]], dict[str, str]]:
-    """A function from the settings in an entity's znode to new ones. Raises InvalidRequest for an invalid quota."""
+    """A function from the settings in an entity's znode to new ones. Raises InvalidRequest for an invalid
+    quota.
+    """
     keys = _IP_KEYS if IP in entity else _CLIENT_KEYS
     values = {op.key: None if op.value is None else _text(op.key, op.value, keys) for op in ops}
 

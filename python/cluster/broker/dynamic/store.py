@@ -78,7 +78,8 @@ class ConfigStore:
             data = znodes.encode_config(config)
             if len(data) > bytes_max:
                 raise InvalidConfig(
-                    f"The settings of {entity} take {len(data)} bytes in the coordinator, which takes {bytes_max} at "
+                    f"The settings of {entity} take {len(data)} bytes in the coordinator, which takes "
+                    f"{bytes_max} at "
                     "most (jute.maxbuffer); ask for fewer or shorter ones."
                 )
             if validate_only:
@@ -106,7 +107,9 @@ class ConfigStore:
         return [Delete(path, stat.version), *await self._empty_parents(entity)]
 
     async def _empty_parents(self, entity: str) -> list[Operation]:
-        """Deletions that go with a user's last client: the parent of its clients, and the user if nothing else is left."""
+        """Deletions that go with a user's last client: the parent of its clients, and the user if nothing
+        else is left.
+        """
         user, separator, client = entity.partition("/clients/")
         if not separator:
             return []

@@ -1,8 +1,8 @@
 """Bounds the parts of a response that are repeated because the request names the same thing repeatedly.
 
 Kafka repeats them without a bound (`GroupCoordinatorAdapter.describeGroups`,
-`KafkaApis.handleDescribeProducersRequest`), so a small request can have a very large response. Here the repeated parts
-are bounded; a response without repeats is never refused.
+`KafkaApis.handleDescribeProducersRequest`), so a small request can have a very large response. Here the
+repeated parts are bounded; a response without repeats is never refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class RepeatBudget:
         self._left = REPEATED_MAX
 
     def described(self, name: Hashable, describe: Callable[[], Part]) -> Part:
-        """The result of `describe`, counted if `name` is repeated. Raises InvalidRequest if the budget is used up."""
+        """The result of `describe`, counted if `name` is repeated. Raises InvalidRequest if the budget is
+        used up.
+        """
         again = self.is_again(name)
         part = describe()
         if again:

@@ -35,7 +35,9 @@ _STRICT = 6
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Creates each topic. A failure affects only its own topic. The response repeats a topic that is named twice."""
+    """Creates each topic. A failure affects only its own topic. The response repeats a topic that is named
+    twice.
+    """
     if not context.controller.active:
         raise NotController
     asked = request.body["topics"]

@@ -55,7 +55,9 @@ def _asked(request: Request) -> list[_Named]:
 
 
 async def _delete_each(context: Context, request: Request, quota: MutationQuota) -> list[Body]:
-    """Those that are not done when the time is up are deleted all the same, as in Kafka. Answers as often as each is named."""
+    """Those that are not done when the time is up are deleted all the same, as in Kafka. Answers as often as
+    each is named.
+    """
     timeout, asked = request.body["timeout_ms"], _asked(request)
     counts, time_slice = Counter(asked), TimeSlice()
     found: dict[_Named, tuple[str | None, KafkaProtocolError | None]] = {}
@@ -83,7 +85,9 @@ async def _delete_each(context: Context, request: Request, quota: MutationQuota)
 def _find(
     context: Context, name: str | None, topic_id: TopicId
 ) -> tuple[str | None, KafkaProtocolError | None]:
-    """A topic's name, or why it cannot be one. InvalidRequest, of the whole request, for one with a name and an id."""
+    """A topic's name, or why it cannot be one. InvalidRequest, of the whole request, for one with a name and
+    an id.
+    """
     if name is not None and topic_id != NO_TOPIC_ID:
         raise InvalidRequest("A topic is named by its name or by its id, not by both.")
     if name is None and topic_id == NO_TOPIC_ID:

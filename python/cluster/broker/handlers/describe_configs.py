@@ -55,10 +55,11 @@ def _describe(descriptions: _Descriptions, item: Body) -> Body:
 
 
 class _Descriptions:
-    """The descriptions of one response. Each resource is described once; its names, for example `0` and `00`, share it.
+    """The descriptions of one response. Each resource is described once; its names, for example `0` and `00`,
+    share it.
 
-    Kafka describes a resource as often as it is named, so the response to a small request has no bound. Here repeated
-    descriptions are bounded; a response without repeats is never refused.
+    Kafka describes a resource as often as it is named, so the response to a small request has no bound. Here
+    repeated descriptions are bounded; a response without repeats is never refused.
     """
 
     def __init__(self, context: Context, request: Request) -> None:
@@ -92,7 +93,9 @@ class _Descriptions:
         return [_shown(self._request, entry) for entry in entries]
 
     def _topic(self, name: str) -> list[Body]:
-        """A topic's settings. Topics share the entries of settings that they do not set themselves, which are most."""
+        """A topic's settings. Topics share the entries of settings that they do not set themselves, which are
+        most.
+        """
         topic = self._context.metadata.topic(name)
         if topic is None:
             raise UnknownTopicOrPartition
@@ -107,7 +110,8 @@ class _Descriptions:
     def _count(self, repeated: int) -> None:
         if self._repeated + repeated > _REPEATED_MAX:
             raise InvalidRequest(
-                f"The request names the same resources repeatedly: at most {_REPEATED_MAX} settings are repeated"
+                f"The request names the same resources repeatedly: at most {_REPEATED_MAX} settings are "
+                "repeated"
             )
         self._repeated += repeated
 

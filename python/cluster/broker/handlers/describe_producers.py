@@ -1,4 +1,6 @@
-"""DescribeProducers: the producers that a partition has state of (ReplicaManager.activeProducerState, KIP-664)."""
+"""DescribeProducers: the producers that a partition has state of (ReplicaManager.activeProducerState,
+KIP-664).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""DescribeUserScramCredentials: users with credentials, their mechanisms and iterations; never the credentials."""
+"""DescribeUserScramCredentials: users with credentials, their mechanisms and iterations; never the
+credentials.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""IncrementalAlterConfigs: sets, deletes, appends to or subtracts from single settings of topics, brokers and loggers."""
+"""IncrementalAlterConfigs: sets, deletes, appends to or subtracts from single settings of topics, brokers and
+loggers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""InitProducerId for idempotent producers. A transactional id is refused, because transactions are not built yet."""
+"""InitProducerId for idempotent producers. A transactional id is refused, because transactions are not built
+yet.
+"""
 
 from __future__ import annotations
 

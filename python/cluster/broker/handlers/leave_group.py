@@ -1,4 +1,6 @@
-"""LeaveGroup: removes one member, or (version 3) several. An operator can name members by their instance ids alone."""
+"""LeaveGroup: removes one member, or (version 3) several. An operator can name members by their instance ids
+alone.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ _TYPE = "classic"
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers at once. While groups are being loaded, the response has those that are loaded and an error code."""
+    """Answers at once. While groups are being loaded, the response has those that are loaded and an error
+    code.
+    """
     body = request.body
     groups = context.groups.machine.list_groups(body["states_filter"], body["types_filter"])
     code = CoordinatorLoadInProgress.code if context.groups.loading else NONE

@@ -1,6 +1,7 @@
 """Metadata: brokers, topics and leaders. Creates requested topics that do not exist, if that is allowed.
 
-Kafka answers LEADER_NOT_AVAILABLE for a topic that it has just created. This broker waits until the topic is open.
+Kafka answers LEADER_NOT_AVAILABLE for a topic that it has just created. This broker waits until the topic is
+open.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ API_KEY = 3
 VERSIONS = (0, 12)
 
 _BY_ID = 12
-"""Requests have fields for ids and null names since version 10; Kafka accepts them since this version (KIP-516)."""
+"""Requests have fields for ids and null names since version 10; Kafka accepts them since this version
+(KIP-516).
+"""
 
 
 async def handle(context: Context, request: Request) -> Body:
@@ -254,8 +257,8 @@ def _partition(
 
 
 def _reached(context: Context, request: Request, brokers: list[BrokerId]) -> list[BrokerId]:
-    """The brokers that the client's listener reaches. Version 0 lists only these, with an error if there are others
-    (`ZkMetadataCache.getPartitionMetadata`).
+    """The brokers that the client's listener reaches. Version 0 lists only these, with an error if there are
+    others (`ZkMetadataCache.getPartitionMetadata`).
     """
     return [item for item in brokers if context.endpoint_of(item, request.listener) is not None]
 

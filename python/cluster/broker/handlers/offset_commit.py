@@ -1,4 +1,6 @@
-"""OffsetCommit. Offsets of version 0, which Kafka stores in ZooKeeper, are stored in __consumer_offsets like others."""
+"""OffsetCommit. Offsets of version 0, which Kafka stores in ZooKeeper, are stored in __consumer_offsets like
+others.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ VERSIONS = (0, 9)
 _BROKER_DECIDES = -1
 
 _NEVER_MS = 2**63 - 1
-"""The highest time. Kafka's sum overflows with a longer retention, and the offset expires at the next check."""
+"""The highest time. Kafka's sum overflows with a longer retention, and the offset expires at the next check.
+"""
 
 
 async def handle(context: Context, request: Request) -> Body:

@@ -1,7 +1,8 @@
-"""OffsetFetch: the committed offsets of a group, or (version 8) of several. Version 0 reads the same offsets as others.
+"""OffsetFetch: the committed offsets of a group, or (version 8) of several. Version 0 reads the same offsets
+as others.
 
-As in Kafka, a partition that is named twice is answered once (`GroupMetadataManager.getOffsets`). A request of four
-megabytes can name a million partitions, so each entry is made while the response is encoded.
+As in Kafka, a partition that is named twice is answered once (`GroupMetadataManager.getOffsets`). A request
+of four megabytes can name a million partitions, so each entry is made while the response is encoded.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _LEADER_EPOCH = 5
 _NOT_COMMITTED = CommittedOffset(-1)
 
 _MANY = 1000
-"""With more partitions or topics the lookup yields to other requests, so it works on a copy of the offsets."""
+"""With more partitions or topics the lookup yields to other requests, so it works on a copy of the offsets.
+"""
 
 _Committed = Mapping[TopicPartition, CommittedOffset]
 _Found = dict[str, dict[int, CommittedOffset | None]]

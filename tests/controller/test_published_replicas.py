@@ -1,6 +1,6 @@
-"""What the data plane is told of the brokers that have a partition's replicas.
+"""The replicas that the data plane gets, with racks and listeners.
 
-If one failed, it could send consumers to a broker that does not listen where they come from, or cross to another rack.
+If one failed, it could send consumers to a broker without their listener, or to another rack.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cluster.model import (
 
 
 class Told:
-    """The data plane of a test that looks at what it is told."""
+    """A data plane that records its calls."""
 
     def __init__(self) -> None:
         self.replicas: list[Any] = []
@@ -34,7 +34,7 @@ class Told:
         self.replicas = args[7]
 
 
-def test_racks_and_listeners_are_told() -> None:
+def test_the_data_plane_gets_racks_and_listeners() -> None:
     logs, metadata = Told(), MetadataCache("cluster")
     endpoints = (Endpoint("A", "localhost", 1), Endpoint("B", "localhost", 2))
     metadata.brokers = {

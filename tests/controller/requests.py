@@ -49,7 +49,7 @@ async def produce(wire: Wire, name: str, partition: int) -> int:
 
 
 async def shown(wire: Wire, name: str) -> dict[int, int]:
-    """The partitions of a topic as Metadata has them, and their errors; none when there is no topic."""
+    """The partitions of a topic in Metadata, and their errors; none if there is no topic."""
     topics = [{"name": name, "topic_id": bytes(16)}]
     answer = await wire.ask(
         "Metadata",
@@ -75,19 +75,19 @@ def logs(directory: Path, name: str) -> list[str]:
 
 
 def keyed() -> bytes:
-    """A batch that a compacted topic takes."""
+    """A batch that a compacted topic accepts."""
     return batch([b"v"], key=b"k")
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Waits for what the coordinator's client, asked in a thread again and again, finds to be so: nothing in this process tells."""
+    """Repeats a call of the coordinator's client in a thread until its result is `wanted`."""
     async with asyncio.timeout(WAIT_SECONDS):
         while not await asyncio.to_thread(true):
             await asyncio.sleep(0.02)
 
 
 async def until_shown(wire: Wire, name: str, expected: dict[int, int]) -> None:
-    """Asks, as clients do, until Metadata has these partitions, and errors."""
+    """Repeats Metadata, as clients do, until it has these partitions and errors."""
     async with asyncio.timeout(WAIT_SECONDS):
         while await shown(wire, name) != expected:
             await asyncio.sleep(0.02)

@@ -1,7 +1,7 @@
 """Groups of very many members.
 
-If one failed, a crowd that leaves, falls silent or joins again would keep the event loop for a time that grows with its square,
-and all others would wait for the last of it.
+If one failed, many members that leave, fall silent or join again would block the event loop for a time that
+grows with the square of their number.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from .test_stalls import NoLog
 MANY = 1_000
 SESSION_MS = 10_000
 WALKS = 8
-"""So often all members may be gone through, however many come or go; a rebalance does it some times."""
+"""The number of times that all members may be iterated over, however many come or go. A rebalance does it a
+few times.
+"""
 
 
 class Walked(OrderedDict[str, Member]):
-    """Members, and how many of them were looked at by those who go through them."""
+    """Members, with a count of how many of them were iterated over."""
 
     steps = 0
 
@@ -49,7 +51,7 @@ class Walked(OrderedDict[str, Member]):
         return self._walk(super().items())
 
 
-class Crowd:
+class LargeGroup:
     """A stable group of many members."""
 
     def __init__(self, instances: bool = False) -> None:
@@ -78,43 +80,43 @@ def stored(session_ms: int, instances: bool = False) -> StoredGroup:
     return StoredGroup("g", "consumer", 1, "range", names[0], 0, members)
 
 
-def leave(crowd: Crowd) -> None:
-    for name in crowd.names:
-        assert crowd.machine.leave("g", [Leaving(name)], 0)[0].members == (NONE,)
-    assert crowd.group.state is GroupState.EMPTY
+def leave(large: LargeGroup) -> None:
+    for name in large.names:
+        assert large.machine.leave("g", [Leaving(name)], 0)[0].members == (NONE,)
+    assert large.group.state is GroupState.EMPTY
 
 
-def leave_at_once(crowd: Crowd) -> None:
-    result, _ = crowd.machine.leave("g", [Leaving("", f"i {name}") for name in crowd.names], 0)
+def leave_at_once(large: LargeGroup) -> None:
+    result, _ = large.machine.leave("g", [Leaving("", f"i {name}") for name in large.names], 0)
     assert set(result.members) == {NONE}
-    assert crowd.group.state is GroupState.EMPTY
+    assert large.group.state is GroupState.EMPTY
 
 
-def fall_silent(crowd: Crowd) -> None:
-    crowd.machine.advance(SESSION_MS)
-    assert crowd.group.state is GroupState.EMPTY
+def fall_silent(large: LargeGroup) -> None:
+    large.machine.advance(SESSION_MS)
+    assert large.group.state is GroupState.EMPTY
 
 
-def join_again(crowd: Crowd) -> None:
-    answers = [answer for name in crowd.names for answer in crowd.join(name, None, 0)]
+def join_again(large: LargeGroup) -> None:
+    answers = [answer for name in large.names for answer in large.join(name, None, 0)]
     assert len(answers) == MANY
-    assert crowd.group.state is GroupState.COMPLETING
+    assert large.group.state is GroupState.COMPLETING
 
 
-def join_again_and_leave(crowd: Crowd) -> None:
-    for name in crowd.names[1:]:
-        assert crowd.join(name, None, 0) == []
-    for name in reversed(crowd.names[1:]):
-        crowd.machine.leave("g", [Leaving(name)], 0)
-    assert crowd.group.state is GroupState.PREPARING
-    crowd.machine.leave("g", [Leaving(crowd.names[0])], 0)
-    assert crowd.group.state is GroupState.EMPTY
+def join_again_and_leave(large: LargeGroup) -> None:
+    for name in large.names[1:]:
+        assert large.join(name, None, 0) == []
+    for name in reversed(large.names[1:]):
+        large.machine.leave("g", [Leaving(name)], 0)
+    assert large.group.state is GroupState.PREPARING
+    large.machine.leave("g", [Leaving(large.names[0])], 0)
+    assert large.group.state is GroupState.EMPTY
 
 
-def come(crowd: Crowd) -> None:
-    answers = [answer for number in range(MANY) for answer in crowd.join("", f"new {number}", 0)]
+def come(large: LargeGroup) -> None:
+    answers = [answer for number in range(MANY) for answer in large.join("", f"new {number}", 0)]
     assert answers == []
-    assert len(crowd.group.members) == 2 * MANY
+    assert len(large.group.members) == 2 * MANY
 
 
 @pytest.mark.parametrize(
@@ -128,15 +130,15 @@ def come(crowd: Crowd) -> None:
         (come, False),
     ],
 )
-def test_who_comes_or_goes_looks_at_no_other_member(
-    scenario: Callable[[Crowd], None], instances: bool
+def test_a_member_that_joins_or_leaves_iterates_over_no_other(
+    scenario: Callable[[LargeGroup], None], instances: bool
 ) -> None:
-    crowd = Crowd(instances)
-    scenario(crowd)
+    large = LargeGroup(instances)
+    scenario(large)
     assert 0 < Walked.steps <= WALKS * MANY
 
 
-def test_others_have_their_turns_while_a_crowd_is_thrown_out() -> None:
+def test_other_work_runs_while_many_sessions_end() -> None:
     async def run() -> list[int]:
         coordinator = GroupCoordinator(GroupLimits(), NoLog(), 600_000)
         coordinator.start()
@@ -164,16 +166,16 @@ def test_others_have_their_turns_while_a_crowd_is_thrown_out() -> None:
     assert left[-1] == 0
 
 
-def test_a_crowd_in_turns_goes_as_it_does_at_once() -> None:
-    """Its joins are answered in the same order, and the same is written."""
+def test_sessions_that_end_in_steps_give_the_same_result_as_at_once() -> None:
+    """Joins are answered in the same order, and the same records are written."""
 
     def gone(most: int | None) -> tuple[list[int], list[StoredGroup | None]]:
-        crowd = Crowd()
-        for name in crowd.names[::3]:
-            crowd.join(name, None, 0)
+        large = LargeGroup()
+        for name in large.names[::3]:
+            large.join(name, None, 0)
         actions: list[Action] = []
-        while (now := crowd.machine.next_deadline()) is not None:
-            actions += crowd.machine.advance(now, most)
+        while (now := large.machine.next_deadline()) is not None:
+            actions += large.machine.advance(now, most)
         answered = [action.token for action in actions if isinstance(action, Respond)]
         return answered, [action.stored for action in actions if not isinstance(action, Respond)]
 
@@ -182,13 +184,13 @@ def test_a_crowd_in_turns_goes_as_it_does_at_once() -> None:
     assert gone(7) == at_once
 
 
-def test_a_member_that_is_removed_waits_in_no_join() -> None:
-    crowd = Crowd()
-    for name in crowd.names[:2]:
-        crowd.join(name, None, 0)
-    member = crowd.group.remove(crowd.names[0])
+def test_a_removed_member_waits_in_no_join() -> None:
+    large = LargeGroup()
+    for name in large.names[:2]:
+        large.join(name, None, 0)
+    member = large.group.remove(large.names[0])
     assert member is not None
     assert member.join_token is None
-    assert crowd.group.awaiting_join == 1
-    crowd.group.end()
-    assert crowd.group.awaiting_join == 0
+    assert large.group.awaiting_join == 1
+    large.group.end()
+    assert large.group.awaiting_join == 0

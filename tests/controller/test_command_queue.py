@@ -1,7 +1,7 @@
-"""Commands wait their turn, as many as requests wait for them, and one of many topics lets others in.
+"""Commands wait in a queue no longer than their requests, and one on many topics lets others run in between.
 
-If one failed, who asks for much and does not wait for it would fill the broker's memory, and everybody else's topic would come
-when all of that is done.
+If one failed, clients that do not wait for their responses could fill the broker's memory, or every other
+command would wait until a large one is done.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from cluster.controller.driver import Outcomes
 from cluster.errors import RequestTimedOut
 from cluster.model import BrokerId, BrokerInfo, Milliseconds, TopicInfo
 
-from .cutting import coordinator
+from .cutting_proxy import coordinator
 
 MANY = 1600
 WAIT_SECONDS = 60.0
 
 
 class NoLogs:
-    """The data plane of a test that looks at no log."""
+    """A data plane without logs."""
 
     def create_partition(self, *_args: object) -> None:
         return
@@ -75,7 +75,7 @@ async def controlling(directory: Path) -> AsyncIterator[tuple[Controller, Metada
 
 
 class Settings(dict[str, str | None]):
-    """A part of a request that can be seen to be gone."""
+    """A part of a request whose release can be observed."""
 
 
 def many(prefix: str = "t") -> list[NewTopic]:
@@ -88,11 +88,11 @@ async def published(metadata: MetadataCache, name: str) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_what_was_answered_before_it_began_is_dropped_with_its_memory(tmp_path: Path) -> None:
+def test_a_command_answered_before_it_began_is_dropped_with_its_memory(tmp_path: Path) -> None:
     async def flood(controller: Controller) -> list[weakref.ref[Settings]]:
         seen = []
         for number in range(200):
-            # Some are of one slice, some of many.
+            # Some fit into one slice, some do not.
             settings = Settings(a="b")
             seen.append(weakref.ref(settings))
             news = [NewTopic(f"flood-{number}", config=settings), *(many() if number % 50 == 0 else ())]
@@ -112,7 +112,7 @@ def test_what_was_answered_before_it_began_is_dropped_with_its_memory(tmp_path: 
             await begun.wait()
             before = controller.waiting
             seen = await flood(controller)
-            assert controller.waiting <= before + 1  # The watch of the topic that is kept.
+            assert controller.waiting <= before + 1  # The watch of the topic that stays.
             await asyncio.sleep(0)
             gc.collect()
             assert sum(item() is not None for item in seen) == 0
@@ -124,7 +124,7 @@ def test_what_was_answered_before_it_began_is_dropped_with_its_memory(tmp_path: 
     asyncio.run(main())
 
 
-def test_what_has_begun_goes_on_after_its_answer(tmp_path: Path) -> None:
+def test_a_command_that_has_begun_continues_after_its_response(tmp_path: Path) -> None:
     async def main() -> None:
         async with controlling(tmp_path) as (controller, metadata):
             work = asyncio.create_task(controller.create_topics(many()))
@@ -136,7 +136,7 @@ def test_what_has_begun_goes_on_after_its_answer(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_command_of_many_topics_lets_others_in(tmp_path: Path) -> None:
+def test_a_command_of_many_topics_lets_others_run(tmp_path: Path) -> None:
     async def main() -> None:
         async with controlling(tmp_path) as (controller, metadata):
             first = asyncio.create_task(controller.create_topics(many("a")))
@@ -159,7 +159,7 @@ def test_a_command_of_many_topics_lets_others_in(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_check_does_not_wait_for_a_turn(tmp_path: Path) -> None:
+def test_a_check_does_not_wait_in_the_queue(tmp_path: Path) -> None:
     async def main() -> None:
         async with controlling(tmp_path) as (controller, _):
             begun, held = asyncio.Event(), asyncio.Event()

@@ -22,7 +22,9 @@ _CLOSE = -11
 
 @dataclass
 class Cutter:
-    """The proxy. Counts requests, pings aside; cuts at the `at`-th, before it is handed on or (`after`) before it is answered."""
+    """The proxy. It counts requests without pings and cuts the connection at the `at`-th, before it is
+    forwarded or (`after`) before it is answered.
+    """
 
     coordinator: int
     port: int = 0
@@ -30,17 +32,17 @@ class Cutter:
     at: int = 0
     after: bool = False
     expires: bool = False
-    """Whether a cut ends the session."""
+    """The cut also ends the session."""
     ended: bool = False
-    """Whether the session of the cut has ended."""
+    """The session of the cut has ended."""
     away: bool = False
-    """Whether there is no connection after a cut."""
+    """There is no connection after a cut."""
     cuts: int = 0
     requests: list[bytes] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def arm(self, at: int, after: bool = False) -> None:
-        """Counts anew; 0 cuts nothing."""
+        """Starts counting again; 0 cuts nothing."""
         self.seen, self.cuts, self.at, self.after = 0, 0, at, after
         self.ended = False
         self.requests.clear()
@@ -96,7 +98,7 @@ class Cutter:
         upper: asyncio.StreamWriter,
         answers: asyncio.Task[None],
     ) -> None:
-        """Hands a request on, and keeps its answer."""
+        """Forwards a request, and stores its response."""
         answers.cancel()
         await asyncio.gather(answers, return_exceptions=True)
         upper.write(request)
@@ -133,7 +135,7 @@ def properties(directory: Path, port: int) -> dict[str, str]:
 
 @asynccontextmanager
 async def coordinator(directory: Path) -> AsyncIterator[tuple[Cutter, KazooClient]]:
-    """A coordinator behind a proxy, and a client that goes around it."""
+    """A coordinator behind a proxy, and a client that does not use the proxy."""
     async with AsyncExitStack() as stack:
         server = CoordinatorServer(directory / "coordinator", "127.0.0.1", 0)
         port = await server.start()
@@ -152,7 +154,7 @@ async def coordinator(directory: Path) -> AsyncIterator[tuple[Cutter, KazooClien
 
 @asynccontextmanager
 async def running(directory: Path, port: int, **settings: str) -> AsyncIterator[Broker]:
-    """A broker on a coordinator's port."""
+    """A broker that uses a coordinator's port."""
     broker = Broker(BrokerConfig.parse(properties(directory, port) | settings))
     await broker.start()
     try:
@@ -163,7 +165,7 @@ async def running(directory: Path, port: int, **settings: str) -> AsyncIterator[
 
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[tuple[Cutter, KazooClient, Broker, Wire]]:
-    """Both, a client of the coordinator's that nobody cuts off, and a connection to the broker."""
+    """Both, a client of the coordinator without the proxy, and a connection to the broker."""
     async with (
         coordinator(directory) as (cutter, client),
         running(directory, cutter.port) as broker,
