@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use logcore_records::Compression;
-use logcore_storage::log_dir::{LogDir, Partition, parse_partition_dir};
+use logcore_storage::log_dir::{LogDir, Partition};
 use logcore_storage::metadata::MetaProperties;
+use logcore_storage::parse_partition_dir;
 use logcore_storage::{LogConfig, StorageError, process, uuid};
 use parking_lot::Mutex;
 use pyo3::prelude::*;

@@ -2,11 +2,14 @@
 //!
 //! Plain values: a log holds one and swaps it whole, so a reader sees all of a change or none.
 
+use logcore_records::Compression;
 pub use logcore_records::TimestampType;
-use logcore_records::{BatchHeader, Compression};
 
 use crate::error::{Result, StorageError};
-use crate::validator;
+
+/// The most bytes a batch may decompress to while its records are checked. Kafka has no such limit, because it holds one record at a
+/// time, but each of its records may be as large.
+pub const DECOMPRESSED_MAX: usize = 256 << 20;
 
 /// Settings of one partition's log. The field's doc names the topic setting.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,12 +120,6 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    /// Whether appending a batch takes decompressing it, or compressing, which is many times the work of a write: whoever has
-    /// others to serve lets them go on meanwhile, and bounds how many do so at once.
-    pub fn unpacks(&self, batch: &BatchHeader) -> bool {
-        validator::unpacks(batch, self)
-    }
-
     /// Sets one topic setting by Kafka's name from its text, as it stands in a topic's configuration.
     ///
     /// `Ok(false)`: the name is not one this crate acts on, nothing changed. Errors: a value that is not of the

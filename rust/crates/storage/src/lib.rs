@@ -31,67 +31,52 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod checkpoints;
 pub mod cleaner;
+mod clock;
 pub mod config;
 #[cfg(test)]
 mod crash;
-mod disk;
 pub mod disk_pace;
-mod epoch_runs;
 pub mod error;
-mod failure;
-mod files;
-mod flushed_mark;
-#[cfg(test)]
-mod fuzz;
-mod index_file;
+pub mod files;
+mod index;
 mod leader_epochs;
-pub mod loader;
-pub mod lock;
 pub mod log;
 pub mod log_dir;
-pub mod metadata;
-mod offset_index;
 pub mod process;
-mod producer_snapshot;
-mod producer_state;
-mod recompress;
+mod producers;
 pub mod record_faults;
 pub mod repair;
-mod replay;
-mod scan;
 mod segment;
 pub mod segment_file;
 pub mod slice;
-pub mod small_file;
+/// Small files that other crates keep beside a log.
+pub mod small_file {
+    pub use crate::files::{read_small as read, replace_file as replace};
+}
 pub mod standalone;
 #[cfg(test)]
 #[path = "../../records/tests/support/mod.rs"]
 mod support;
 #[cfg(test)]
 mod testing;
-mod time_index;
-mod txn_index;
-pub mod uuid;
-mod validator;
+mod validation;
 pub mod verify;
 pub mod watch;
 
-pub use cleaner::{Cleaner, CleanerConfig, CleanerEvent, CleanerStats, CleaningPaused};
-pub use config::{LogConfig, TimestampType};
+pub use cleaner::{Cleaner, CleanerConfig, CleanerEvent, CleanerStats};
+pub use config::{DECOMPRESSED_MAX, LogConfig, TimestampType};
 pub use error::{Result, StorageError};
-pub use index_file::mappings;
-pub use loader::{LastKnown, LoadProgress, Recovery};
+pub use files::partition_dir::{future_dir_name_len, parse_partition_dir};
+pub use files::uuid::TopicId;
+pub use files::{checkpoints, lock, metadata, uuid};
+pub use index::file::mappings;
+pub use index::transactions::AbortedTxn;
+pub use log::cleaning::gate::CleaningPaused;
+pub use log::loader::{LastKnown, LoadProgress, Recovery};
 pub use log::{IsolationLevel, Log, Retention, Searched, TimeSearch, TruncationPoint, Wait};
-pub use log_dir::{
-    LogDir, Move, Moved, Opening, Partition, Progress, check_duplicates, finish_moves, future_dir_name_len,
-    parse_partition_dir,
-};
-pub use producer_state::ActiveProducer;
+pub use log_dir::{LogDir, Move, Moved, Opening, Partition, Progress, check_duplicates, finish_moves};
+pub use producers::ActiveProducer;
 pub use record_faults::{Fault, RecordFault, RecordFaults};
 pub use slice::{Appended, LogSlice, TimestampOffset, first_batch, whole_batches};
 pub use standalone::StandaloneLog;
-pub use txn_index::AbortedTxn;
-pub use uuid::TopicId;
-pub use validator::DECOMPRESSED_MAX;

@@ -4,17 +4,10 @@
 
 use std::fmt;
 
-use logcore_records::{Batch, Looked, Record, RecordError, TimestampType};
-
-use crate::config::LogConfig;
-
 /// Of how many it is kept why. A batch may have millions of records, and its sender gets the point sooner.
 const FAULTS_KEPT: usize = 1000;
 /// Of how many more it is kept which they are: of all, in a batch of a megabyte of records of some size.
 const NUMBERS_KEPT: usize = 16_384;
-
-/// The timestamp of a record without one.
-const NO_TIME: i64 = -1;
 
 /// Why a record is not allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +52,16 @@ pub struct RecordFaults {
 }
 
 impl RecordFaults {
+    pub(crate) fn new(compressed: bool) -> Self {
+        Self {
+            first: Vec::new(),
+            rest: Vec::new(),
+            count: 0,
+            about_time: false,
+            compressed,
+        }
+    }
+
     /// The first of them, in order.
     pub fn first(&self) -> &[RecordFault] {
         &self.first
@@ -79,7 +82,7 @@ impl RecordFaults {
         self.about_time
     }
 
-    fn note(&mut self, index: usize, fault: Fault) {
+    pub(crate) fn note(&mut self, index: usize, fault: Fault) {
         self.count += 1;
         self.about_time |= fault != Fault::Keyless;
         let index = i32::try_from(index).unwrap_or(i32::MAX);
@@ -117,60 +120,4 @@ impl fmt::Display for RecordFaults {
             }
         }
     }
-}
-
-/// Looks at each record of a batch, decompressing to at most `limit` bytes (`LogValidator.validateRecord`).
-pub(crate) fn find(
-    batch: &Batch<'_>,
-    config: &LogConfig,
-    now_ms: i64,
-    limit: usize,
-) -> Result<(Option<RecordFaults>, Looked), RecordError> {
-    let mut faults = RecordFaults {
-        first: Vec::new(),
-        rest: Vec::new(),
-        count: 0,
-        about_time: false,
-        compressed: batch.header.compression()? != logcore_records::Compression::None,
-    };
-    let appended = batch.header.timestamp_type() == TimestampType::LogAppendTime;
-    let mut looked = Looked::NOTHING;
-    for (index, record) in batch.records(limit)?.iter().enumerate() {
-        let record = record?;
-        let delta = record.offset.wrapping_sub(batch.header.base_offset);
-        looked.add(record.timestamp, delta == index as i64);
-        if let Some(fault) = fault_of(&record, appended, config, now_ms) {
-            faults.note(index, fault);
-        }
-    }
-    Ok(((faults.count > 0).then_some(faults), looked))
-}
-
-fn fault_of(record: &Record<'_>, appended: bool, config: &LogConfig, now_ms: i64) -> Option<Fault> {
-    let (timestamp, offset) = (record.timestamp, record.offset);
-    if config.cleanup_compact && record.key.is_none() {
-        return Some(Fault::Keyless);
-    }
-    if config.timestamp_type == TimestampType::CreateTime && timestamp != NO_TIME {
-        let (before_max, after_max) = config.timestamp_limits_ms();
-        return is_outside(timestamp, config, now_ms).then(|| Fault::Time {
-            timestamp,
-            offset,
-            earliest: now_ms.wrapping_sub(before_max),
-            latest: now_ms.wrapping_add(after_max),
-        });
-    }
-    appended.then(|| Fault::AppendTime {
-        timestamp,
-        offset,
-        key_bytes: record.key.map(<[u8]>::len),
-        value_bytes: record.value.map(<[u8]>::len),
-    })
-}
-
-/// Whether a create time is too far from the broker's time.
-pub(crate) fn is_outside(timestamp: i64, config: &LogConfig, now_ms: i64) -> bool {
-    let (before_max, after_max) = config.timestamp_limits_ms();
-    timestamp != NO_TIME
-        && (now_ms.saturating_sub(timestamp) > before_max || timestamp.saturating_sub(now_ms) > after_max)
 }

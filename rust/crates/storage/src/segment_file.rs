@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use logcore_records::{BatchHeader, Compression};
 
 use crate::error::{Result, StorageError};
-use crate::producer_snapshot;
-use crate::scan::StoredBatch;
+use crate::index::transactions::{self, AbortedTxn};
+use crate::producers::snapshot;
+use crate::segment::scan::StoredBatch;
 use crate::slice::read_at_most;
-use crate::txn_index::{self, AbortedTxn};
 
 /// A message up to and including its magic byte: offset, length, checksum or epoch, magic.
 const FRONT: u64 = 17;
@@ -168,7 +168,7 @@ pub struct LastBatch {
 ///
 /// Errors: [`StorageError::NotFound`], [`StorageError::Corrupt`], the disk's.
 pub fn read_producers(path: &Path) -> Result<Vec<ProducerInFile>> {
-    let Some(entries) = producer_snapshot::read_entries(path)? else {
+    let Some(entries) = snapshot::read_entries(path)? else {
         return Err(StorageError::NotFound {
             path: path.to_path_buf(),
         });
@@ -201,7 +201,7 @@ pub fn read_aborted(path: &Path) -> Result<Vec<AbortedTxn>> {
             path: path.to_path_buf(),
         });
     }
-    txn_index::read(path)
+    transactions::read(path)
 }
 
 #[cfg(test)]

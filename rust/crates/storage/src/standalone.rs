@@ -20,25 +20,24 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
-use crate::checkpoints::{
+use crate::cleaner::{CleanerConfig, CleanerStats};
+use crate::clock::system_now_ms;
+use crate::config::LogConfig;
+use crate::error::{Result, StorageError, unless_full};
+use crate::files;
+use crate::files::checkpoints::{
     CLEANER_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_offsets, write_offsets,
 };
-use crate::cleaner::{CleanerConfig, CleanerStats};
-use crate::config::LogConfig;
-use crate::disk;
-use crate::error::{Result, StorageError, unless_full};
-use crate::files::{self, LOG_SUFFIX, offset_of};
-use crate::flushed_mark::{self, FLUSHED_FILE};
-use crate::loader::LastKnown;
-use crate::lock::DirLock;
-use crate::log::{Log, system_now_ms};
-use crate::log_dir::{check_not_moved, parse_partition_dir};
-use crate::metadata::{self, META_PROPERTIES_FILE};
+use crate::files::disk;
+use crate::files::flushed_mark::{self, FLUSHED_FILE};
+use crate::files::lock::DirLock;
+use crate::files::metadata::{self, META_PROPERTIES_FILE};
+use crate::files::partition_dir::{check_not_moved, parse_partition_dir};
+use crate::files::single_log::{self, forget_own_start, own_log_start, own_recovery_point};
+use crate::log::Log;
+use crate::log::loader::LastKnown;
 use crate::process;
 use crate::slice::Appended;
-
-/// The name of a log that is by itself, in its own checkpoint.
-const ITSELF: &str = "log";
 
 /// A [`Log`] with the locks on its directory, or one opened for reading only without any.
 #[derive(Debug)]
@@ -334,14 +333,6 @@ fn check_kind(dir: &Path, create: bool) -> Result<()> {
     }
 }
 
-fn segment_bases(dir: &Path) -> Result<Vec<i64>> {
-    let names = files::file_names(dir)?;
-    Ok(names
-        .iter()
-        .filter_map(|name| offset_of(name, LOG_SUFFIX))
-        .collect())
-}
-
 fn has_segments(dir: &Path) -> bool {
     files::has_segments(dir).unwrap_or(false)
 }
@@ -360,26 +351,8 @@ fn partition_of(dir: &Path) -> Option<(String, i32)> {
 fn checkpoints_of(dir: &Path) -> (PathBuf, (String, i32)) {
     match broker_dir(dir).zip(partition_of(dir)) {
         Some((parent, key)) => (parent.to_path_buf(), key),
-        None => (dir.to_path_buf(), (ITSELF.to_owned(), 0)),
+        None => (dir.to_path_buf(), (single_log::TOPIC.to_owned(), 0)),
     }
-}
-
-/// Where a log that is by itself begins, if that was moved.
-pub(crate) fn own_log_start(dir: &Path) -> Option<i64> {
-    // A damaged file is as good as none: the log begins with its first segment.
-    let offsets = read_offsets(&dir.join(LOG_START_FILE)).ok()?;
-    offsets.get(&(ITSELF.to_owned(), 0)).copied()
-}
-
-/// Leaves that to the broker's checkpoint, which has it now.
-pub(crate) fn forget_own_start(dir: &Path) -> Result<()> {
-    files::remove_if_exists(&dir.join(LOG_START_FILE)).map(|_| ())
-}
-
-/// Each segment of a log that is by itself is brought to disk when the next begins; more may have been noted.
-pub(crate) fn own_recovery_point(dir: &Path) -> Result<i64> {
-    let last_base = segment_bases(dir)?.last().copied();
-    Ok(last_base.max(flushed_mark::read(dir)).unwrap_or(0))
 }
 
 fn by_itself(dir: &Path) -> Result<LastKnown> {

@@ -24,11 +24,10 @@
 //! Threads: a cleaning reads sealed segments only, beside appends and reads, and takes the log's writer lock for the
 //! swap. A crash at any point leaves the old segments or the new ones.
 
-pub(crate) mod gate;
+mod now;
 mod offset_map;
-pub(crate) mod output;
+mod output;
 mod pass;
-pub(crate) mod plan;
 mod threads;
 mod throttle;
 mod transactions;
@@ -36,12 +35,8 @@ mod transactions;
 #[cfg(test)]
 mod tests;
 
-pub use gate::CleaningPaused;
 pub use pass::CleanerStats;
 pub use threads::{Cleaner, CleanerEvent};
-
-pub(crate) use pass::{LastRecord, Run, clean};
-pub(crate) use throttle::Throttle;
 
 use crate::error::{Result, StorageError};
 

@@ -8,16 +8,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::disk;
 use crate::error::{Result, StorageError};
+use crate::files::disk;
 use crate::files::{
-    CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, remove_if_exists,
-    segment_file,
+    CLEANED_FILES, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, cleaned_file,
+    remove_if_exists,
 };
-use crate::txn_index::{AbortedTxn, TxnIndex};
-
-/// The files of a cleaned segment in the order in which they are made and renamed.
-pub(crate) const CLEANED_FILES: [&str; 4] = [LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX];
+use crate::index::transactions::{AbortedTxn, TxnIndex};
 
 pub(crate) struct Output {
     dir: PathBuf,
@@ -169,8 +166,4 @@ impl Drop for Output {
             let _left_for_the_loader = remove_if_exists(&path);
         }
     }
-}
-
-pub(crate) fn cleaned_file(dir: &Path, base_offset: i64, suffix: &str) -> PathBuf {
-    segment_file(dir, base_offset, &format!("{suffix}{CLEANED_SUFFIX}"))
 }

@@ -11,19 +11,20 @@ use logcore_records::{
     Batch, BatchFilter, Entry, Filtered, Left, NewHorizon, RecordError, legacy, write_empty,
 };
 
-use super::gate::Stop;
 use super::offset_map::{Digest, OffsetMap};
 use super::output::Output;
-use super::plan::Plan;
 use super::throttle::Throttle;
 use super::transactions::Transactions;
 use super::{Aborted, CleanError, CleanerConfig};
 use crate::config::LogConfig;
 use crate::error::StorageError;
+use crate::index::transactions::AbortedTxn;
 use crate::log::Log;
-use crate::scan::{Next, Scanner, StoredBatch};
+use crate::log::cleaning::LastRecord;
+use crate::log::cleaning::gate::Stop;
+use crate::log::cleaning::plan::Plan;
 use crate::segment::Segment;
-use crate::txn_index::AbortedTxn;
+use crate::segment::scan::{Next, Scanner, StoredBatch};
 
 type Result<T, E = CleanError> = std::result::Result<T, E>;
 
@@ -75,13 +76,6 @@ impl CleanerStats {
         self.segments_after += later.segments_after;
         self.elapsed += later.elapsed;
     }
-}
-
-/// An active producer's last batch of records, and its epoch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LastRecord {
-    pub(crate) offset: Option<i64>,
-    pub(crate) epoch: i16,
 }
 
 /// What a cleaning is done with.
@@ -359,7 +353,11 @@ impl Copy<'_, '_> {
         self.run.stats.segments_after += 1;
         if self.changed {
             output.finish(last.modified()?)?;
-            if self.run.stop.is_set() || !log.replace_segments(group, &mut output, self.run.now_ms)? {
+            let base = output.base_offset;
+            let now_ms = self.run.now_ms;
+            if self.run.stop.is_set()
+                || !log.replace_segments(group, base, || output.was_swapped(), now_ms)?
+            {
                 return Err(CleanError::Aborted);
             }
         }

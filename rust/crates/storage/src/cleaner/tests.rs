@@ -15,8 +15,8 @@ use logcore_records::{BatchBuilder, BatchHeader, Compression, batches, legacy, s
 
 use crate::config::LogConfig;
 use crate::files::{LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file};
+use crate::index::transactions::AbortedTxn;
 use crate::log::Log;
-use crate::txn_index::AbortedTxn;
 
 pub(super) const NOW: i64 = 1_700_000_000_000;
 

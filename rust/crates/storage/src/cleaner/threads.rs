@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::gate::{Running, Stop};
 use super::pass::{CleanerStats, Run, clean};
-use super::plan::Plan;
 use super::throttle::Throttle;
 use super::{CleanError, CleanerConfig};
+use crate::clock::system_now_ms;
 use crate::error::{Result, StorageError};
-use crate::log::system_now_ms;
+use crate::log::cleaning::gate::{Running, Stop};
+use crate::log::cleaning::plan::Plan;
 use crate::log_dir::{LogDir, Partition};
 
 /// What a cleaner thread has to tell.

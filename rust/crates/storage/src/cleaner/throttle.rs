@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::Aborted;
-use super::gate::Stop;
+use crate::log::cleaning::gate::Stop;
 
 /// What was not used in this long is not saved up.
 const BURST: Duration = Duration::from_millis(300);

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use logcore_records::{Batch, RecordError};
 
-use crate::txn_index::AbortedTxn;
+use crate::index::transactions::AbortedTxn;
 
 const ABORT: i16 = 0;
 const COMMIT: i16 = 1;

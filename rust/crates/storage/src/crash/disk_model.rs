@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::disk::Change;
+use crate::files::disk::Change;
 use crate::files::{INDEX_SUFFIX, TIME_INDEX_SUFFIX};
 use crate::support::random::Random;
 

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::disk_model::DiskModel;
-use crate::disk::Change;
-use crate::disk::watch::{Watcher, Watching, watch};
+use crate::files::disk::Change;
+use crate::files::disk::watch::{Watcher, Watching, watch};
 use crate::support::random::Random;
 
 /// Kinds of [`Change`], for counting and aiming.

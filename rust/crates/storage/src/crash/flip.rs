@@ -4,14 +4,14 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::history::PARTITION_DIR;
-use crate::checkpoints::{
+use crate::files::checkpoints::{
     CLEANER_FILE, HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets,
 };
+use crate::files::metadata::{CLEAN_SHUTDOWN_FILE, PARTITION_METADATA_FILE};
 use crate::files::{
     INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, file_names, offset_of,
 };
-use crate::metadata::{CLEAN_SHUTDOWN_FILE, PARTITION_METADATA_FILE};
-use crate::scan::{Next, Scanner, StoredBatch};
+use crate::segment::scan::{Next, Scanner, StoredBatch};
 use crate::support::random::Random;
 use crate::testing::flip;
 

@@ -1,6 +1,6 @@
 //! Crashes at every step: histories of a log on a disk with faults, compared with a model.
 //!
-//! Every change the crate makes to a disk goes through [`crate::disk`]; a [`faulty_disk::FaultyDisk`] sees each before it
+//! Every change the crate makes to a disk goes through [`crate::files::disk`]; a [`faulty_disk::FaultyDisk`] sees each before it
 //! is made and may end the process there, tear the write, fail it, or be full. From what it saw a
 //! [`disk_model::DiskModel`] makes the directory a power loss would have left. A [`history`] drives a log through
 //! several processes with such faults, and a [`model::Model`] says what must be there after each.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use logcore_records::{Batch, BatchHeader, legacy};
 
 use super::model::{Found, Rec, What, Written, own};
+use crate::index::transactions::AbortedTxn;
 use crate::log::Log;
-use crate::txn_index::AbortedTxn;
 
 /// What was read before damage was met, and the damage.
 pub(super) type Damaged = (Found, String);

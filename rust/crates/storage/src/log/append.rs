@@ -12,17 +12,19 @@ use std::time::Duration;
 use logcore_records::{BatchHeader, TimestampType};
 use parking_lot::MutexGuard;
 
-use super::{Log, Now, Writer};
+use super::{Log, Writer};
+use crate::clock::Now;
+use crate::config::DECOMPRESSED_MAX;
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::files;
-use crate::loader;
-use crate::producer_snapshot;
-use crate::producer_state::{Duplicate, Origin, Staged};
-use crate::recompress;
+use crate::log::loader;
+use crate::producers::snapshot;
+use crate::producers::{Duplicate, Origin, Staged};
 use crate::segment::{OpenSegment, Placed, Segment};
 use crate::slice::Appended;
-use crate::validator::{self, Checked, DECOMPRESSED_MAX};
+use crate::validation::recompress;
+use crate::validation::{self, Checked};
 
 /// How somebody waits: does what it is given, which may take as long as a disk does, where that keeps nobody else waiting.
 pub type Wait = fn(&mut dyn FnMut());
@@ -164,7 +166,7 @@ impl Log {
         self.check_writable()?;
         let config = self.config();
         let (origin, limit) = (Origin::Client, DECOMPRESSED_MAX);
-        let mut checked = validator::check(batches, &config, origin, Now::System, limit)?;
+        let mut checked = validation::check(batches, &config, origin, Now::System, limit)?;
         // With the topic's own codec a batch may be too large that was not.
         recompress::recompress(batches, &mut checked, &config, limit)?;
         checked
@@ -177,7 +179,7 @@ impl Log {
         self.check_writable()?;
         let config = self.config();
         let limit = terms.decompressed_max;
-        let mut checked = validator::check(batches, &config, terms.origin, terms.now, limit)?;
+        let mut checked = validation::check(batches, &config, terms.origin, terms.now, limit)?;
         let mut recompressed = recompress::recompress(batches, &mut checked, &config, limit)?;
         let batches = recompressed.as_deref_mut().unwrap_or(batches);
         let log_append_time = (config.timestamp_type == TimestampType::LogAppendTime).then(|| terms.now.ms());
@@ -264,7 +266,7 @@ impl Log {
         let headers = &mut checked.headers;
         let first_offset = self.log_end_offset();
         check_offsets_left(first_offset, headers)?;
-        validator::assign(headers, first_offset, given.epoch, given.log_append_time);
+        validation::assign(headers, first_offset, given.epoch, given.log_append_time);
         let mut staged = Staged::default();
         for (number, header) in checked.headers.iter().enumerate() {
             let marker = checked.marker(number);
@@ -288,7 +290,7 @@ impl Log {
             self.assign_epoch(given.epoch, first_offset)
                 .map_err(|e| self.fail_unless_full(e))?;
         }
-        validator::place(bytes, headers, given.log_append_time.is_some());
+        validation::place(bytes, headers, given.log_append_time.is_some());
         self.append_staged(writer, config, bytes, placed(headers), staged, given.now)
     }
 
@@ -490,11 +492,11 @@ impl Log {
     /// Writes the producers' state as that at `offset`, once per offset.
     pub(super) fn snapshot_producers(&self, writer: &mut Writer, offset: i64, sync: bool) -> Result<()> {
         if offset > writer.snapshot_offset {
-            producer_snapshot::write(&self.dir, offset, &writer.producers, sync)?;
+            snapshot::write(&self.dir, offset, &writer.producers, sync)?;
             writer.snapshot_offset = offset;
         } else if sync {
             // Written when a segment was rolled, which does not wait for the disk.
-            producer_snapshot::sync(&self.dir, offset)?;
+            snapshot::sync(&self.dir, offset)?;
             files::sync_dir(&self.dir)?;
         }
         Ok(())

@@ -13,10 +13,10 @@ use super::append::Written;
 use super::{Log, Writer, maintain};
 use crate::error::{Result, StorageError};
 use crate::files;
-use crate::flushed_mark::FlushedMark;
+use crate::files::flushed_mark::FlushedMark;
 use crate::leader_epochs::LeaderEpochs;
-use crate::producer_snapshot;
-use crate::producer_state::ProducerState;
+use crate::producers::ProducerState;
+use crate::producers::snapshot;
 use crate::segment::{Access, Segment};
 
 impl Log {
@@ -168,7 +168,7 @@ impl Log {
             segment.flush()?;
             if !segment.directory_synced.load(Ordering::Acquire) {
                 // Once the segments before are deleted, their producers are in this snapshot only.
-                producer_snapshot::sync(&self.dir, segment.base_offset)?;
+                snapshot::sync(&self.dir, segment.base_offset)?;
                 new_entries.push(segment);
             }
         }

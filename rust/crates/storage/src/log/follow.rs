@@ -8,13 +8,14 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::append::{Coming, Written, in_place};
-use super::{Log, Now, Writer};
+use super::{Log, Writer};
+use crate::clock::Now;
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
-use crate::producer_state::{Origin, Staged};
-use crate::replay::marker_of;
-use crate::scan::StoredBatch;
+use crate::log::replay::marker_of;
+use crate::producers::{Origin, Staged};
 use crate::segment::Placed;
+use crate::segment::scan::StoredBatch;
 use crate::slice::Appended;
 
 /// The shortest batch of any format, behind its length: a message of format 0.

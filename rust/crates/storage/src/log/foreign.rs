@@ -17,20 +17,20 @@ use std::time::SystemTime;
 use parking_lot::MutexGuard;
 
 use super::Log;
-use crate::checkpoints::{LOG_START_FILE, read_offsets};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
+use crate::files::checkpoints::{LOG_START_FILE, read_offsets};
+use crate::files::partition_dir::parse_partition_dir;
+use crate::files::single_log::own_log_start;
 use crate::files::{self, LOG_SUFFIX, offset_of};
+use crate::index::transactions::AbortedTxn;
 use crate::leader_epochs::LeaderEpochs;
-use crate::loader::{Loaded, Recovery, settings};
-use crate::log_dir::parse_partition_dir;
-use crate::producer_snapshot;
-use crate::producer_state::ProducerState;
-use crate::replay::replay_range;
-use crate::scan::StoredBatch;
+use crate::log::loader::{Loaded, Recovery, settings};
+use crate::log::replay::replay_range;
+use crate::producers::ProducerState;
+use crate::producers::snapshot;
+use crate::segment::scan::StoredBatch;
 use crate::segment::{Access, Segment};
-use crate::standalone::own_log_start;
-use crate::txn_index::AbortedTxn;
 
 /// Which directory it is, whatever its name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl ForeignTransactions {
     fn look(&mut self, dir: &Path, segments: &[Arc<Segment>], end: i64) -> Result<()> {
         let mut from = self.end;
         if from > end || self.last.is_none() || last_before(segments, from)? != self.last {
-            let found = producer_snapshot::find_latest(dir, end)?;
+            let found = snapshot::find_latest(dir, end)?;
             let (snapshot, producers) = found.unwrap_or_default();
             *self = Self {
                 producers,

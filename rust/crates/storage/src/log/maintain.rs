@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 
 use super::{Log, Writer};
 use crate::config::LogConfig;
-use crate::disk;
 use crate::error::{Result, StorageError};
+use crate::files::disk;
 use crate::files::{self, DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file};
-use crate::producer_snapshot;
+use crate::producers::snapshot;
 use crate::segment::Segment;
 
 /// Whether it is time to look for what retention lets go (`log.retention.check.interval.ms`).
@@ -81,7 +81,7 @@ impl Log {
         };
         if self.recovery_point() < active.base_offset {
             // The producers' state goes first: once a segment is deleted, it is only in the snapshots of later ones.
-            producer_snapshot::sync(&self.dir, active.base_offset)
+            snapshot::sync(&self.dir, active.base_offset)
                 .and_then(|()| files::sync_dir(&self.dir))
                 .map_err(|e| self.fail_unless_out_of_files(e))?;
             self.flush_through(last_rolled, active.base_offset)?;
@@ -162,7 +162,7 @@ impl Log {
                 rolled => {
                     // The log's end and the producers must not go with what is deleted.
                     let next = rolled?;
-                    producer_snapshot::sync(&self.dir, next.base_offset)?;
+                    snapshot::sync(&self.dir, next.base_offset)?;
                     files::sync_dir(&self.dir)?;
                 }
             }

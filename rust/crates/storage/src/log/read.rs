@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use super::Log;
 use crate::error::{Result, StorageError};
-use crate::replay::find_aborted;
+use crate::index::transactions::{AbortedTxn, TxnIndex};
+use crate::log::replay::find_aborted;
 use crate::segment::{Access, Segment};
 use crate::slice::LogSlice;
-use crate::txn_index::{AbortedTxn, TxnIndex};
 
 impl Log {
     /// The bytes from the batch with `offset` on: at most `max_bytes`, from one segment, of batches that end before

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use logcore_records::{Batch, Compression, RecordError, legacy};
 
 use super::Log;
+use crate::config::DECOMPRESSED_MAX;
 use crate::error::Result;
-use crate::scan::StoredBatch;
 use crate::segment::Segment;
+use crate::segment::scan::StoredBatch;
 use crate::slice::TimestampOffset;
-use crate::validator::DECOMPRESSED_MAX;
 
 /// How far a search has come.
 #[derive(Debug, Clone, Copy)]

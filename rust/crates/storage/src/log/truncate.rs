@@ -13,15 +13,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Log, Writer, system_now_ms};
+use super::{Log, Writer};
+use crate::clock::system_now_ms;
 use crate::error::{Result, StorageError};
 use crate::files::{self, SNAPSHOT_SUFFIX, segment_file};
-use crate::loader;
-use crate::producer_snapshot;
-use crate::producer_state::ProducerState;
-use crate::replay::producers_at;
-use crate::scan::StoredBatch;
+use crate::log::loader;
+use crate::log::replay::producers_at;
+use crate::producers::ProducerState;
+use crate::producers::snapshot;
 use crate::segment::Segment;
+use crate::segment::scan::StoredBatch;
 
 /// Where a follower has to cut its log, by what its leader says of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,7 +234,7 @@ impl Log {
     /// A snapshot that stayed would be believed once the log has grown past it again.
     fn remove_snapshots_after(&self, end: i64) -> Result<()> {
         let mut removed = false;
-        for offset in producer_snapshot::list(&self.dir)?.into_iter().rev() {
+        for offset in snapshot::list(&self.dir)?.into_iter().rev() {
             if offset > end {
                 let path = segment_file(&self.dir, offset, SNAPSHOT_SUFFIX);
                 removed |= files::remove_if_exists(&path)?;
@@ -260,7 +261,7 @@ impl Log {
 
     fn restart_producers(&self, writer: &mut Writer, mut producers: ProducerState) -> Result<()> {
         producers.remove_expired(system_now_ms(), self.config().producer_id_expiration_ms);
-        let latest = producer_snapshot::list(&self.dir)?.last().copied();
+        let latest = snapshot::list(&self.dir)?.last().copied();
         writer.snapshot_offset = latest.unwrap_or(0);
         self.forget_transactions(producers.first_undecided_offset());
         writer.producers = producers;

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use super::Log;
 use crate::error::Result;
-use crate::producer_state::CompletedTxn;
+use crate::producers::CompletedTxn;
 
 /// No transaction keeps readers back.
 pub(super) const STABLE: i64 = i64::MAX;

@@ -6,12 +6,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use super::names::{self, Kind};
-use super::{Found, Key, LogDir, Opening, Partition, partition_path};
-use crate::disk;
+use super::{Found, LogDir, Opening, Partition, partition_path};
+use crate::clock::system_now_ms;
 use crate::error::{Result, StorageError};
 use crate::files;
-use crate::log::system_now_ms;
+use crate::files::disk;
+use crate::files::partition_dir::{self, Key, Kind};
 
 impl LogDir {
     /// Deletes a log: no more appends and reads, the directory renamed so that a crash cannot bring it back. It is removed by
@@ -63,7 +63,7 @@ impl LogDir {
 
 /// Gives a log's directory the name of a deleted one, which is on disk then; returns where it is.
 pub(super) fn rename_deleted(dir: &Path, (topic, partition): &Key) -> Result<PathBuf> {
-    let renamed = dir.with_file_name(names::with_suffix(topic, *partition, Kind::Deleted)?);
+    let renamed = dir.with_file_name(partition_dir::with_suffix(topic, *partition, Kind::Deleted)?);
     disk::rename(dir, &renamed).map_err(StorageError::io("rename", dir))?;
     files::sync_parent(&renamed)?;
     Ok(renamed)

@@ -7,15 +7,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoints::Offsets;
 use crate::error::{Result, StorageError};
 use crate::files;
-use crate::lock::{self, DirLock};
-use crate::standalone::own_log_start;
+use crate::files::checkpoints::Offsets;
+use crate::files::lock::{self, DirLock};
+use crate::files::single_log::own_log_start;
 
-use super::Key;
-use super::moves::check_not_moved;
-use super::names::{self, Kind};
+use crate::files::partition_dir::{self, Key, Kind, check_not_moved};
 
 /// A partition's directory.
 pub(super) struct Found {
@@ -30,7 +28,7 @@ pub(super) fn partition_dirs(path: &Path) -> Result<Vec<Found>> {
     for entry in fs::read_dir(path).map_err(StorageError::io("list", path))? {
         let entry = entry.map_err(StorageError::io("list", path))?;
         let name = entry.file_name();
-        if let Some((key, kind)) = name.to_str().and_then(names::parse)
+        if let Some((key, kind)) = name.to_str().and_then(partition_dir::parse)
             && files::is_dir(&entry)
         {
             let dir = entry.path();

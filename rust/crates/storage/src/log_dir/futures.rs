@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
-use super::names::{self, Kind};
-use super::{Key, LogDir, Partition, partition_path};
+use super::{LogDir, Partition, partition_path};
 use crate::config::LogConfig;
-use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files;
-use crate::loader::LastKnown;
+use crate::files::disk;
+use crate::files::partition_dir::{self, Key, Kind};
+use crate::files::uuid::TopicId;
 use crate::log::Log;
-use crate::uuid::TopicId;
+use crate::log::loader::LastKnown;
 
 impl LogDir {
     /// All future logs here, in order of topic and number.
@@ -46,7 +46,7 @@ impl LogDir {
                 path: there.log.dir(),
             });
         }
-        let name = names::with_suffix(topic, partition, Kind::Future)?;
+        let name = partition_dir::with_suffix(topic, partition, Kind::Future)?;
         let created = self.create_log(&self.path.join(name), key.clone(), topic_id, config)?;
         self.futures.write().insert(key, created.clone());
         Ok(created)

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::names::Kind;
-use super::{Found, Key, Logs, Partition, moves};
+use super::{Found, Logs, Partition};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
-use crate::loader::{LastKnown, LoadProgress, Recovery, bytes_to_check};
+use crate::files::metadata;
+use crate::files::partition_dir::{Key, Kind, check_not_moved};
+use crate::log::loader::{LastKnown, LoadProgress, Recovery, bytes_to_check};
 use crate::log::{Log, Surroundings};
-use crate::metadata;
 
 /// Threads that load logs, or close them, unless [`Opening::threads`] says how many; both wait for the disk more than they
 /// compute.
@@ -183,7 +183,7 @@ fn load_one(
     config: LogConfig,
     surroundings: &Surroundings,
 ) -> Result<Partition> {
-    moves::check_not_moved(&one.dir)?;
+    check_not_moved(&one.dir)?;
     let log = Log::open_in(&one.dir, config, known, surroundings)?;
     if one.kind == Kind::Future && !known.clean_shutdown {
         // A power loss may have taken any file of what was not certain, and nobody would copy the middle again.

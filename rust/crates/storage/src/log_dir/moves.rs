@@ -30,15 +30,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::MutexGuard;
 
 use super::deletions::rename_deleted;
-use super::names::{Kind, NAME_MAX};
-use super::{Found, Key, LogDir, Partition, partition_dirs, partition_path};
-use crate::disk;
+use super::{Found, LogDir, Partition, partition_dirs, partition_path};
+use crate::clock::system_now_ms;
 use crate::error::{Result, StorageError};
 use crate::files;
-use crate::lock::DirLock;
-use crate::log::system_now_ms;
-use crate::metadata::MOVED_FILE;
-use crate::producer_state::ProducerState;
+use crate::files::disk;
+use crate::files::lock::DirLock;
+use crate::files::metadata::MOVED_FILE;
+use crate::files::partition_dir::{Key, Kind, NAME_MAX};
+use crate::producers::ProducerState;
 
 /// What the last step copies at once.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -375,19 +375,6 @@ fn unmark(dir: &Path) -> Result<()> {
         files::sync_dir(dir)?;
     }
     Ok(())
-}
-
-/// Errors: [`StorageError::WrongDirectory`] for a log that was moved to a directory which is not there.
-pub(crate) fn check_not_moved(dir: &Path) -> Result<()> {
-    if !dir.join(MOVED_FILE).exists() {
-        return Ok(());
-    }
-    Err(StorageError::WrongDirectory {
-        path: dir.to_path_buf(),
-        reason: format!(
-            "was moved to another log directory that is not there; bring that one back, or remove the file {MOVED_FILE} to have what is here served, which may be old"
-        ),
-    })
 }
 
 /// Finishes the moves between these log directories that a crash interrupted in their last step. Call it before any of them is

@@ -11,6 +11,7 @@ mod standalone;
 use std::fs;
 
 use super::*;
+use crate::files::partition_dir;
 use crate::testing::batch_of;
 
 fn open(path: &Path) -> Result<LogDir> {
@@ -164,7 +165,7 @@ fn deleting() {
     let created = logs.create("t", 0, [8; 16], LogConfig::default()).unwrap();
     assert_eq!(created.log.log_end_offset(), 0);
     // The files go when `file.delete.delay.ms` is over.
-    let now = crate::log::system_now_ms();
+    let now = crate::clock::system_now_ms();
     logs.maintain(now).unwrap();
     assert_eq!(deleted(), 1);
     let delay = LogConfig::default().file_delete_delay_ms;
@@ -239,8 +240,8 @@ fn names() {
         assert_eq!(parse_partition_dir(name), None, "{name}");
     }
     let long = "t".repeat(249);
-    let name = names::with_suffix(&long, 11, Kind::Deleted).unwrap();
-    assert!(name.len() == names::NAME_MAX && name.contains("t-11.") && name.ends_with("-delete"));
+    let name = partition_dir::with_suffix(&long, 11, Kind::Deleted).unwrap();
+    assert!(name.len() == partition_dir::NAME_MAX && name.contains("t-11.") && name.ends_with("-delete"));
 }
 
 // Broken if it failed: what Kafka keeps for the operator would be served or removed, or somebody's own directory.

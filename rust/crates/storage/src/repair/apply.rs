@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use crate::checkpoints::{write_epochs, write_offsets};
-use crate::disk;
 use crate::error::{Result, StorageError};
+use crate::files::checkpoints::{write_epochs, write_offsets};
+use crate::files::disk;
+use crate::files::flushed_mark;
 use crate::files::{self, TXN_INDEX_SUFFIX, segment_file};
-use crate::flushed_mark;
-use crate::producer_snapshot;
+use crate::index::transactions;
+use crate::producers::snapshot;
 use crate::segment::{Access, IndexSettings, Segment};
-use crate::txn_index;
 use crate::verify::PartitionCheck;
 
 use super::Action;
@@ -63,7 +63,7 @@ fn apply_to_partition(plan: &PartitionPlan, check: &PartitionCheck) -> Result<()
         write_epochs(action.path(), epochs)?;
     }
     if plan.snapshot.is_some() {
-        producer_snapshot::write(&plan.dir, check.log_end, &check.producers, true)?;
+        snapshot::write(&plan.dir, check.log_end, &check.producers, true)?;
     }
     files::sync_dir(&plan.dir)
 }
@@ -89,7 +89,7 @@ fn write_txn_index(dir: &Path, segment: &crate::verify::SegmentCheck, log_end: i
     if entries.is_empty() {
         return files::remove_if_exists(&path).map(|_| ());
     }
-    let mut bytes = Vec::with_capacity(entries.len() * txn_index::ENTRY_SIZE);
+    let mut bytes = Vec::with_capacity(entries.len() * transactions::ENTRY_SIZE);
     for entry in entries {
         bytes.extend(entry.encode());
     }

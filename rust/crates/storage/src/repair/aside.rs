@@ -8,10 +8,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::disk;
 use crate::error::{Result, StorageError};
 use crate::files;
-use crate::metadata::time_for_name;
+use crate::files::disk;
+use crate::files::metadata::time_for_name;
 use crate::slice::read_at_most;
 use crate::verify::Target;
 

@@ -2,18 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::checkpoints::{
+use crate::files::CLEANER_FILE;
+use crate::files::checkpoints::{
     HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_epochs,
     read_offsets,
 };
+use crate::files::flushed_mark::FLUSHED_FILE;
+use crate::files::metadata::PARTITION_METADATA_FILE;
 use crate::files::{
     INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX,
     segment_file,
 };
-use crate::flushed_mark::FLUSHED_FILE;
-use crate::metadata::PARTITION_METADATA_FILE;
-use crate::producer_snapshot;
-use crate::verify::{CLEANER_FILE, Partition, PartitionCheck, Target};
+use crate::producers::snapshot;
+use crate::verify::{Partition, PartitionCheck, Target};
 
 use super::Action;
 
@@ -156,7 +157,7 @@ fn plan_cut(plan: &mut PartitionPlan, check: &PartitionCheck, segment: usize, of
             }
         }
     }
-    for snapshot in producer_snapshot::list(&dir).unwrap_or_default() {
+    for snapshot in snapshot::list(&dir).unwrap_or_default() {
         if snapshot > offset {
             plan.remove(segment_file(&dir, snapshot, SNAPSHOT_SUFFIX), BEHIND_CUT);
         }

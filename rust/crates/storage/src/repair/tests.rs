@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::{Action, Repair, RepairOptions, repair};
 use crate::StorageError;
 use crate::config::LogConfig;
-use crate::disk::{Change, watch};
+use crate::files::disk::{Change, watch};
 use crate::log_dir::LogDir;
 use crate::standalone::StandaloneLog;
 use crate::verify::tests::{batch, copy_of_kafkas, set_epoch, write_log};
@@ -272,7 +272,7 @@ fn broker_directory() -> TempDir {
     let logs = LogDir::open(&path, 1, None, &config).unwrap();
     for topic in ["a", "b"] {
         let created = logs.create(topic, 0, [7; 16], LogConfig::default()).unwrap();
-        let now = crate::log::system_now_ms();
+        let now = crate::clock::system_now_ms();
         for number in 0..3 {
             let mut batch = batch(number * 10..number * 10 + 10);
             created.log.append_as_leader(&mut batch, 0, now).unwrap();

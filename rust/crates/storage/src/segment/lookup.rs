@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 
 use super::{Largest, Segment};
 use crate::error::{Result, StorageError};
-use crate::scan::{Next, Scanner, StoredBatch};
+use crate::index::sparse::TimeEntry;
+use crate::segment::scan::{Next, Scanner, StoredBatch};
 use crate::slice::LogSlice;
-use crate::time_index::TimeEntry;
 
 impl Segment {
     pub(super) fn scan_headers(&self, position: u64, end: u64) -> Scanner<'_> {

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Access, Indexes, Largest, Placed, Segment, Tail};
-use crate::disk;
 use crate::error::{Result, StorageError};
-use crate::offset_index::OffsetIndex;
-use crate::scan::{Next, Scanner, StoredBatch};
-use crate::time_index::TimeIndex;
-use crate::txn_index::AbortedTxn;
+use crate::files::disk;
+use crate::index::sparse::OffsetIndex;
+use crate::index::sparse::TimeIndex;
+use crate::index::transactions::AbortedTxn;
+use crate::segment::scan::{Next, Scanner, StoredBatch};
 
 /// Where a file stops being whole.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Segment {
     /// Index bytes that are enough for a segment of `size` bytes, whatever the setting was when it was written.
     pub(super) fn index_capacity(&self, size: u64) -> u32 {
         let entries = size / u64::from(self.settings.interval_bytes.max(1)) + 2;
-        let needed = (entries * crate::time_index::ENTRY_SIZE).min(i32::MAX as u64) as u32;
+        let needed = (entries * TimeIndex::ENTRY_SIZE).min(i32::MAX as u64) as u32;
         needed.max(self.settings.max_bytes)
     }
 

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use super::{Access, Segment};
 use crate::error::{Result, StorageError};
 use crate::files::{SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_file};
-use crate::producer_snapshot;
-use crate::txn_index::{AbortedTxn, TxnIndex};
+use crate::index::transactions::{AbortedTxn, TxnIndex};
+use crate::producers::snapshot;
 
 impl Segment {
     /// The index, opened now if it was not.
@@ -70,7 +70,7 @@ impl Segment {
             return Ok(false);
         }
         let end = self.next_offset();
-        Ok(match producer_snapshot::find_latest(&self.dir, end)? {
+        Ok(match snapshot::find_latest(&self.dir, end)? {
             Some((offset, state)) if offset == end => state.has_ended_transactions(),
             Some(_) | None => !is_followed,
         })
@@ -81,7 +81,7 @@ impl Segment {
     pub(crate) fn ends_none_begun_before(&self, offset: i64) -> bool {
         if self.undecided_before.get().is_none() {
             let path = segment_file(&self.dir, self.base_offset, SNAPSHOT_SUFFIX);
-            if let Ok(Some(state)) = producer_snapshot::read(&path) {
+            if let Ok(Some(state)) = snapshot::read(&path) {
                 let _is_the_same = self.undecided_before.set(state.first_undecided_offset());
             }
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Indexes, Largest, Segment};
-use crate::disk;
 use crate::error::{Result, StorageError};
+use crate::files::disk;
 
 impl Segment {
     /// Cuts the segment to its first `size` bytes, which end before `next_offset`, brings that to disk, and makes it ready

@@ -4,21 +4,20 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoints::{HIGH_WATERMARK_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_offsets};
 use crate::error::{Result, StorageError};
+use crate::files::checkpoints::{
+    CLEANER_FILE, HIGH_WATERMARK_FILE, LOG_START_FILE, Offsets, RECOVERY_POINT_FILE, read_offsets,
+};
+use crate::files::flushed_mark;
+use crate::files::lock::{self, LOCK_FILE};
+use crate::files::metadata::{CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE, MetaProperties};
+use crate::files::partition_dir::parse_partition_dir;
+use crate::files::single_log::own_recovery_point;
 use crate::files::{self, LOG_SUFFIX, offset_of};
-use crate::flushed_mark;
-use crate::lock::{self, LOCK_FILE};
-use crate::log_dir::parse_partition_dir;
-use crate::metadata::{CLEAN_SHUTDOWN_FILE, META_PROPERTIES_FILE, MetaProperties};
-use crate::standalone::own_recovery_point;
 
 use super::findings::Findings;
 use super::partition::PartitionCheck;
 use super::{Finding, Kind};
-
-/// How far the cleaner is in each log (`LogCleanerManager`).
-pub(crate) const CLEANER_FILE: &str = "cleaner-offset-checkpoint";
 
 /// One partition's directory and what its surroundings say about it.
 #[derive(Debug, Clone)]

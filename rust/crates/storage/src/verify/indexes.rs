@@ -9,7 +9,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Result, StorageError};
-use crate::scan::StoredBatch;
+use crate::segment::scan::StoredBatch;
 
 /// What is wrong with an index file, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,7 +196,7 @@ fn word(bytes: &[u8], at: usize) -> i32 {
     i32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The `.index` file beside the walk; see [`crate::offset_index`] for what its entries say.
+/// The `.index` file beside the walk; see [`crate::index::sparse`] for what its entries say.
 ///
 /// An entry leads to a batch, and everything before that batch ends before the entry's offset. The offset itself is the
 /// batch's last or, when several were appended at once, the last of all of them.
@@ -273,7 +273,7 @@ impl OffsetIndexCheck {
     }
 }
 
-/// The `.timeindex` file beside the walk; see [`crate::time_index`] for what its entries say.
+/// The `.timeindex` file beside the walk; see [`crate::index::sparse`] for what its entries say.
 ///
 /// An entry's offset is in a batch whose largest timestamp is the entry's, and no batch before has a larger one.
 pub(super) struct TimeIndexCheck {

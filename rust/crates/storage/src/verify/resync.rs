@@ -9,7 +9,7 @@ use std::io;
 
 use logcore_records::HEADER_SIZE;
 
-use crate::scan::StoredBatch;
+use crate::segment::scan::StoredBatch;
 use crate::slice::read_at_most;
 
 const WINDOW: usize = 1 << 20;

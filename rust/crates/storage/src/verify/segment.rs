@@ -9,8 +9,8 @@ use logcore_records::{Batch, RecordError, legacy};
 
 use crate::error::{Result, StorageError};
 use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_file};
-use crate::scan::{Next, Scanner, StoredBatch};
-use crate::txn_index::{self, AbortedTxn};
+use crate::index::transactions::{self, AbortedTxn};
+use crate::segment::scan::{Next, Scanner, StoredBatch};
 
 use super::indexes::{Ending, Fault, OffsetIndexCheck, TimeIndexCheck};
 use super::partition::{GONE, OpenTxn, REBUILT, SegmentCheck, Walk, index_path};
@@ -374,7 +374,7 @@ impl Walk<'_> {
         check: &mut SegmentCheck,
     ) {
         let path = segment_file(self.dir, base_offset, TXN_INDEX_SUFFIX);
-        let entries = match txn_index::read(&path) {
+        let entries = match transactions::read(&path) {
             Ok(entries) => entries,
             Err(error @ StorageError::Corrupt { .. }) => {
                 check.txn_index_wrong = true;
@@ -407,7 +407,7 @@ fn compare_aborted(
 ) -> (Vec<AbortedTxn>, Option<Fault>) {
     let mut fault: Option<Fault> = None;
     let mut blame = |number: usize, what: String| {
-        let position = (number * txn_index::ENTRY_SIZE) as u64;
+        let position = (number * transactions::ENTRY_SIZE) as u64;
         fault.get_or_insert(Fault { position, what });
     };
     let mut kept = Vec::with_capacity(entries.len().max(aborted.len()));

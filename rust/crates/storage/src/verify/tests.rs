@@ -8,11 +8,11 @@ use tempfile::TempDir;
 
 use super::{Finding, Kind, Report, Severity, VerifyOptions, verify};
 use crate::config::LogConfig;
+use crate::files::metadata::MetaProperties;
 use crate::files::{SNAPSHOT_SUFFIX, segment_file};
 use crate::log_dir::LogDir;
-use crate::metadata::MetaProperties;
-use crate::producer_snapshot;
-use crate::producer_state::{BatchMetadata, ProducerEntry, ProducerState};
+use crate::producers::snapshot;
+use crate::producers::{BatchMetadata, ProducerEntry, ProducerState};
 use crate::slice::whole_batches;
 use crate::standalone::StandaloneLog;
 use crate::testing::{batch_of, flip};
@@ -356,7 +356,7 @@ fn log_of_a_producer(dir: &Path, offsets: &[i64], snapshot: i64, ended: i64) {
     };
     let mut state = ProducerState::default();
     state.restore(7, entry);
-    producer_snapshot::write(dir, snapshot, &state, false).unwrap();
+    snapshot::write(dir, snapshot, &state, false).unwrap();
 }
 
 // Broken if it failed: an older snapshot of a compacted log, whose batches are gone, would be called wrong, or a wrong one
@@ -426,7 +426,7 @@ fn a_log_directory() {
     let logs = LogDir::open(path, 1, None, &config).unwrap();
     for topic in ["a", "b"] {
         let created = logs.create(topic, 0, [7; 16], LogConfig::default()).unwrap();
-        let now = crate::log::system_now_ms();
+        let now = crate::clock::system_now_ms();
         created.log.append_as_leader(&mut batch(0..10), 0, now).unwrap();
     }
     assert_eq!(check(path).findings, [], "while it is written");
@@ -543,7 +543,7 @@ fn gaps_of_compacted_logs() {
     let created = logs.create("a", 0, [7; 16], config("a")).unwrap();
     for number in 0..40 {
         let mut batch = batch(number * 10..number * 10 + 10);
-        let now = crate::log::system_now_ms();
+        let now = crate::clock::system_now_ms();
         created.log.append_as_leader(&mut batch, 0, now).unwrap();
     }
     drop(created);
@@ -585,7 +585,7 @@ fn checkpoints_that_cannot_be() {
     let config = |_: &str| LogConfig::default();
     let logs = LogDir::open(path, 1, None, &config).unwrap();
     let created = logs.create("a", 0, [7; 16], config("a")).unwrap();
-    let now = crate::log::system_now_ms();
+    let now = crate::clock::system_now_ms();
     let mut records = batch(0..10);
     set_producer_state_in_place(&mut records, 7, 0, 0);
     created.log.append_as_leader(&mut records, 0, now).unwrap();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::disk::Change;
-use crate::disk::watch::{Watcher, watch};
 use crate::error::StorageError;
+use crate::files::disk::Change;
+use crate::files::disk::watch::{Watcher, watch};
 
 /// Lets so many changes through and refuses one, or all after.
 struct Until {

@@ -6,8 +6,8 @@ use logcore_records::{BatchBuilder, Compression};
 
 use super::*;
 use crate::cleaner::CleanerConfig;
-use crate::cleaner::plan::Plan;
 use crate::error::StorageError;
+use crate::log::cleaning::plan::Plan;
 
 fn strings(log: &Log) -> Vec<(i64, &'static str, Option<String>)> {
     let names = ["a", "b", "c", "d", "the active segment"];

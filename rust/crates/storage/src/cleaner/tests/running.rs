@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use super::*;
-use crate::checkpoints::{CLEANER_FILE, read_offsets};
 use crate::cleaner::{Cleaner, CleanerConfig, CleanerEvent};
 use crate::error::StorageError;
+use crate::files::checkpoints::{CLEANER_FILE, read_offsets};
 use crate::files::{INDEX_SUFFIX, TIME_INDEX_SUFFIX};
 use crate::log_dir::LogDir;
 use crate::standalone::StandaloneLog;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Batches, Rec, What, Written};
-use crate::txn_index::AbortedTxn;
+use crate::index::transactions::AbortedTxn;
 
 /// A transaction with its marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

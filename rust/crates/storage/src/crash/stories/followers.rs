@@ -6,10 +6,10 @@ use std::sync::Arc;
 use logcore_records::{BatchBuilder, Compression, EndTxnMarker, end_txn_marker, set_offsets_in_place};
 
 use super::*;
-use crate::checkpoints::HIGH_WATERMARK_FILE;
-use crate::disk::Change;
-use crate::disk::watch::{Watcher, watch};
-use crate::loader::LastKnown;
+use crate::files::checkpoints::HIGH_WATERMARK_FILE;
+use crate::files::disk::Change;
+use crate::files::disk::watch::{Watcher, watch};
+use crate::log::loader::LastKnown;
 use crate::log_dir::Opening;
 
 /// A batch of one record with a key, in a transaction unless the producer's id is -1.

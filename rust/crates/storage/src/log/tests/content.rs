@@ -4,9 +4,9 @@
 use logcore_records::{HEADER_SIZE, crc32c, max_timestamp_of, set_max_timestamp_in_place};
 
 use super::*;
+use crate::config::DECOMPRESSED_MAX;
 use crate::log::{Searched, TimeSearch};
 use crate::record_faults::Fault;
-use crate::validator::DECOMPRESSED_MAX;
 
 fn compressed(timestamp: i64, value: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::Gzip, None);

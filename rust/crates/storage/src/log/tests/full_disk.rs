@@ -4,8 +4,8 @@ use std::io;
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
-use crate::disk::Change;
-use crate::disk::watch::{Watcher, watch};
+use crate::files::disk::Change;
+use crate::files::disk::watch::{Watcher, watch};
 use crate::files::segment_file;
 
 /// Takes so many more changes that need space, and then none.

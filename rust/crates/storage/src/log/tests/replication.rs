@@ -6,8 +6,8 @@ use parking_lot::Condvar;
 
 use super::transactions::{begin, end, keeps_producers};
 use super::*;
-use crate::disk::Change;
-use crate::disk::watch::{Watcher, watch};
+use crate::files::disk::Change;
+use crate::files::disk::watch::{Watcher, watch};
 
 /// Copies what `follower` lacks, fetch by fetch, with batches cut off at the end as a fetch has them.
 fn catch_up(leader: &Log, follower: &Log, max_bytes: u64) {

@@ -6,8 +6,8 @@ use std::io;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::disk::{Change, watch};
-use crate::validator::DECOMPRESSED_MAX;
+use crate::config::DECOMPRESSED_MAX;
+use crate::files::disk::{Change, watch};
 
 thread_local! {
     static ASIDE: Cell<Option<usize>> = const { Cell::new(None) };

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicUsize;
 
 use super::transactions::{begin, end, keeps_producers};
 use super::*;
-use crate::disk::Change;
-use crate::disk::watch::{Watcher, watch};
+use crate::files::disk::Change;
+use crate::files::disk::watch::{Watcher, watch};
 use crate::log::TruncationPoint;
 
 fn offsets(log: &Log) -> (i64, i64, i64, i64) {

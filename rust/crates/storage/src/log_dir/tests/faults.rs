@@ -6,8 +6,8 @@ use parking_lot::Condvar;
 use rustix::io::Errno;
 
 use super::*;
-use crate::disk::Change;
-use crate::disk::watch::{Watcher, watch};
+use crate::files::disk::Change;
+use crate::files::disk::watch::{Watcher, watch};
 
 /// Gives an error to every change below a path.
 struct Broken(Errno);
@@ -148,7 +148,7 @@ fn one_partition_in_two_directories() {
         assert!(error.contains(part), "{error}");
     }
     // On its way from one to the other it may be in both.
-    let future = names::with_suffix("t", 3, Kind::Future).unwrap();
+    let future = partition_dir::with_suffix("t", 3, Kind::Future).unwrap();
     fs::rename(other.path().join("t-3"), other.path().join(future)).unwrap();
     check_duplicates(&paths).unwrap();
     check_duplicates(&[one.path().to_path_buf(), one.path().join("none")]).unwrap();

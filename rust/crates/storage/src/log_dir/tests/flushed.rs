@@ -1,7 +1,7 @@
 //! What a log by itself notes of its flushes, and what comes of it at the next start.
 
 use super::*;
-use crate::flushed_mark;
+use crate::files::flushed_mark;
 use crate::repair::{RepairOptions, repair};
 use crate::standalone::StandaloneLog;
 use crate::testing::flip;

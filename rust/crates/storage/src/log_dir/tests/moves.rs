@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::cleaner::CleanerConfig;
-use crate::disk::Change;
-use crate::disk::watch::{Watcher, watch};
+use crate::files::disk::Change;
+use crate::files::disk::watch::{Watcher, watch};
 use crate::log::IsolationLevel;
 
 /// Two directories on two disks, and the log `t-0` in the first.
@@ -117,7 +117,7 @@ fn write_all_kinds(log: &Log) {
     for number in 0..12 {
         append_in_epoch(log, number / 5, format!("value {number}").as_bytes());
     }
-    let now = crate::log::system_now_ms();
+    let now = crate::clock::system_now_ms();
     let mut idempotent = batch_of(&[(now, b"x"), (now, b"y")], Some((4, 0)));
     log.append_as_leader(&mut idempotent, 2, 1).unwrap();
     transaction(log, 0, Some(false));
@@ -189,7 +189,7 @@ fn a_log_moves_with_all_that_is_known_of_it() {
 fn batches_sent_again_are_known_after_a_move() {
     let disks = Disks::new();
     let log = disks.log();
-    let now = crate::log::system_now_ms();
+    let now = crate::clock::system_now_ms();
     let send = |log: &Log, sequence| {
         let mut batch = batch_of(&[(now, b"v")], Some((4, sequence)));
         log.append_as_leader(&mut batch, 0, now)

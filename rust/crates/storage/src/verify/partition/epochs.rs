@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use super::{ANOTHER_REPLICA, Walk};
-use crate::checkpoints::{LEADER_EPOCH_FILE, read_epochs};
-use crate::epoch_runs::{EpochRun, Resolved};
 use crate::error::StorageError;
+use crate::files::checkpoints::{LEADER_EPOCH_FILE, read_epochs};
 use crate::files::{LOG_SUFFIX, segment_file};
 use crate::leader_epochs::rises;
-use crate::scan::StoredBatch;
+use crate::leader_epochs::runs::{EpochRun, Resolved};
+use crate::segment::scan::StoredBatch;
 use crate::verify::{Finding, Kind};
 
 const EPOCHS_REBUILT: &str = "`logcore repair --apply` makes it again, from the epochs of the batches";

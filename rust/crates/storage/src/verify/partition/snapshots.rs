@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::{OpenTxn, REBUILT, Walk};
 use crate::files::{SNAPSHOT_SUFFIX, segment_file};
-use crate::producer_snapshot;
-use crate::producer_state::ProducerState;
+use crate::producers::ProducerState;
+use crate::producers::snapshot;
 use crate::verify::Kind;
 
 const FORGOTTEN: &str =
@@ -38,7 +38,7 @@ impl Walk<'_> {
     /// writes it in place.
     fn read_snapshot(&mut self, offset: i64) -> Option<ProducerState> {
         let path = segment_file(self.dir, offset, SNAPSHOT_SUFFIX);
-        match producer_snapshot::read(&path) {
+        match snapshot::read(&path) {
             Ok(state) => state,
             Err(_) if self.live() && self.snapshots.is_empty() => None,
             Err(error) => {

@@ -1,0 +1,60 @@
+//! Compacting one log in the caller's thread.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::pass::{CleanerStats, Run, clean};
+use super::throttle::Throttle;
+use super::{CleanError, CleanerConfig};
+use crate::error::Result;
+use crate::log::Log;
+
+impl Log {
+    /// Compacts the log now, in this thread, whatever its dirty ratio: everything before the active segment, the oldest
+    /// open transaction and `min.compaction.lag.ms`. [`Log::roll`] first to have the newest records compacted too.
+    /// Waits for a cleaner that is at it. `cleanup.policy` is not asked.
+    ///
+    /// Errors: the disk's; damage found on the way; [`StorageError::Closed`].
+    pub fn compact_now(&self, now_ms: i64) -> Result<CleanerStats> {
+        self.compact_with(&CleanerConfig::default(), now_ms)
+    }
+
+    /// [`Log::compact_now`] with other buffers.
+    pub fn compact_with(&self, config: &CleanerConfig, now_ms: i64) -> Result<CleanerStats> {
+        self.compact_until(&AtomicBool::new(false), config, now_ms)
+    }
+
+    /// [`Log::compact_with`] that ends early, with what was done by then, once `stop` is set; [`Log::pause_cleaning`] after
+    /// that ends what runs.
+    pub fn compact_until(
+        &self,
+        stop: &AtomicBool,
+        config: &CleanerConfig,
+        now_ms: i64,
+    ) -> Result<CleanerStats> {
+        config.check()?;
+        self.check_writable()?;
+        let throttle = Throttle::new(config.io_max_bytes_per_second);
+        let mut total = CleanerStats::default();
+        loop {
+            let running = self.cleaning().begin();
+            self.check_writable()?;
+            let plan = self.plan_cleaning(now_ms)?;
+            if plan.cleanable_bytes == 0 || stop.load(Ordering::Acquire) {
+                if total == CleanerStats::default() {
+                    total.first_dirty_offset = plan.first_dirty;
+                    total.clean_until_offset = plan.first_dirty;
+                }
+                return Ok(total);
+            }
+            let run = Run::new(config, &throttle, &running.stop, now_ms);
+            let stats = match clean(self, &plan, run) {
+                Ok(stats) => stats,
+                // It was paused, or retention took a segment: look again, after the pause.
+                Err(CleanError::Aborted) => continue,
+                Err(CleanError::Storage(error)) => return Err(error),
+            };
+            self.cleaning().set_first_dirty(stats.clean_until_offset);
+            total.add(&stats);
+        }
+    }
+}

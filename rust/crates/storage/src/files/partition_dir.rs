@@ -1,0 +1,133 @@
+//! Names of the directories in a log directory (`LocalLog`): a partition's own, and those of a replica that is on its way in
+//! or out.
+//!
+//! ```text
+//! user_activity-0                                       the log
+//! user_activity-0.<32 hex digits>-delete                was deleted; goes at the next opening at the latest
+//! user_activity-0.<32 hex digits>-future                a copy that is to take the place of the log in another directory
+//! user_activity-0.<32 hex digits>-stray                 a log nobody knows any more; kept for the operator to decide
+//! ```
+
+use std::path::Path;
+
+use super::MOVED_FILE;
+use super::uuid;
+use crate::error::{Result, StorageError};
+
+/// A partition: its topic and number.
+pub(crate) type Key = (String, i32);
+
+/// The longest name of a file.
+pub(crate) const NAME_MAX: usize = 255;
+
+/// What a directory in a log directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Current,
+    Deleted,
+    Future,
+    Stray,
+}
+
+impl Kind {
+    /// `DeleteDirSuffix`, `FutureDirSuffix`, `StrayDirSuffix`.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Current => "",
+            Self::Deleted => "-delete",
+            Self::Future => "-future",
+            Self::Stray => "-stray",
+        }
+    }
+}
+
+/// Whose directory has this name; `None` for one that is no partition's.
+pub(crate) fn parse(name: &str) -> Option<(Key, Kind)> {
+    if let Some(key) = parse_partition_dir(name) {
+        return Some((key, Kind::Current));
+    }
+    [Kind::Deleted, Kind::Future, Kind::Stray]
+        .into_iter()
+        .find_map(|kind| {
+            let (partition, id) = name.strip_suffix(kind.suffix())?.rsplit_once('.')?;
+            let is_id = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric());
+            let key = parse_partition_dir(partition).filter(|_| is_id)?;
+            Some((key, kind))
+        })
+}
+
+/// Topic and partition of a directory's name, `user_activity-0`; `None` for other names, also of directories that are
+/// being deleted or moved (`-delete`, `-future`, `-stray`).
+pub fn parse_partition_dir(name: &str) -> Option<(String, i32)> {
+    let (topic, number) = name.rsplit_once('-')?;
+    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    if topic.is_empty() || !digits {
+        return None;
+    }
+    Some((topic.to_owned(), number.parse().ok()?))
+}
+
+/// A new name of that kind, the topic cut to what a file's name may have (`LocalLog.logDirNameWithSuffixCappedLength`).
+pub(crate) fn with_suffix(topic: &str, partition: i32, kind: Kind) -> Result<String> {
+    let id: String = uuid::random()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let suffix = format!("-{partition}.{id}{}", kind.suffix());
+    let mut end = topic.len().min(NAME_MAX - suffix.len());
+    while !topic.is_char_boundary(end) {
+        end -= 1;
+    }
+    Ok(format!("{}{suffix}", &topic[..end]))
+}
+
+/// How many bytes the name of a future log's directory has. One with more than a file's name may have cannot be moved: unlike
+/// that of a deleted log it is not cut, for it says whose log it is (`LocalLog.logFutureDirName`).
+pub fn future_dir_name_len(topic: &str, partition: i32) -> usize {
+    const ID_LEN: usize = 32;
+    format!("{topic}-{partition}.").len() + ID_LEN + Kind::Future.suffix().len()
+}
+
+/// Errors: [`StorageError::WrongDirectory`] for a log that was moved to a directory which is not there.
+pub(crate) fn check_not_moved(dir: &Path) -> Result<()> {
+    if !dir.join(MOVED_FILE).exists() {
+        return Ok(());
+    }
+    Err(StorageError::WrongDirectory {
+        path: dir.to_path_buf(),
+        reason: format!(
+            "was moved to another log directory that is not there; bring that one back, or remove the file {MOVED_FILE} to have what is here served, which may be old"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Broken if it failed: a move or a deletion that Kafka began would not be recognised, or somebody's directory taken for one.
+    #[test]
+    fn kinds() {
+        let id = "0123456789abcdef0123456789abcdef";
+        let of = |name: &str| parse(name).map(|((topic, partition), kind)| (topic, partition, kind));
+        let is = |partition, kind| Some(("a.b-c".to_owned(), partition, kind));
+        assert_eq!(of("a.b-c-7"), is(7, Kind::Current));
+        assert_eq!(of(&format!("a.b-c-7.{id}-delete")), is(7, Kind::Deleted));
+        assert_eq!(of(&format!("a.b-c-7.{id}-future")), is(7, Kind::Future));
+        assert_eq!(of(&format!("a.b-c-7.{id}-stray")), is(7, Kind::Stray));
+        for foreign in [
+            "notes-delete",
+            "a.b-delete",
+            "a-x.0-delete",
+            "a-0.-delete",
+            "a-0.b c-delete",
+            "lost+found",
+            "a-0-future",
+        ] {
+            assert_eq!(of(foreign), None, "{foreign}");
+        }
+        for kind in [Kind::Deleted, Kind::Future, Kind::Stray] {
+            let long = "t".repeat(249);
+            let name = with_suffix(&long, 12, kind).unwrap();
+            assert!(name.len() <= NAME_MAX);
+            assert_eq!(parse(&name).map(|((_, n), kind)| (n, kind)), Some((12, kind)));
+        }
+    }
+}
