@@ -1,4 +1,4 @@
-"""What the figures are grouped by, as data, so that the pipeline and its check mean the same groups."""
+"""The groups of the report's figures, as data that the pipeline and its check share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 PERCENTILES = (0.5, 0.9, 0.99)
 DELAYS = ("dep_delay", "arr_delay")
 
-# Days of the week as ISO numbers them.
+# ISO's numbers of the weekdays.
 WEEKDAYS = {1: "Mon", 2: "Tue", 3: "Wed", 4: "Thu", 5: "Fri", 6: "Sat", 7: "Sun"}
 
 UNKNOWN = "unknown"
@@ -15,7 +15,9 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Bands:
-    """A column of the weather cut into bands: each value is in the first whose upper end it is below."""
+    """Bands of a weather column. A value belongs to the first band whose upper end is above it, or to the
+    last.
+    """
 
     table: str
     column: str
@@ -56,7 +58,7 @@ BANDS = (
     ),
 )
 
-# Table -> the columns its rows are grouped by.
+# For each table, the columns by which its rows are grouped.
 TABLES: dict[str, tuple[str, ...]] = {
     "total": (),
     "by_carrier": ("carrier",),

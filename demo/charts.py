@@ -1,7 +1,7 @@
-"""The report's charts as inline SVG: small functions, no library, colours from the page's style sheet.
+"""The report's charts as inline SVG, without a library.
 
-Every mark carries a `<title>`, which browsers show when the pointer rests on it. Classes name colours (see
-page.css), so the charts follow the page into the dark.
+Every mark has a `<title>`, which browsers show as a tooltip. Classes name colours of page.css, so the charts
+have a dark mode.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 def svg(width: float, height: float, body: Sequence[str], label: str) -> str:
-    """A drawing that scales with the page; `label` is what a screen reader says."""
+    """A drawing that scales with the page; `label` is for screen readers."""
     return (
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" '
         f'preserveAspectRatio="xMinYMin meet">{"".join(body)}</svg>'
@@ -51,7 +51,7 @@ def ticks(top: float, wanted: int = 4) -> list[float]:
 
 @dataclass(frozen=True)
 class Day:
-    """One day of the year as the daily chart shows it."""
+    """One day in the daily chart."""
 
     date: date
     flights: int
@@ -60,8 +60,8 @@ class Day:
 
 
 def daily(days: Sequence[Day], notes: dict[date, str]) -> str:
-    """A bar a day, flown at the bottom and cancelled hanging from the top of the schedule; delays as a strip
-    below.
+    """A bar for each day: flights that departed at the bottom, cancelled ones on top. A strip below shows
+    delays.
     """
     width, left, top, height, strip = 1040.0, 44.0, 34.0, 230.0, 30.0
     step = (width - left) / len(days)
@@ -83,7 +83,7 @@ def daily(days: Sequence[Day], notes: dict[date, str]) -> str:
         tip = (
             f"{day.date:%A %-d %B}: {day.flights:,} departures planned, {day.cancelled:,} cancelled "
             f"({share:.0%})"
-            + (f", nine of ten left within {day.delay:,.0f} min" if day.delay is not None else "")
+            + (f", nine of ten departed within {day.delay:,.0f} min" if day.delay is not None else "")
         )
         flown = (day.flights - day.cancelled) * scale
         gone = day.cancelled * scale
@@ -109,7 +109,7 @@ def heat_map(
     tip: Callable[[int, int], str],
     label: str,
 ) -> str:
-    """Cells shaded by value, with the value in them; None leaves a cell empty."""
+    """Cells that are shaded by their value and show it; None leaves a cell empty."""
     left, top, cell_width, cell_height = 44.0, 22.0, 52.0, 36.0
     values = [value(row, column) for row in range(len(rows)) for column in range(len(columns))]
     most = max(found for found in values if found is not None)
@@ -136,7 +136,7 @@ def heat_map(
 
 @dataclass(frozen=True)
 class Spread:
-    """A row of the spread chart: a name, what is said beside it, and its percentiles in minutes."""
+    """A row of the percentile chart: a name, a text beside it, and percentiles in minutes."""
 
     name: str
     detail: str
@@ -146,40 +146,42 @@ class Spread:
 
 
 def spreads(rows: Sequence[Spread], label: str) -> str:
-    """A line a row from the median over the 90th to the 99th percentile, on one scale of minutes (square
-    root).
+    """A line for each row, from the median to the 90th and 99th percentile, on a square-root scale of
+    minutes.
     """
     width, left, right, top, step = 1040.0, 230.0, 168.0, 26.0, 27.0
     low = min(row.median for row in rows)
     high = max(row.ninety_nine for row in rows)
 
-    def place(minutes: float) -> float:
-        # The root keeps the many small delays apart and the few long ones on the page.
+    def position(minutes: float) -> float:
+        # The square root shows differences of small delays, and keeps long ones on the page.
         return left + (width - left - right) * sqrt((minutes - low) / (high - low))
 
     bottom = top + step * len(rows)
     body = []
     for mark in (0, 15, 60, 120, 180, 240, 300, 360):
         if low <= mark <= high:
-            body.append(line(place(mark), top - 6, place(mark), bottom, "grid"))
-            body.append(text(place(mark), top - 11, f"{mark} min" if mark else "on time", "axis", "middle"))
+            body.append(line(position(mark), top - 6, position(mark), bottom, "grid"))
+            body.append(
+                text(position(mark), top - 11, f"{mark} min" if mark else "on time", "axis", "middle")
+            )
     for index, row in enumerate(rows):
         y = top + step * (index + 0.5)
         tip = (
-            f"{row.name}: half left within {row.median:,.0f} min of their time, nine of ten within "
+            f"{row.name}: half departed within {row.median:,.0f} min of their time, nine of ten within "
             f"{row.ninety:,.0f}, "
             f"99 of 100 within {row.ninety_nine:,.0f}"
         )
         body.append(text(left - 14, y + 4, row.name, "name", "end"))
         body.append(f"<g><title>{escape(tip)}</title>")
-        body.append(line(place(row.ninety), y, place(row.ninety_nine), y, "tail"))
-        body.append(line(place(row.median), y, place(row.ninety), y, "most"))
+        body.append(line(position(row.ninety), y, position(row.ninety_nine), y, "tail"))
+        body.append(line(position(row.median), y, position(row.ninety), y, "most"))
         for minutes, kind, radius in (
             (row.median, "p50", 5),
             (row.ninety, "p90", 5),
             (row.ninety_nine, "p99", 4),
         ):
-            body.append(f'<circle cx="{place(minutes):.1f}" cy="{y:.1f}" r="{radius}" class="{kind}"/>')
+            body.append(f'<circle cx="{position(minutes):.1f}" cy="{y:.1f}" r="{radius}" class="{kind}"/>')
         body.append("</g>")
         body.append(text(width - right + 16, y + 4, row.detail, "axis"))
     return svg(width, bottom + 4, body, label)
@@ -187,7 +189,7 @@ def spreads(rows: Sequence[Spread], label: str) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """One band of the weather: its name, minutes of delay, share cancelled, flights behind it."""
+    """One band of the weather: name, minutes of delay, share of cancelled flights, number of flights."""
 
     name: str
     delay: float
@@ -196,13 +198,15 @@ class Bar:
 
 
 def weather(title: str, unit: str, bars: Sequence[Bar], most_delay: float, most_cancelled: float) -> str:
-    """Two bars a band on scales shared between charts: minutes of delay, and share of flights cancelled."""
+    """Two bars for each band: minutes of delay and share of cancelled flights. All charts have the same
+    scales.
+    """
     width, left, top, step, half = 330.0, 88.0, 46.0, 42.0, 150.0
     body = [text(0, 14, title, "chart-title"), text(0, 31, unit, "axis")]
     for index, bar in enumerate(bars):
         y = top + index * step
         tip = (
-            f"{title} {bar.name}: {bar.flights:,} flights, nine of ten left within {bar.delay:,.0f} min, "
+            f"{title} {bar.name}: {bar.flights:,} flights, nine of ten departed within {bar.delay:,.0f} min, "
             f"{bar.cancelled:.1%} cancelled"
         )
         body.append(text(left - 10, y + 18, bar.name, "axis", "end"))
@@ -216,7 +220,7 @@ def weather(title: str, unit: str, bars: Sequence[Bar], most_delay: float, most_
 
 @dataclass(frozen=True)
 class Hour:
-    """One hour of the day: flights planned in it, and minutes within which nine of ten left."""
+    """One hour of the day: planned flights, and the minutes within which nine of ten departed."""
 
     name: str
     flights: int
@@ -225,7 +229,7 @@ class Hour:
 
 
 def hourly(hours: Sequence[Hour]) -> str:
-    """A column an hour for the flights, and a line over them for the delay, each on its own scale."""
+    """A column for each hour's flights and a line for the delay, each on its own scale."""
     width, left, top, height = 1040.0, 44.0, 26.0, 150.0
     step = (width - left) / len(hours)
     most = max(hour.flights for hour in hours)

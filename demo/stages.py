@@ -1,4 +1,4 @@
-"""What each stage of the demo moved, and how long it took."""
+"""Measures each stage of the demo: records, bytes and time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Stage:
-    """One stage; `payload` is the bytes of keys and values, whatever they take on disk."""
+    """One stage; `payload` is the bytes of keys and values, before compression."""
 
     name: str
     records: int = 0
@@ -28,7 +28,7 @@ class Stage:
 
 @contextmanager
 def timed(stages: list[Stage], name: str) -> Iterator[Stage]:
-    """Adds a stage to `stages` and measures the body, which fills in what it moved."""
+    """Adds a stage to `stages` and measures the time of the body, which sets its records and payload."""
     stage = Stage(name)
     started = time.perf_counter()
     yield stage
