@@ -1,10 +1,11 @@
-"""The broker beside Apache Kafka 3.9.1 and 4.1.0 and the bare loops, in turn on the same machine, as ratios.
+"""Compares the broker with Apache Kafka 3.9.1 and 4.1.0 and with bare loops, in turns on the same machine, as
+ratios.
 
 usage: broker.py [--rounds 5] [--sweeps 3] [--seconds 2] [--quick] [--only SCENARIO,...] [--media tmpfs,disk]
                  [--kafka 3.9.1,4.1.0] [--results NAME]
 
-Writes bench/results/NAME.md (broker.md by default) and NAME-*.svg beside it, after each medium. "Wire" is what bench/wire
-sends: pre-encoded Produce requests or raw Fetch requests; it measures the server, not a client library.
+Writes bench/results/NAME.md (broker.md by default) and NAME-*.svg beside it, after each medium. "Wire" stands
+for the requests of bench/wire, which are encoded before: so the server is measured, not a client library.
 """
 
 from __future__ import annotations
@@ -27,24 +28,26 @@ from typing import Any
 
 import plots
 from figures import Board, Figure, Goal, curve_table, figures_table, shown
-from loads import Ground, produce
+from loads import Medium, produce
 from scenarios import SCENARIOS, Run, reason_of, say
 from servers import KAFKAS, OURS, ROOT, bare, ours
 
 RESULTS = Path(__file__).resolve().parent / "results"
 WARM_UPS = 3
-# The rounds of a scenario that are not counted: what it does beside the produce of the warm-up gets warm too.
+# The first rounds of each scenario, which do not count: they warm up code that the warm-up's produce does not
+# use.
 UNCOUNTED = 1
 
 
 def start(run: Run, kafkas: list[str], stack: ExitStack) -> None:
-    """Measures how long each server takes to start and what it holds then, round by round; and starts those that stay.
+    """Measures each server's time to start and its idle memory, round by round. Then starts the servers for
+    the scenarios.
 
-    A server that is measured has no data, no other runs beside it, and it is stopped at once.
+    While a start is measured, no other server runs and the server has no data. It is stopped at once.
     """
     answer = run.board.figure(
         Figure(
-            "start to first answer (ZooKeeper's own start left out)", "s", (Goal(0.6),), more_is_better=False
+            "start to first answer (without the start of ZooKeeper)", "s", (Goal(0.6),), more_is_better=False
         )
     )
     idle = run.board.figure(Figure("resident memory, idle", "MB", (Goal(70),), more_is_better=False))
@@ -61,34 +64,34 @@ def start(run: Run, kafkas: list[str], stack: ExitStack) -> None:
         for name in order:
             if name in answer.failed:  # each try may take a minute
                 continue
-            run.ground.prepare(0)
-            place = tempfile.TemporaryDirectory(
-                prefix="start-", dir=run.ground.directory, ignore_cleanup_errors=True
+            run.medium.prepare(0)
+            temporary = tempfile.TemporaryDirectory(
+                prefix="start-", dir=run.medium.directory, ignore_cleanup_errors=True
             )
             try:
-                with place as directory, starts[name](Path(directory)) as server:
-                    seconds, held = server.seconds_to_answer, server.resident_mb()
-            except Exception as error:  # the others are measured without it
+                with temporary as directory, starts[name](Path(directory)) as server:
+                    seconds, memory = server.seconds_to_answer, server.resident_mb()
+            except Exception as error:  # the others are measured nevertheless
                 failed(name, error)
                 continue
             if number >= 0:
                 answer.add(name, number, seconds)
-                idle.add(name, number, held)
+                idle.add(name, number, memory)
         order.reverse()
-    say(f"{run.ground.name}: starting those that stay")
+    say(f"{run.medium.name}: starting the servers")
     for name, begin in starts.items():
         if name not in answer.failed:
             try:
-                run.servers.append(stack.enter_context(begin(run.ground.directory)))
+                run.servers.append(stack.enter_context(begin(run.medium.directory)))
             except Exception as error:
                 failed(name, error)
-    loop = bare("bare-broker", run.ground.directory, "--dir", str(run.ground.directory / "bare"))
+    loop = bare("bare-broker", run.medium.directory, "--dir", str(run.medium.directory / "bare"))
     stack.callback(loop.stop)
     run.servers.append(loop)
 
 
-def run_on(ground: Ground, board: Board, options: argparse.Namespace) -> None:
-    run = Run(ground, board, options.seconds, options.quick, options.uncounted)
+def run_on(medium: Medium, board: Board, options: argparse.Namespace) -> None:
+    run = Run(medium, board, options.seconds, options.quick, options.uncounted)
     with ExitStack() as stack:
         start(run, options.kafka, stack)
         board.figure(run.memory)
@@ -115,29 +118,32 @@ def revision() -> str:
 
 
 def head(options: argparse.Namespace) -> list[str]:
-    kafka = (
-        "the better of the Kafkas in that round"
-        if len(options.kafka) > 1
-        else f"Apache Kafka {options.kafka[0]}"
-    )
+    kafka = "the better Kafka of that round" if len(options.kafka) > 1 else f"Apache Kafka {options.kafka[0]}"
     return [
         "# The broker beside Apache Kafka",
         "",
-        f"`bench/broker.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}; load generator and servers share "
-        f"them, all servers run, one at a time has work; a start is that of a server without data while no other runs. Median (minimum–maximum) of the rounds, {options.seconds:g} s each (half of it along connections, partitions and batch sizes), after "
-        f"{options.warm_ups} rounds to warm up and {options.uncounted} more of each scenario; a ratio is taken round by round, to {kafka}. "
-        "All writes are with acks=1. The bare loop of a produce reads, checks CRC-32C, writes once and "
-        "sends a canned answer; that of a fetch is `sendfile` from a file of ours. The order of the servers turns round with each "
-        "round, and before each produce the memory it will fill is touched (`touch_memory` in bench/loads.py); on disk, what "
-        "is left to write is written first. Memory and CPU are those of a server's processes, of ZooKeeper too, and of our "
-        "coordinator, which is in our process.",
+        f"`bench/broker.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}.",
+        "",
+        "- The load generator and the servers share the cores. All servers run; one at a time has work. A "
+        "start is measured while no other server runs, without data.",
+        f"- Figures are the median (minimum–maximum) of the rounds. A round takes {options.seconds:g} s; "
+        f"half of it along connections, partitions and batch sizes. {options.warm_ups} rounds of warm-up "
+        f"come before, and {options.uncounted} more of each scenario.",
+        f"- A ratio is taken round by round, to {kafka}. The order of the servers is reversed after each "
+        "round.",
+        "- All writes are with acks=1. Before each produce, the memory that it will fill is touched "
+        "(`touch_memory` in bench/loads.py). On disk, unwritten data is written first.",
+        "- The bare loop of a produce reads, checks CRC-32C, writes once and sends a fixed answer. The bare "
+        "loop of a fetch is `sendfile` from a file of ours.",
+        "- Memory and CPU are those of all processes of a server, ZooKeeper included. Our coordinator is in "
+        "our process.",
     ]
 
 
 def section(board: Board, name: str) -> list[str]:
     lines = [
         "",
-        f"## On {board.ground}",
+        f"## On {board.medium}",
         "",
         f"Rounds: {board.rounds}; of the curves and of Apache's tests: {board.sweep_rounds}.",
         "",
@@ -150,17 +156,17 @@ def section(board: Board, name: str) -> list[str]:
         if point.is_missed
     ]
     lines += figures_table([figure for figure in board.figures if figure.values or figure.failed])
-    lines += ["", f"![ratios]({name}-{board.ground}-ratios.svg)"]
+    lines += ["", f"![ratios]({name}-{board.medium}-ratios.svg)"]
     lines += ["", "Goals missed: " + ("; ".join(missed) or "none") + "."]
     for curve_name in dict.fromkeys(curve.name for curve in board.curves):
-        about = (SCENARIOS[curve_name].__doc__ or "").splitlines()[0]
+        first_paragraph = (SCENARIOS[curve_name].__doc__ or "").partition("\n\n")[0]
         lines += [
             "",
             f"### {curve_name.capitalize()}",
             "",
-            about,
+            " ".join(first_paragraph.split()),
             "",
-            f"![{curve_name}]({name}-{board.ground}-{curve_name}.svg)",
+            f"![{curve_name}]({name}-{board.medium}-{curve_name}.svg)",
         ]
         for curve in board.curves:
             if curve.name == curve_name:
@@ -171,18 +177,18 @@ def section(board: Board, name: str) -> list[str]:
 
 
 def write(boards: list[Board], options: argparse.Namespace) -> str:
-    """Writes the tables and the plots; the text of the tables."""
+    """Writes the tables and the plots; returns the text of the tables."""
     name = options.results
     lines = head(options)
     for board in boards:
         lines += section(board, name)
-        drawings = {"ratios": plots.ratios(f"Ours to theirs, on {board.ground}", board.figures)}
+        drawings = {"ratios": plots.ratios(f"Ours to theirs, on {board.medium}", board.figures)}
         for curve_name in dict.fromkeys(curve.name for curve in board.curves):
             curves = [curve for curve in board.curves if curve.name == curve_name]
-            drawings[curve_name] = plots.curves(f"{curve_name.capitalize()}, on {board.ground}", curves)
+            drawings[curve_name] = plots.curves(f"{curve_name.capitalize()}, on {board.medium}", curves)
         for drawing, svg in drawings.items():
             if svg:
-                (RESULTS / f"{name}-{board.ground}-{drawing}.svg").write_text(svg)
+                (RESULTS / f"{name}-{board.medium}-{drawing}.svg").write_text(svg)
     if profiles := sorted(RESULTS.glob("*-profile.md")):
         links = ", ".join(f"[{path.stem}]({path.name})" for path in profiles)
         lines += ["", f"Where the time goes: {links}."]
@@ -195,7 +201,7 @@ def names(known: Any) -> Callable[[str], list[str]]:
     def read(text: str) -> list[str]:
         given = text.split(",")
         if wrong := [name for name in given if name not in known]:
-            raise argparse.ArgumentTypeError(f"{wrong[0]!r} is none of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{wrong[0]!r} is not one of {', '.join(known)}")
         return given
 
     return read
@@ -205,27 +211,30 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     media = {"tmpfs": Path("/dev/shm"), "disk": ROOT / "build"}
     parser.add_argument(
-        "--rounds", type=int, default=5, help="of each scenario on tmpfs; half as many on disk"
+        "--rounds", type=int, default=5, help="rounds of each scenario on tmpfs; half as many on disk"
     )
     parser.add_argument(
         "--sweeps",
         type=int,
         default=3,
-        help="rounds of the curves and of Apache's tests, at most as many as of the others",
+        help="rounds of the curves and of Apache's tests, at most --rounds",
     )
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of each load")
     parser.add_argument(
-        "--quick", action="store_true", help="a short pass through everything, whose figures mean nothing"
-    )
-    parser.add_argument(
-        "--only", type=names(SCENARIOS), default=list(SCENARIOS), help=f"of {','.join(SCENARIOS)}"
+        "--quick", action="store_true", help="run everything once and briefly; the figures mean nothing"
     )
     parser.add_argument(
-        "--media", type=names(media), default=list(media), help="where the logs go: tmpfs,disk"
+        "--only",
+        type=names(SCENARIOS),
+        default=list(SCENARIOS),
+        help=f"scenarios to run, of {','.join(SCENARIOS)}",
+    )
+    parser.add_argument(
+        "--media", type=names(media), default=list(media), help="where the logs are: tmpfs,disk"
     )
     parser.add_argument("--tmpfs", type=Path, default=media["tmpfs"], help="a directory on tmpfs")
     parser.add_argument("--disk", type=Path, default=media["disk"], help="a directory on a disk")
-    parser.add_argument("--kafka", type=names(KAFKAS), default=list(KAFKAS), help="3.9.1,4.1.0")
+    parser.add_argument("--kafka", type=names(KAFKAS), default=list(KAFKAS), help="versions: 3.9.1,4.1.0")
     parser.add_argument("--results", default="broker", help="the name of the table in bench/results")
     options = parser.parse_args()
     options.warm_ups, options.uncounted = (1, 0) if options.quick else (WARM_UPS, UNCOUNTED)
@@ -236,9 +245,9 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    # Whoever ends the run early finds no server left behind, and what was measured so far in the table.
+    # On SIGTERM, servers are stopped and the figures so far are written.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # Five thousand connections: what is started here inherits the limit.
+    # Child processes inherit the limit. There are scenarios with five thousand connections.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     begun, boards, text = time.monotonic(), [], ""
@@ -246,11 +255,11 @@ def main() -> int:
         parent: Path = getattr(options, medium)
         parent.mkdir(exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="logcore-bench-", dir=parent))
-        # A round on disk waits for the disk, and its spread is that of the disk.
+        # Rounds on disk are slow, and their spread is mostly the disk's.
         rounds = options.rounds if medium == "tmpfs" else (options.rounds + 1) // 2
         boards.append(Board(medium, rounds, min(rounds, options.sweeps)))
         try:
-            run_on(Ground(medium, directory), boards[-1], options)
+            run_on(Medium(medium, directory), boards[-1], options)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
             text = write(boards, options)

@@ -1,4 +1,6 @@
-"""What a run measured: one figure of each server over the rounds, figures along a scale, and both as tables of ratios."""
+"""The figures of a run: one of each server for each round, curves of figures, and both as tables with
+ratios.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def shown_spread(values: Spread | None) -> str:
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound on our ratio to a server's figure, or on our figure itself when `to` is None."""
+    """A bound for our ratio to a server's figure, or for our figure itself when `to` is None."""
 
     bound: float
     to: str | None = None
@@ -64,13 +66,13 @@ class Figure:
         self.values.setdefault(server, {})[number] = value * self.scale
 
     def add_highest(self, server: str, number: int, value: float) -> None:
-        """As `add`, when it is the highest of the round so far."""
+        """As `add`, if the value is the highest of the round so far."""
         before = self.values.get(server, {}).get(number)
         if before is None or value * self.scale > before:
             self.add(server, number, value)
 
     def of(self, server: str) -> dict[int, float]:
-        """By round; that of the better Kafka is the better of the two in each round."""
+        """The values by round. For the better Kafka, the better value of each round."""
         if server != BETTER_KAFKA:
             return self.values.get(server, {})
         best = max if self.more_is_better else min
@@ -82,7 +84,7 @@ class Figure:
         return spread(self.of(server).values())
 
     def ratio(self, other: str) -> Spread | None:
-        """Ours to another's, round by round."""
+        """Our value divided by another server's, round by round."""
         theirs = self.of(other)
         return spread(value / theirs[number] for number, value in self.of(OURS).items() if theirs.get(number))
 
@@ -92,7 +94,7 @@ class Figure:
         return shown_spread(self.spread(server))
 
     def reached(self, goal: Goal) -> bool | None:
-        """Whether the median does; None when there is nothing to say it by."""
+        """Whether the median reaches the goal; None when it was not measured."""
         measured = self.spread(OURS) if goal.to is None else self.ratio(goal.to)
         if measured is None:
             return None
@@ -100,7 +102,7 @@ class Figure:
 
     @property
     def is_missed(self) -> bool:
-        """Whether one of its goals is not reached."""
+        """Whether the figure misses a goal."""
         return any(self.reached(goal) is False for goal in self.goals)
 
     def goal_cell(self) -> str:
@@ -112,9 +114,9 @@ class Figure:
 
 @dataclass
 class Curve:
-    """A figure along a scale: of connections, partitions, bytes, or (`linear`) the share of a peak.
+    """A figure for each number of connections, partitions or bytes, or (`linear`) for each share of a peak.
 
-    Curves of one name are drawn together.
+    Curves with the same name are drawn together.
     """
 
     name: str
@@ -134,9 +136,9 @@ class Curve:
 
 @dataclass
 class Board:
-    """All that was measured on one ground."""
+    """All figures and curves of one medium."""
 
-    ground: str
+    medium: str
     rounds: int
     sweep_rounds: int
     figures: list[Figure] = field(default_factory=list)
@@ -151,27 +153,27 @@ class Board:
         return curve
 
     def failures(self) -> list[str]:
-        """Each server's reason at each figure, the same reason once."""
+        """Why a server failed, and at which figure; the same reason of a server once."""
         points = [
             (f"{curve.what}, {curve.along} {x:g}", figure)
             for curve in self.curves
             for x, figure in curve.points.items()
         ]
         named = [(figure.what, figure) for figure in self.figures] + points
-        told: dict[tuple[str, str], str] = {}
+        first: dict[tuple[str, str], str] = {}
         for what, figure in named:
             for server, reason in figure.failed.items():
-                told.setdefault((server, reason), what)
-        return [f"{server}: {what}: {reason}" for (server, reason), what in told.items()]
+                first.setdefault((server, reason), what)
+        return [f"{server}: {what}: {reason}" for (server, reason), what in first.items()]
 
 
 def present(figures: Iterable[Figure]) -> list[str]:
-    """The servers that there is something to say of."""
-    told = [*figures]
+    """The servers that have a value or a failure in one of the figures."""
+    several = [*figures]
     return [
         server
         for server in SERVERS
-        if any(server in figure.values or server in figure.failed for figure in told)
+        if any(server in figure.values or server in figure.failed for figure in several)
     ]
 
 

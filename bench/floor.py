@@ -114,7 +114,7 @@ def members(directory: Path) -> Iterator[list[int]]:
             command = [sys.executable, __file__, "--serve", str(number), str(port), str(data), *places]
             started.append(Server(NOTHING, command, port, directory / f"nothing-{number}.log", kafka=False))
         pause, end = Event(), time.monotonic() + 30
-        while not (leaders := [each.port for each in started if "leads" in each.last_words()]):
+        while not (leaders := [each.port for each in started if "leads" in each.last_output()]):
             if time.monotonic() > end:
                 raise RuntimeError("nobody leads after half a minute")
             pause.wait(0.05)

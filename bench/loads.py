@@ -1,7 +1,7 @@
-"""The loads a scenario puts on a server, each as the figures of one run: bench/wire's and Apache Kafka's own perf tests.
+"""The loads of the scenarios: those of bench/wire, and Apache Kafka's performance tests.
 
-Every load returns, beside what it measured, `peak_mb` and `cpu_s_per_gb` of the server (see `Server.used`). Whatever a load
-writes is gone when it returns. `Ground` is where the logs are.
+Every load returns its figures, and `peak_mb` and `cpu_s_per_gb` of the server (see `Server.used`). It deletes
+the topics that it wrote.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from pathlib import Path
 
 from servers import BARE, WIRE, Server, jars
 
-FASTEST_WRITE = 3.3e9  # bytes/s that the bare loop writes at most on the machines seen so far
-MOST_REQUESTS = 110e3  # requests/s that it answers at most
+FASTEST_WRITE = 3.3e9  # bytes/s that the bare loop wrote at most, on the machines used so far
+MOST_REQUESTS = 110e3  # requests/s that it answered at most
 CONNECTIONS = 2
-FIRST_APPENDS = 0.2  # seconds in which the first request to each partition is due
+FIRST_APPENDS = 0.2  # seconds over which the first requests to the partitions are spread
 FETCHED = "fetch"
 
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Ground:
-    """A directory on tmpfs or on a disk that the servers have their logs in."""
+class Medium:
+    """A directory on tmpfs or on a disk, for the servers' logs."""
 
     name: str
     directory: Path
 
     def prepare(self, size: float) -> None:
-        """Gives the next load what any other before it had: memory for what it writes, and a disk that rests."""
+        """Makes conditions equal for the next load: memory for what it writes, and an idle disk."""
         if self.name != "tmpfs":
             os.sync()
         memory = Path("/dev/shm")
@@ -42,14 +42,15 @@ class Ground:
 
 
 def touch_memory(directory: Path, size: int) -> None:
-    """Makes a virtual machine's host give it `size` bytes of memory, or a third of what tmpfs has left, and frees them.
+    """Writes and frees `size` bytes of memory, but at most a third of the free space of the tmpfs.
 
-    The host takes back what a guest leaves free for a few seconds, and giving it again costs more than all a broker does:
-    the first write to such a page takes 70% of the time of a produce. Whoever writes after another that just freed its
-    logs would have the memory for nothing. So each produce is given the same, just before.
+    On a virtual machine, the host takes back memory that was free for a few seconds. The first write to such
+    a page takes 70% of the time of a produce, more than the broker's work. A load that follows another one,
+    which just freed its logs, would get memory without this cost. So the memory for each produce is touched
+    just before.
     """
-    room = os.statvfs(directory)
-    blocks = min(size, room.f_bavail * room.f_frsize // 3) >> 20
+    free = os.statvfs(directory)
+    blocks = min(size, free.f_bavail * free.f_frsize // 3) >> 20
     path = directory / f"logcore-bench-touched-{os.getpid()}"
     block = b"x" * (1 << 20)
     try:
@@ -62,7 +63,7 @@ def touch_memory(directory: Path, size: int) -> None:
 
 @contextmanager
 def fresh_topic(server: Server, name: str, partitions: int) -> Iterator[str]:
-    """A topic that is gone, with all its files, at the end. The bare loop has no topics and takes any."""
+    """A topic that is deleted at the end, with its files. The bare loop has no topics and accepts any."""
     if server.name == BARE:
         yield name
         return
@@ -78,7 +79,7 @@ def wire(command: str, server: Server, seconds: float, **options: object) -> Fig
     """Runs one load of bench/wire against a server.
 
     Raises:
-        RuntimeError: when it fails, with what it said.
+        RuntimeError: it failed; the text has its output.
     """
     arguments = [str(WIRE), command, "--port", str(server.port), "--seconds", f"{seconds:g}"]
     for name, value in options.items():
@@ -100,7 +101,7 @@ def run_program(arguments: list[str], timeout: float) -> str:
 
 def produce(
     server: Server,
-    ground: Ground,
+    medium: Medium,
     topic: str,
     seconds: float,
     *,
@@ -112,14 +113,16 @@ def produce(
     threads: int = 0,
     after_first_appends: bool = False,
 ) -> Figures:
-    """As many requests as are answered; with `after_first_appends` none of them is the first to its partition."""
+    """Requests as fast as they are answered. With `after_first_appends`, none of them is the first to its
+    partition.
+    """
     size = seconds * min(FASTEST_WRITE, MOST_REQUESTS * batch)
     if not after_first_appends:
-        ground.prepare(size)
+        medium.prepare(size)
     with fresh_topic(server, topic, partitions):
         if after_first_appends:
             append_to_each(server, topic, partitions, record=record, batch=batch)
-            ground.prepare(size)
+            medium.prepare(size)
         return wire(
             "produce",
             server,
@@ -135,12 +138,13 @@ def produce(
 
 
 def append_to_each(server: Server, topic: str, partitions: int, *, record: int, batch: int) -> None:
-    """One request to each partition, all of them answered: what a broker does only at a log's first append is done.
+    """Sends one request to each partition and waits for all answers, because a log's first append costs
+    extra.
 
     Raises:
         RuntimeError: there were fewer answers than partitions.
     """
-    # A load of bench/wire deals its requests out in turn: the request n goes to the partition n % partitions.
+    # bench/wire sends request n to partition n % partitions.
     answered = wire(
         "paced",
         server,
@@ -160,7 +164,7 @@ def append_to_each(server: Server, topic: str, partitions: int, *, record: int, 
 
 def paced(
     server: Server,
-    ground: Ground,
+    medium: Medium,
     topic: str,
     seconds: float,
     *,
@@ -170,8 +174,8 @@ def paced(
     partitions: int,
     connections: int,
 ) -> Figures:
-    """Requests at a rate; the times are in `p50_us`, `p99_us` and `p999_us`."""
-    ground.prepare(seconds * rate * batch)
+    """Requests at a fixed rate; their latencies are in `p50_us`, `p99_us` and `p999_us`."""
+    medium.prepare(seconds * rate * batch)
     with fresh_topic(server, topic, partitions):
         return wire(
             "paced",
@@ -186,37 +190,39 @@ def paced(
         )
 
 
-def latency(server: Server, ground: Ground, topic: str, seconds: float) -> Figures:
-    ground.prepare(0)
+def latency(server: Server, medium: Medium, topic: str, seconds: float) -> Figures:
+    medium.prepare(0)
     with fresh_topic(server, topic, 1):
         return wire("latency", server, seconds, topic=topic)
 
 
-def fill(server: Server, ground: Ground, _topic: str, seconds: float) -> Figures:
-    """Makes the topic that `fetch` reads, of one partition with 1 KiB records; it stays until `drop`."""
-    ground.prepare(seconds * FASTEST_WRITE)
+def fill(server: Server, medium: Medium, _topic: str, seconds: float) -> Figures:
+    """Creates the topic that `fetch` reads, with one partition of 1 KiB records. `drop` deletes it."""
+    medium.prepare(seconds * FASTEST_WRITE)
     server.create_topic(FETCHED, 1)
     return wire("produce", server, seconds, topic=FETCHED, record_size=1024, batch_size=131072)
 
 
-def fetch(server: Server, _ground: Ground, _topic: str, seconds: float) -> Figures:
+def fetch(server: Server, _medium: Medium, _topic: str, seconds: float) -> Figures:
     return wire("fetch", server, seconds, topic=FETCHED, max_bytes=4 << 20)
 
 
-def drop(server: Server, _ground: Ground, _topic: str, _seconds: float) -> Figures:
+def drop(server: Server, _medium: Medium, _topic: str, _seconds: float) -> Figures:
     server.delete_topic(FETCHED)
     server.wait_for_deletions()
     return {}
 
 
 def perf_tests(
-    server: Server, ground: Ground, topic: str, _seconds: float, *, records: int, record: int, batch: int
+    server: Server, medium: Medium, topic: str, _seconds: float, *, records: int, record: int, batch: int
 ) -> Figures:
-    """Apache's producer, then its consumer: `produced_per_s` and `consumed_per_s`, records a second.
+    """Apache's producer test, then its consumer test: `produced_per_s` and `consumed_per_s`, records a
+    second.
 
-    The CPU seconds are those of the server for both, a GB counted as it is written and again as it is read.
+    The CPU seconds are the server's for both tests; a GB counts twice, when it is written and when it is
+    read.
     """
-    ground.prepare(1.2 * records * record)
+    medium.prepare(1.2 * records * record)
     with fresh_topic(server, topic, CONNECTIONS), server.used() as used:
         produced = apache_tool(
             "ProducerPerformance",
@@ -229,9 +235,9 @@ def perf_tests(
         )
     rate = re.search(r"([\d.]+) records/sec", produced.splitlines()[-1])
     if rate is None:
-        raise RuntimeError(f"ProducerPerformance said: {produced[-500:]}")
+        raise RuntimeError(f"ProducerPerformance printed: {produced[-500:]}")
     header, row = (line.split(", ") for line in consumed.splitlines()[-2:])
-    # Without the time in which the group forms, which is a wait.
+    # This figure leaves out the time in which the group forms.
     fetched = float(dict(zip(header, row, strict=True))["fetch.nMsg.sec"])
     return used | {
         "produced_per_s": float(rate[1]),
@@ -241,6 +247,6 @@ def perf_tests(
 
 
 def apache_tool(name: str, *arguments: object) -> str:
-    """One of the performance tests of Apache Kafka 4.1.0, with the heap its script gives it."""
+    """Runs a performance test of Apache Kafka 4.1.0, with the heap of Kafka's script."""
     command = ["java", "-Xmx512m", "-cp", jars("4.1.0"), f"org.apache.kafka.tools.{name}"]
     return run_program([*command, *map(str, arguments)], 300)

@@ -1,5 +1,5 @@
-"""A run's figures as SVG files, drawn here: dots with their spread, and curves. No library, as a plot is a hundred lines of
-text that a diff can show, and a plotting library would be the largest thing the checks install.
+"""Draws a run's figures as SVG files: dots with their spread, and curves. Without a plotting library, which
+would be the largest package that the checks install.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import ceil, floor, log10
 from figures import BETTER_KAFKA, SERVERS, Curve, Figure, Spread
 from servers import BARE, KAFKA_3_9, KAFKA_4_1, OURS
 
-# Okabe and Ito's colours, which people who see fewer colours tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = {
     OURS: "#0072b2",
     KAFKA_3_9: "#d55e00",
@@ -23,7 +23,7 @@ COLOURS = {
 INK, FAINT = "#222222", "#dddddd"
 PANEL_WIDTH, PANEL_HEIGHT = 360.0, 220.0
 
-Place = Callable[[float], float]
+Scale = Callable[[float], float]
 
 
 def drawing(width: float, height: float, body: Iterable[str]) -> str:
@@ -48,22 +48,24 @@ def dot(x: float, y: float, colour: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
 
 
-def log_scale(low: float, high: float, start: float, end: float) -> Place:
-    """Where a value stands between `start` and `end`; both bounds are above zero."""
+def log_scale(low: float, high: float, start: float, end: float) -> Scale:
+    """Maps values from `low` to `high`, both above zero, to positions from `start` to `end`,
+    logarithmically.
+    """
     if low == high:
         low, high = low / 2, high * 2
     size = log10(high) - log10(low)
     return lambda value: start + (log10(value) - log10(low)) / size * (end - start)
 
 
-def linear_scale(low: float, high: float, start: float, end: float) -> Place:
+def linear_scale(low: float, high: float, start: float, end: float) -> Scale:
     return lambda value: start + (value - low) / ((high - low) or 1) * (end - start)
 
 
 def marks(low: float, high: float) -> list[float]:
-    """Values to mark on a logarithmic scale, from the last below `low` to the first above `high`.
+    """The marks of a logarithmic scale that covers `low` to `high`.
 
-    They are 1, 2 and 5 times powers of ten, or powers alone when that would be many.
+    They are 1, 2 and 5 times powers of ten, or only the powers when these would be too many.
     """
     powers = range(floor(log10(low)) - 1, ceil(log10(high)) + 2)
     steps = (1, 2, 5) if high / low < 300 else (1,)
@@ -80,7 +82,7 @@ def mark_text(value: float) -> str:
 
 
 def on_log(found: Spread | None) -> Spread | None:
-    """What a logarithmic scale has a place for: a clock's tick may have been too long to see any CPU time."""
+    """The spread if it can be on a logarithmic scale. A CPU time may be 0, because a clock tick is longer."""
     return found if found and found[0] > 0 else None
 
 
@@ -93,7 +95,9 @@ def legend(names: Iterable[str], x: float, y: float) -> list[str]:
 
 
 def ratios(title: str, figures: Sequence[Figure]) -> str | None:
-    """Our ratio to the better Kafka and to the bare loop: the median as a dot, all rounds as a bar, goals as ticks."""
+    """Our ratios to the better Kafka and to the bare loop: medians as dots, minimum to maximum as bars,
+    goals as ticks.
+    """
     rows = [figure for figure in figures if on_log(figure.ratio(BETTER_KAFKA))]
     if not rows:
         return None
@@ -102,10 +106,10 @@ def ratios(title: str, figures: Sequence[Figure]) -> str | None:
     spreads = [found for figure in rows for to in (BETTER_KAFKA, BARE) if (found := on_log(figure.ratio(to)))]
     bounds = [goal.bound for figure in rows for goal in figure.goals if goal.to]
     axis = marks(min([low for low, _, _ in spreads] + bounds), max([high for _, _, high in spreads] + bounds))
-    place = log_scale(axis[0], axis[-1], left, left + width)
+    scale = log_scale(axis[0], axis[-1], left, left + width)
     body = [words(10, 20, title), *legend((BETTER_KAFKA, BARE), left, 42)]
     for mark in axis:
-        x = place(mark)
+        x = scale(mark)
         body += [
             stroke([(x, top), (x, bottom)], INK if mark == 1 else FAINT),
             words(x, bottom + 16, f"{mark:g}", anchor="middle"),
@@ -117,15 +121,15 @@ def ratios(title: str, figures: Sequence[Figure]) -> str | None:
         )
         for to, y in ((BETTER_KAFKA, middle - 4), (BARE, middle + 4)):
             if found := on_log(figure.ratio(to)):
-                low, median, high = map(place, found)
+                low, median, high = map(scale, found)
                 body += [stroke([(low, y), (high, y)], COLOURS[to], 2), dot(median, y, COLOURS[to])]
             for goal in figure.goals:
                 if goal.to == to:
-                    x = place(goal.bound)
+                    x = scale(goal.bound)
                     body.append(stroke([(x, y - 5), (x, y + 5)], COLOURS[to], 2))
     body.append(
         words(
-            left, bottom + 36, "ours ÷ theirs, minimum, median and maximum; ticks are goals; ↓ less is better"
+            left, bottom + 36, "ours ÷ theirs: minimum, median and maximum; ticks are goals; ↓ less is better"
         )
     )
     return drawing(left + width + 30, bottom + 48, body)
@@ -134,7 +138,7 @@ def ratios(title: str, figures: Sequence[Figure]) -> str | None:
 def panel(
     x: float, title: str, curve: Curve, lines: dict[str, dict[float, Spread]], baseline: float | None = None
 ) -> list[str]:
-    """Curves in one frame, over a logarithmic scale."""
+    """Curves in one frame, on a logarithmic scale."""
     left, top = x + 60, 60.0
     right, bottom = x + PANEL_WIDTH, top + PANEL_HEIGHT
     spreads = [found for points in lines.values() for found in points.values()]
@@ -145,33 +149,35 @@ def panel(
     axis = marks(
         min([*values, *([baseline] if baseline else [])]), max([*values, *([baseline] if baseline else [])])
     )
-    place_y = log_scale(axis[0], axis[-1], bottom, top)
+    scale_y = log_scale(axis[0], axis[-1], bottom, top)
     steps = sorted(curve.points)
-    place_x = (linear_scale if curve.linear else log_scale)(steps[0], steps[-1], left, right)
+    scale_x = (linear_scale if curve.linear else log_scale)(steps[0], steps[-1], left, right)
     for mark in axis:
-        y = place_y(mark)
+        y = scale_y(mark)
         body += [
             stroke([(left, y), (right, y)], INK if mark == baseline else FAINT),
             words(left - 6, y + 4, mark_text(mark), anchor="end"),
         ]
     for step in steps:
-        body.append(words(place_x(step), bottom + 16, mark_text(step), anchor="middle"))
+        body.append(words(scale_x(step), bottom + 16, mark_text(step), anchor="middle"))
     body.append(words((left + right) / 2, bottom + 34, curve.along, anchor="middle"))
     for name, points in lines.items():
-        body += curve_marks(COLOURS[name], [(place_x(step), points[step]) for step in points], place_y)
+        body += curve_marks(COLOURS[name], [(scale_x(step), points[step]) for step in points], scale_y)
     return body
 
 
-def curve_marks(colour: str, points: list[tuple[float, Spread]], place_y: Place) -> list[str]:
-    """A line through the medians, and the spread at each."""
-    body = [stroke([(x, place_y(median)) for x, (_, median, _) in points], colour, 1.5)]
+def curve_marks(colour: str, points: list[tuple[float, Spread]], scale_y: Scale) -> list[str]:
+    """A line through the medians, and the spread of each."""
+    body = [stroke([(x, scale_y(median)) for x, (_, median, _) in points], colour, 1.5)]
     for x, (low, median, high) in points:
-        body += [stroke([(x, place_y(low)), (x, place_y(high))], colour, 1), dot(x, place_y(median), colour)]
+        body += [stroke([(x, scale_y(low)), (x, scale_y(high))], colour, 1), dot(x, scale_y(median), colour)]
     return body
 
 
 def curves(title: str, several: Sequence[Curve]) -> str:
-    """For each curve a row of two panels: every server's figures, and our ratios to the better Kafka and the bare loop."""
+    """A row of two panels for each curve: every server's figures, and our ratios to the better Kafka and
+    the bare loop.
+    """
     gap = 60.0
     width, row = 2 * PANEL_WIDTH + gap + 30, PANEL_HEIGHT + 120
     body = [words(10, 20, title), *legend(SERVERS, 10 + 7 * len(title) + 30, 20)]

@@ -1,7 +1,4 @@
-"""The scenarios of bench/broker.py: which loads, in which order, into which figures, with which goals.
-
-The goals are those the project was given; a scenario has its servers from whoever starts them.
-"""
+"""The scenarios of bench/broker.py: their loads, figures and goals. bench/broker.py starts the servers."""
 
 from __future__ import annotations
 
@@ -12,17 +9,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from figures import BETTER_KAFKA, Board, Curve, Figure, Goal
-from loads import FETCHED, Figures, Ground, drop, fetch, fill, latency, paced, perf_tests, produce
+from loads import FETCHED, Figures, Medium, drop, fetch, fill, latency, paced, perf_tests, produce
 from servers import BARE, Server, bare
 
 TWICE, THRICE = Goal(2, BETTER_KAFKA), Goal(3, BETTER_KAFKA)
 OF_BARE = Goal(0.6, BARE)
-# The number of a round whose figures nobody keeps: what comes before and after the rounds that count.
+# The number of a round whose figures are not kept.
 NOT_COUNTED = -1
 QUANTILES = {"p50": "p50", "p99": "p99", "p999": "p99.9"}
 HALF = Goal(0.5, BETTER_KAFKA)
 MEMORY = (Goal(150),)
-"""Under load, in MB."""
+"""The goal for resident memory under load, in MB."""
 
 
 def say(text: str) -> None:
@@ -35,9 +32,9 @@ def reason_of(error: Exception) -> str:
 
 @dataclass
 class Run:
-    """All servers on one ground, and what is measured of them."""
+    """The servers on one medium, and the figures of the run."""
 
-    ground: Ground
+    medium: Medium
     board: Board
     seconds: float
     quick: bool
@@ -51,13 +48,12 @@ class Run:
     _number: int = 0
 
     def rounds(self, name: str, count: int, uncounted: int = 0) -> Iterator[int]:
-        """The numbers of the rounds, those that are not counted below zero.
-
-        Whoever goes first in one round goes last in the next.
+        """The numbers of the rounds; those below zero do not count. The order of the servers is reversed
+        after each.
         """
         for number in range(-uncounted, count):
             say(
-                f"{self.ground.name}: {name}, "
+                f"{self.medium.name}: {name}, "
                 + (f"round {number + 1} of {count}" if number >= 0 else "warming up")
             )
             yield number
@@ -72,14 +68,16 @@ class Run:
         topic: str,
         **options: Any,
     ) -> Figures | None:
-        """Puts one load on a server and keeps its figures; a load that fails is kept by its reason."""
+        """Runs one load on a server and keeps its figures, or the reason why it failed."""
         if server.name in self.failed(wanted):
             return None
         seconds = options.pop("seconds", self.seconds)
         self._number += 1
         try:
-            got = load(server, self.ground, f"{topic}-{self._number}", seconds, **options)
-        except Exception as error:  # whatever it is, it is this server's result, and the others go on
+            got = load(server, self.medium, f"{topic}-{self._number}", seconds, **options)
+        except (
+            Exception
+        ) as error:  # any failure is this server's result; the others are measured nevertheless
             reason = reason_of(error)
             say(f"{server.name} failed: {reason}")
             if number >= 0:
@@ -89,7 +87,7 @@ class Run:
         if number >= 0:
             for name, figure in wanted.items():
                 figure.add(server.name, number, got[name])
-            # Where memory is a figure of its own, it is of more than the goal is about.
+            # The scenarios with a figure of their own for memory exceed the goal on purpose.
             if server.name != BARE and "peak_mb" not in wanted:
                 self.memory.add_highest(server.name, number, got["peak_mb"])
         return got
@@ -102,7 +100,7 @@ class Run:
         return [server for server in self.servers if server.name != BARE]
 
     def steps(self, *all_steps: float) -> tuple[float, ...]:
-        """Those of a curve, or its ends for a quick look."""
+        """The steps of a curve; with --quick, only its ends."""
         return (all_steps[0], all_steps[-1]) if self.quick else all_steps
 
 
@@ -111,7 +109,9 @@ def cpu_figure(what: str) -> Figure:
 
 
 def produce_scenario(run: Run) -> None:
-    """Wire produce as fast as it is answered: five requests in flight on each of two connections, one partition each."""
+    """Wire produce as fast as it is answered: two connections with five requests in flight, one partition
+    each.
+    """
     kinds = (
         ("1 KiB records, 128 KiB batches", "mb_per_s", "MB/s", 1.0, 1024, 131072, (TWICE, OF_BARE)),
         ("1 KiB records, 16 KiB batches", "mb_per_s", "MB/s", 1.0, 1024, 16384, (THRICE, OF_BARE)),
@@ -146,7 +146,7 @@ def latency_scenario(run: Run) -> None:
 
 
 def fetch_scenario(run: Run) -> None:
-    """Wire fetch of a partition from its first offset to its last, over and over, 4 MiB a request."""
+    """Wire fetch of a whole partition, again and again, with 4 MiB a request."""
     goals = (Goal(1.1, BETTER_KAFKA), Goal(0.9, BARE))
     speed = run.board.figure(Figure("wire fetch, 1 KiB records, 4 MiB a request", "GB/s", goals))
     cpu = run.board.figure(cpu_figure("fetch"))
@@ -155,9 +155,9 @@ def fetch_scenario(run: Run) -> None:
         run.measure(server, NOT_COUNTED, wanted=wanted, load=fill, topic=FETCHED, seconds=min(run.seconds, 1))
     with ExitStack() as stack:
         servers = run.brokers()
-        segments = sorted((run.ground.directory / "ours").rglob(f"{FETCHED}-0/*.log"))
+        segments = sorted((run.medium.directory / "ours").rglob(f"{FETCHED}-0/*.log"))
         if segments:
-            limit = bare("bare-sendfile", run.ground.directory, "--file", str(segments[0]))
+            limit = bare("bare-sendfile", run.medium.directory, "--file", str(segments[0]))
             stack.callback(limit.stop)
             servers.append(limit)
         for number in run.rounds(speed.what, run.board.rounds, run.uncounted):
@@ -169,7 +169,7 @@ def fetch_scenario(run: Run) -> None:
 
 
 def perf_scenario(run: Run) -> None:
-    """Apache Kafka's own ProducerPerformance and ConsumerPerformance, whose client is the limit for much of the time."""
+    """Apache Kafka's ProducerPerformance and ConsumerPerformance, whose clients are often the bottleneck."""
     count = 50_000 if run.quick else 1_000_000
     kinds = (
         ("1 KiB records, 128 KiB batches", 1024, 131072, count),
@@ -206,13 +206,14 @@ def latency_curves(run: Run, name: str, along: str, linear: bool) -> dict[str, C
 
 
 def load_scenario(run: Run) -> None:
-    """Latency against load: 1 KiB records in 16 KiB batches over eight connections, at shares of each one's own peak.
+    """Latency by load: 1 KiB records in 16 KiB batches over eight connections, at shares of each server's own
+    peak.
 
-    The peak is what the same connections reach with five requests in flight on each, measured just before.
+    The peak is measured just before, with the same connections and five requests in flight on each.
     """
-    peak = run.board.figure(Figure("peak to which the load is relative", "requests/s"))
+    peak = run.board.figure(Figure("peak, of which the loads are shares", "requests/s"))
     wanted = latency_curves(run, "load", "% of its own peak", linear=True)
-    for number in run.rounds("latency against load", run.board.sweep_rounds):
+    for number in run.rounds("latency by load", run.board.sweep_rounds):
         for server in run.servers:
             got = run.measure(
                 server, number, {"requests_per_s": peak}, produce, "peak", **PACED, in_flight=5, threads=1
@@ -243,10 +244,10 @@ def grow(
     steps: tuple[float, ...],
     shape: Callable[[int], dict[str, int]],
 ) -> None:
-    """A curve of wire produce along `steps`, and with it the memory; each load takes half the time of others.
+    """Curves of wire produce and of memory along `steps`. Each load takes half the time of other loads.
 
-    The time begins when one request to each partition is answered, for every server. Otherwise, with 2,000 partitions on a
-    disk, it is over before most of them have had a second one.
+    The time begins after one request to each partition is answered. Otherwise, with 2,000 partitions on a
+    disk, it would end before most of them had a second request.
     """
     speed = run.board.curve(Curve(name, what, along, "MB/s"))
     memory = run.board.curve(Curve(name, "resident memory", along, "MB", more_is_better=False, goals=MEMORY))
@@ -267,7 +268,9 @@ def grow(
 
 
 def connections_scenario(run: Run) -> None:
-    """1 KiB records in 16 KiB batches, one request in flight a connection, ten partitions; timed after the first append to each partition."""
+    """1 KiB records in 16 KiB batches, ten partitions, one request in flight a connection; after the first
+    appends.
+    """
     grow(
         run,
         "connections",
@@ -286,7 +289,9 @@ def connections_scenario(run: Run) -> None:
 
 
 def partitions_scenario(run: Run) -> None:
-    """1 KiB records in 16 KiB batches, five requests in flight on each of two connections, to each partition in turn; timed after the first append to each."""
+    """1 KiB records in 16 KiB batches, two connections with five requests in flight each; after the first
+    appends.
+    """
     grow(
         run,
         "partitions",
@@ -298,7 +303,9 @@ def partitions_scenario(run: Run) -> None:
 
 
 def batch_scenario(run: Run) -> None:
-    """100 B records, five requests in flight on each of two connections, one partition each; timed after the first append to each."""
+    """100 B records, two connections with five requests in flight and one partition each; after the first
+    appends.
+    """
     grow(
         run,
         "batch",
@@ -318,6 +325,6 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     "rate": rate_scenario,
     "batch": batch_scenario,
     "partitions": partitions_scenario,
-    # The last, as a server may keep the memory of five thousand connections.
+    # The last one, because a server may keep the memory for five thousand connections.
     "connections": connections_scenario,
 }

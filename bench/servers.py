@@ -1,7 +1,8 @@
-"""The servers a scenario runs: ours, Apache Kafka 3.9.1 with its ZooKeeper, Apache Kafka 4.1.0, and the bare loops of bench/wire.
+"""The servers of the scenarios: ours, Apache Kafka 3.9.1 with its ZooKeeper, Apache Kafka 4.1.0, and
+bench/wire's bare loops.
 
-Each is a child process on a loopback port of its own with its data in a directory of the run; each is stopped by its id.
-What a server uses is that of its process, of those it started, and of the ZooKeeper beside it.
+Each is a child process with a loopback port of its own and its data in a directory of the run. The memory and
+CPU of a server include its child processes and its ZooKeeper.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ API_VERSIONS_REQUEST = bytes.fromhex("0000000a0012000000000001ffff")
 
 
 def free_port() -> int:
-    """Below those that systems give to connections: a server may take a while to get to it."""
+    """A free port below the range that systems use for connections, which could take it before the server
+    does.
+    """
     while True:
         port = random.randrange(10_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -44,7 +47,7 @@ def free_port() -> int:
 
 
 def answers(port: int) -> bool:
-    """True when a Kafka broker answers ApiVersions on the port."""
+    """Whether a Kafka broker answers ApiVersions on the port."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             connection.sendall(API_VERSIONS_REQUEST)
@@ -54,7 +57,7 @@ def answers(port: int) -> bool:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all that descend from it."""
+    """The process and all its descendants."""
     pids = [pid]
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has just ended
@@ -64,7 +67,7 @@ def tree(pid: int) -> list[int]:
 
 
 def memory_mb(pid: int, field: str) -> float:
-    """A field of /proc/PID/status in MB: VmRSS is resident memory, VmHWM the most there was since it was reset."""
+    """A field of /proc/PID/status in MB: VmRSS is resident memory, VmHWM its peak since the last reset."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -72,13 +75,13 @@ def memory_mb(pid: int, field: str) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system seconds the process has used."""
+    """User and system seconds of the process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# Of every broker, beside what it ships with: deleted topics give their memory back before the next load, and thousands of
-# connections that come at once do not wait for the second in which TCP tries again.
+# Every broker has these in addition to its default settings. Deleted topics free their memory before the next
+# load, and none of thousands of simultaneous connections has to wait for TCP's retry after a second.
 SETTINGS = ("log.segment.delete.delay.ms=100", "socket.listen.backlog.size=5000")
 
 
@@ -94,10 +97,10 @@ class Server:
         *,
         kafka: bool = True,
         log_dir: Path | None = None,
-        beside: Server | None = None,
+        zookeeper: Server | None = None,
     ) -> None:
         self.name = name
-        self.beside = beside
+        self.zookeeper = zookeeper
         self.port = port
         self.log_dir = log_dir
         self.started = time.monotonic()
@@ -106,7 +109,7 @@ class Server:
         self._log = log
         try:
             self.seconds_to_answer = self._wait(kafka)
-        except BaseException:  # whoever ends the run now finds no server left behind
+        except BaseException:  # also for an interrupt: no server may be left
             self.stop()
             raise
 
@@ -118,7 +121,9 @@ class Server:
             if answers(self.port) if kafka else self._listens():
                 return time.monotonic() - self.started
             pause.wait(0.01)
-        raise RuntimeError(f"{self.name} did not answer on port {self.port}; it said:\n{self.last_words()}")
+        raise RuntimeError(
+            f"{self.name} did not answer on port {self.port}; its output:\n{self.last_output()}"
+        )
 
     def _listens(self) -> bool:
         try:
@@ -128,16 +133,16 @@ class Server:
         return True
 
     def pids(self) -> list[int]:
-        """Of the server's processes, ZooKeeper's included.
+        """The ids of the server's processes, ZooKeeper's included.
 
         Raises:
             RuntimeError: when the server has ended.
         """
         if (status := self.process.poll()) is not None:
-            raise RuntimeError(f"{self.name} ended with status {status}; it said:\n{self.last_words()}")
-        return tree(self.process.pid) + (self.beside.pids() if self.beside else [])
+            raise RuntimeError(f"{self.name} ended with status {status}; its output:\n{self.last_output()}")
+        return tree(self.process.pid) + (self.zookeeper.pids() if self.zookeeper else [])
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return self._log.read_text(errors="replace")[-2000:]
 
     def resident_mb(self) -> float:
@@ -145,7 +150,9 @@ class Server:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[dict[str, float]]:
-        """At the end of the block: `cpu_s`, and `peak_mb`, the most resident memory of the time."""
+        """After the block, the dict has its CPU seconds (`cpu_s`) and the peak of resident memory
+        (`peak_mb`).
+        """
         used: dict[str, float] = {}
         pids = self.pids()
         for pid in pids:
@@ -161,10 +168,11 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
     def create_topic(self, topic: str, partitions: int, timeout: float = 120.0) -> None:
-        """Returns when the broker leads every partition: with KRaft that is after the answer to the creation.
+        """Returns when the broker leads every partition. With KRaft that is after the response to the
+        creation.
 
         Raises:
-            KafkaException: when it still does not after `timeout` seconds.
+            KafkaException: it does not lead them after `timeout` seconds.
         """
         end = time.monotonic() + timeout
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -186,10 +194,10 @@ class Server:
         AdminClient({"bootstrap.servers": self.bootstrap}).delete_topics([topic])[topic].result(60)
 
     def wait_for_deletions(self, timeout: float = 60.0) -> None:
-        """Returns when the files of deleted topics are gone.
+        """Returns when the files of deleted topics are removed.
 
         Raises:
-            RuntimeError: when they are still there after `timeout` seconds.
+            RuntimeError: they exist after `timeout` seconds.
         """
         pause = threading.Event()
         end = time.monotonic() + timeout
@@ -209,7 +217,7 @@ class Server:
                 self.kill()
 
     def kill(self) -> None:
-        """As a machine that is lost: it does nothing more."""
+        """Ends the process at once, like the loss of a machine."""
         self.process.kill()
         self.process.wait()
 
@@ -240,7 +248,7 @@ def jars(version: str) -> str:
     """The class path of an Apache Kafka.
 
     Raises:
-        RuntimeError: when its jars are not there.
+        RuntimeError: its jars are missing.
     """
     libs = PEERS / f"kafka-{version}"
     if not (libs / ".complete").exists():
@@ -251,7 +259,7 @@ def jars(version: str) -> str:
 
 
 def broker_settings(listeners: str, log_dir: Path) -> str:
-    """What the server.properties that Kafka ships says, and what one broker by itself needs."""
+    """The settings of the server.properties that Kafka ships, and those that a single broker needs."""
     for_all = "\n".join(SETTINGS)
     return (
         f"listeners={listeners}\nlog.dirs={log_dir}\nnum.network.threads=3\nnum.io.threads=8\n"
@@ -263,7 +271,7 @@ def broker_settings(listeners: str, log_dir: Path) -> str:
 
 @contextlib.contextmanager
 def kafka_3_9(directory: Path) -> Iterator[Server]:
-    """Apache Kafka 3.9.1 in ZooKeeper mode with the server.properties it ships, its heap as its script gives it."""
+    """Apache Kafka 3.9.1 in ZooKeeper mode, with the server.properties and the heap that it ships with."""
     classes = ["-cp", jars("3.9.1")]
     zk_port, port = free_port(), free_port()
     zk_config = directory / "zookeeper.properties"
@@ -291,7 +299,7 @@ def kafka_3_9(directory: Path) -> Iterator[Server]:
             port,
             directory / "kafka-3.9.out",
             log_dir=log_dir,
-            beside=zookeeper,
+            zookeeper=zookeeper,
         )
         try:
             yield broker
@@ -303,7 +311,7 @@ def kafka_3_9(directory: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def kafka_4_1(directory: Path) -> Iterator[Server]:
-    """Apache Kafka 4.1.0, broker and KRaft controller in one process, as its quick start has it."""
+    """Apache Kafka 4.1.0, with broker and KRaft controller in one process, as in its quick start."""
     classes = ["-cp", jars("4.1.0")]
     port, controller_port = free_port(), free_port()
     log_dir = directory / "kafka-4.1-logs"
@@ -348,7 +356,7 @@ KAFKAS = {"3.9.1": kafka_3_9, "4.1.0": kafka_4_1}
 
 
 def bare(kind: str, directory: Path, *arguments: str) -> Server:
-    """`bare-broker` or `bare-sendfile`: the most that could be had on this machine."""
+    """`bare-broker` or `bare-sendfile`: loops that show the limit of this machine."""
     port = free_port()
     command = [str(WIRE), kind, "--port", str(port), *arguments]
     return Server(BARE, command, port, directory / f"{kind}.out", kafka=False)

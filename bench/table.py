@@ -1,10 +1,10 @@
-"""The log engine in one table: Rust's benchmarks, pytest-benchmark's and compaction's, into bench/results/log-engine.md.
+"""Writes the benchmarks of the log engine as one table, bench/results/log-engine.md.
 
 usage: table.py LOG.json PYTEST.json COMPACTION.json
 
-LOG.json is what `logcore-bench-log --json` writes, PYTEST.json pytest-benchmark's report, COMPACTION.json what
-`bench/compaction/run.py --json` writes. Each row has its limit, measured in the same run; of a time the share of the limit is
-the limit's over ours, of a speed ours over the limit's.
+LOG.json is the output of `logcore-bench-log --json`, PYTEST.json pytest-benchmark's report, COMPACTION.json
+the output of `bench/compaction/run.py --json`. Each row has a limit that was measured in the same run. The
+ratio is ours over the limit for a speed, and the limit over ours for a time.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ def main() -> int:
     head = [
         "# The log engine beside its limits",
         "",
-        f"`make bench` on {report['datetime'][:10]} at {commit['id'][:7]}: {machine['cpu'].get('brand_raw', '')}, "
-        f"{machine['cpu'].get('count', '?')} cores, Python {machine['python_version']}, files on tmpfs. Medians "
-        "(minimum–maximum) of a run’s rounds. The limit is the least that any program would have to do, measured in the "
-        "same run; compaction’s is Apache Kafka 3.9.1’s cleaner on copies of the same log.",
+        f"`make bench` on {report['datetime'][:10]} at {commit['id'][:7]}: "
+        f"{machine['cpu'].get('brand_raw', '')}, {machine['cpu'].get('count', '?')} cores, Python "
+        f"{machine['python_version']}, files on tmpfs. Medians (minimum–maximum) of the rounds. The limit "
+        "is the least work that any program would have to do, measured in the same run. Compaction’s limit "
+        "is Apache Kafka 3.9.1’s cleaner on copies of the same log.",
         "",
         "| what | unit | logcore | limit | of the limit | goal |",
         "|---|---|---|---|---|---|",

@@ -1,7 +1,7 @@
-"""The extension beside the machine's limits: append, fetch, lookup and the columns path (pytest-benchmark).
+"""Compares the extension with the machine's limits: append, fetch, lookup and columns (pytest-benchmark).
 
-Each group has one benchmark whose name begins with `limit`: the least work that any program would have to do. Run them by
-`make bench`, which puts the ratios into bench/results/log-engine.md; `extra_info["goal"]` stands beside them there.
+Each group has one benchmark whose name begins with `limit`: the least work that any program would have to do.
+`make bench` runs them and writes the ratios, with `extra_info["goal"]`, to bench/results/log-engine.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RECORDS = 2_000_000
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A new directory on tmpfs where there is one, so that no disk is measured."""
+    """A new directory, on tmpfs if there is one, so that no disk is measured."""
     made = Path(
         tempfile.mkdtemp(prefix="logcore-bench-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
     )
@@ -92,7 +92,7 @@ def small_batch() -> bytes:
 
 @pytest.mark.benchmark(group="append of one-record batches, 20,000 calls")
 def test_limit_small_writes(benchmark: BenchmarkFixture, directory: Path) -> None:
-    """The same bytes, a write each, in the plainest loop there is."""
+    """A loop that writes the same bytes, with one write for each batch."""
     batch = small_batch()
 
     def setup() -> tuple[tuple[int], dict[str, object]]:
@@ -161,7 +161,7 @@ def test_fetch(benchmark: BenchmarkFixture, filled: logcore.Log) -> None:
 
 @pytest.fixture
 def indexed(directory: Path) -> Iterator[logcore.Log]:
-    """A log with 20,000 index entries, in the one segment that is being written."""
+    """A log with 20,000 index entries, all in the active segment."""
     with logcore.open(directory / "indexed-0", max_message_bytes=2 * MIB) as log:
         batch = logcore.build_batch([b"x" * 4100])
         for _ in range(20_000):
@@ -227,7 +227,7 @@ def partition() -> Iterator[Path]:
 
 @pytest.mark.benchmark(group="columns: a table of 2 M records of 100 B appended")
 def test_limit_write_of_a_table(benchmark: BenchmarkFixture, partition: Path, directory: Path) -> None:
-    """A write loop of the bytes that the batches have, 1 MiB each."""
+    """A loop that writes as many bytes as the batches have, 1 MiB at a time."""
     piece = next(partition.glob("*.log")).read_bytes()[:MIB]
     total = sum(path.stat().st_size for path in partition.glob("*.log"))
 
@@ -255,7 +255,7 @@ def test_append_table(benchmark: BenchmarkFixture, partition: Path, directory: P
 
 @pytest.mark.benchmark(group="columns: 2 M records of 100 B")
 def test_limit_memcpy(benchmark: BenchmarkFixture, partition: Path) -> None:
-    """One copy of the same values and offsets into fresh memory."""
+    """One copy of the same values and offsets into new memory."""
     source = bytes(RECORDS * 108)
     benchmark.extra_info["bytes"] = RECORDS * 100
     benchmark.pedantic(lambda: bytearray(source), rounds=5, warmup_rounds=1)

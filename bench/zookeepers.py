@@ -126,7 +126,7 @@ def _wait_for_session(member: Server, end: float) -> None:
             return
         member.pids()
         if time.monotonic() > end:
-            raise RuntimeError(f"{member.name} opened no session; it said:\n{member.last_words()}")
+            raise RuntimeError(f"{member.name} opened no session; it said:\n{member.last_output()}")
         pause.wait(0.01)
 
 

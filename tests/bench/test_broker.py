@@ -1,4 +1,4 @@
-"""If these fail, the starts of a run have no spread or are measured unevenly, a server outlives it, or a profile is found by nobody."""
+"""bench/broker.py: how it starts the servers, and the table's links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import broker
 from figures import Board
-from loads import Ground
+from loads import Medium
 from scenarios import Run
 from servers import BARE, KAFKA_3_9, KAFKA_4_1, OURS, Server
 
@@ -20,7 +20,7 @@ Begin = Callable[[Path], AbstractContextManager[Server]]
 
 
 class Starts:
-    """Servers that are none: who was started, who still runs, and how many ran when each had been started."""
+    """Fake servers. Records which were started, which run, and how many ran when each was started."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -34,7 +34,7 @@ class Starts:
             assert directory.is_dir()
             self.started.append(name)
             if name in self.failing:
-                raise RuntimeError("it said no")
+                raise RuntimeError("it failed")
             self.running.append(name)
             self.most_running.append(len(self.running))
             number = float(self.started.count(name))
@@ -65,14 +65,15 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(Ground("tmpfs", tmp_path), Board("tmpfs", 3, 1), seconds=1, quick=True, uncounted=1)
+    return Run(Medium("tmpfs", tmp_path), Board("tmpfs", 3, 1), seconds=1, quick=True, uncounted=1)
 
 
+# Broken if it failed: starts would be measured while other servers run, or a server would outlive the run.
 def test_each_round_starts_every_server_by_itself(starts: Starts, run: Run, tmp_path: Path) -> None:
     with ExitStack() as stack:
         broker.start(run, ["3.9.1", "4.1.0"], stack)
         names = [OURS, KAFKA_3_9, KAFKA_4_1]
-        # One round that is not counted, three that are, and those that stay.
+        # One round that does not count, three that do, and the servers for the scenarios.
         assert starts.started == names + names[::-1] + names + names[::-1] + names
         assert starts.most_running == [1] * 12 + [1, 2, 3]
         assert [server.name for server in run.servers] == [*names, BARE]
@@ -85,21 +86,23 @@ def test_each_round_starts_every_server_by_itself(starts: Starts, run: Run, tmp_
     assert answer.ratio("better Kafka") == (1, 1, 1)
 
 
-def test_a_kafka_that_does_not_start_costs_the_others_nothing(starts: Starts, run: Run) -> None:
+# Broken if it failed: one broken Kafka would end the whole run.
+def test_a_kafka_that_does_not_start_does_not_stop_the_others(starts: Starts, run: Run) -> None:
     starts.failing = {KAFKA_4_1}
     with ExitStack() as stack:
         broker.start(run, ["3.9.1", "4.1.0"], stack)
         assert [server.name for server in run.servers] == [OURS, KAFKA_3_9, BARE]
     assert starts.started.count(KAFKA_4_1) == 1
     assert run.board.failures() == [
-        f"{KAFKA_4_1}: start to first answer (ZooKeeper's own start left out): it said no"
+        f"{KAFKA_4_1}: start to first answer (without the start of ZooKeeper): it failed"
     ]
     starts.failing = {OURS}
-    with pytest.raises(RuntimeError, match="it said no"), ExitStack() as stack:
+    with pytest.raises(RuntimeError, match="it failed"), ExitStack() as stack:
         broker.start(run, [], stack)
 
 
-def test_the_table_names_every_profile() -> None:
+# Broken if it failed: a reader of the table would not find a profile.
+def test_the_table_links_every_profile() -> None:
     table = (broker.RESULTS / "broker.md").read_text()
     for profile in broker.RESULTS.glob("*-profile.md"):
         assert f"[{profile.stem}]({profile.name})" in table

@@ -1,6 +1,4 @@
-"""If these fail, the tables and plots of `make bench-broker` say something else than was measured, or the run of forty
-minutes ends without them.
-"""
+"""The tables and plots of `make bench-broker`."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ def filled(figure: Figure, **values: list[float]) -> Figure:
 
 
 def dots(svg: str) -> list[tuple[float, float]]:
-    """Where the dots of a drawing are, those of its legend left out."""
+    """The positions of a drawing's dots, without those of its legend."""
     circles = ElementTree.fromstring(svg).iter(f"{SVG}circle")
     return [
         (x, y)
@@ -31,6 +29,7 @@ def dots(svg: str) -> list[tuple[float, float]]:
     ]
 
 
+# Broken if it failed: our ratios would look better than they are.
 def test_a_ratio_is_to_the_better_kafka_of_each_round() -> None:
     speed = filled(Figure("speed", "MB/s"), ours=[20, 30, 40], old=[10, 5, 10], new=[5, 10, 20])
     assert speed.ratio(BETTER_KAFKA) == (2, 2, 3)
@@ -41,12 +40,14 @@ def test_a_ratio_is_to_the_better_kafka_of_each_round() -> None:
     assert speed.ratio(BARE) is None
 
 
-def test_rounds_that_one_server_missed_are_not_mixed_up() -> None:
+# Broken if it failed: values of different rounds would be compared.
+def test_a_round_that_one_server_missed_has_no_ratio() -> None:
     speed = filled(Figure("speed", "MB/s"), ours=[10, 20, 30], old=[10, 10, 10])
     del speed.values[OURS][0]
     assert speed.ratio(BETTER_KAFKA) == (2, 2.5, 3)
 
 
+# Broken if it failed: a missed goal would not be reported.
 def test_a_goal_is_judged_by_the_median() -> None:
     goals = (Goal(2, BETTER_KAFKA), Goal(0.6, BARE), Goal(25))
     speed = filled(Figure("speed", "MB/s", goals), ours=[10, 20, 90], old=[10, 10, 10])
@@ -55,6 +56,7 @@ def test_a_goal_is_judged_by_the_median() -> None:
     assert time.goal_cell() == "≤ 0.5x Kafka **missed**"
 
 
+# Broken if it failed: the peak of memory would be reported too low.
 def test_the_highest_of_a_round_is_kept() -> None:
     memory = Figure("memory", "MB", more_is_better=False)
     for value in (5, 7, 6):
@@ -62,7 +64,8 @@ def test_the_highest_of_a_round_is_kept() -> None:
     assert memory.cell(OURS) == "7.00"
 
 
-def test_what_failed_is_in_the_table_with_its_reason_once() -> None:
+# Broken if it failed: a failure would look like a missing value.
+def test_a_failure_is_in_the_table_and_its_reason_is_listed_once() -> None:
     board = Board("tmpfs", 1, 1)
     for what in ("speed", "more speed"):
         figure = board.figure(filled(Figure(what, "MB/s", scale=0.5), ours=[20]))
@@ -71,11 +74,12 @@ def test_what_failed_is_in_the_table_with_its_reason_once() -> None:
     assert board.failures() == ["Apache Kafka 3.9.1: speed: it ended"]
 
 
-def test_ratios_are_drawn_where_they_are() -> None:
+# Broken if it failed: a plot would show wrong ratios.
+def test_ratios_are_drawn_at_their_positions() -> None:
     goals = (Goal(2, BETTER_KAFKA),)
     twice = filled(Figure("<twice>", "MB/s", goals), ours=[20], old=[10], bare=[40])
     half = filled(Figure("half", "MB/s"), ours=[5], old=[10])
-    # A CPU time below one tick of the clock has no place on a logarithmic scale.
+    # A CPU time of 0 cannot be on a logarithmic scale.
     none = filled(Figure("none", "s"), ours=[0], old=[10])
     svg = plots.ratios("ratios", [twice, half, none])
     assert svg is not None
@@ -84,14 +88,15 @@ def test_ratios_are_drawn_where_they_are() -> None:
     assert plots.ratios("nothing", [none]) is None
 
 
-def test_curves_are_drawn_whatever_was_measured() -> None:
+# Broken if it failed: a run of over an hour would end without its plots.
+def test_curves_are_drawn_also_with_missing_values() -> None:
     curve = Curve("load", "latency", "% of its own peak", "µs", more_is_better=False, linear=True)
     filled(curve.at(10), ours=[100, 120], old=[200, 200])
     filled(curve.at(90), ours=[1000], old=[0])
     empty = Curve("load", "nothing", "partitions", "MB/s")
     assert curve.at(10) is curve.points[10]
     drawn = dots(plots.curves("load", [curve, empty]))
-    # Ours twice, Kafka's once, and one ratio: there is none to what took no time.
+    # Two of ours, one of Kafka's, and one ratio: there is no ratio to 0.
     assert len(drawn) == 4
     (first, lower), (second, upper), *_ = drawn
     assert first < second

@@ -1,4 +1,4 @@
-"""If these fail, a curve times what a broker does at each log's first append, or its servers have it done to them differently."""
+"""bench/loads.py: the first append to each partition is not part of a measured time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import loads
 from figures import Board
-from loads import Figures, Ground
+from loads import Figures, Medium
 from scenarios import SCENARIOS, Run
 from servers import BARE, KAFKA_3_9, OURS, Server
 
@@ -18,8 +18,10 @@ Loads = list[tuple[str, str, dict[str, object]]]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Loads:
-    """The loads of bench/wire, by server and command, and what was prepared between them; nothing runs."""
+def calls(monkeypatch: pytest.MonkeyPatch) -> Loads:
+    """Records the loads of bench/wire, by server and command, and the preparations between them. Nothing
+    runs.
+    """
     seen: Loads = []
 
     def wire(command: str, server: Server, _seconds: float, **options: object) -> Figures:
@@ -28,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Loads:
         return {"requests": requests, "mb_per_s": 5, "peak_mb": 40}
 
     monkeypatch.setattr(loads, "wire", wire)
-    monkeypatch.setattr(Ground, "prepare", lambda *_: seen.append(("", "prepare", {})))
+    monkeypatch.setattr(Medium, "prepare", lambda *_: seen.append(("", "prepare", {})))
     return seen
 
 
@@ -42,17 +44,18 @@ def server(name: str) -> Server:
     )
 
 
+# Broken if it failed: a curve would include the cost of first appends, or not for every server.
 @pytest.mark.parametrize("curve", ["batch", "connections", "partitions"])
 def test_a_curve_is_timed_after_the_first_append_to_each_partition(
-    asked: Loads, tmp_path: Path, curve: str
+    calls: Loads, tmp_path: Path, curve: str
 ) -> None:
-    run = Run(Ground("tmpfs", tmp_path), Board("tmpfs", 1, 1), seconds=1, quick=False, uncounted=0)
+    run = Run(Medium("tmpfs", tmp_path), Board("tmpfs", 1, 1), seconds=1, quick=False, uncounted=0)
     run.servers = [server(name) for name in (OURS, KAFKA_3_9, BARE)]
     SCENARIOS[curve](run)
     assert run.board.failures() == []
     warm_ups: dict[str, list[dict[str, object]]] = {OURS: [], KAFKA_3_9: [], BARE: []}
-    for at in range(0, len(asked), 3):
-        (name, first, options), (_, between, _), (timed_name, timed, timed_options) = asked[at : at + 3]
+    for at in range(0, len(calls), 3):
+        (name, first, options), (_, between, _), (timed_name, timed, timed_options) = calls[at : at + 3]
         assert (first, between, timed) == ("paced", "prepare", "produce")
         assert name == timed_name
         for same in ("topic", "partitions", "record_size", "batch_size"):
@@ -63,14 +66,15 @@ def test_a_curve_is_timed_after_the_first_append_to_each_partition(
     assert len(warm_ups[OURS]) == len(run.board.curves[0].points)
 
 
-def test_a_server_that_did_not_answer_each_first_request_is_not_timed(
-    asked: Loads, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+# Broken if it failed: a curve would include the cost of first appends.
+def test_a_server_that_did_not_answer_every_first_request_is_not_measured(
+    calls: Loads, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(loads, "wire", lambda *_, **__: {"requests": 9})
     with pytest.raises(RuntimeError, match="logcore answered 9 first requests to the 10 partitions of topic"):
         loads.produce(
             server(OURS),
-            Ground("tmpfs", tmp_path),
+            Medium("tmpfs", tmp_path),
             "topic",
             1,
             record=1024,
@@ -78,4 +82,4 @@ def test_a_server_that_did_not_answer_each_first_request_is_not_timed(
             partitions=10,
             after_first_appends=True,
         )
-    assert asked == []
+    assert calls == []
