@@ -1,4 +1,6 @@
-"""Apache Kafka 3.9.1 in ZooKeeper mode, as a peer: one broker on loopback, with its own ZooKeeper or with our coordinator."""
+"""Apache Kafka 3.9.1 in ZooKeeper mode as a peer: one broker on loopback, with its own ZooKeeper or our
+coordinator.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ STOP_TIMEOUT = 60.0
 
 
 class JavaServer:
-    """A main class of `jars`, Kafka's if nothing else is said, as a child process; `options` are the JVM's."""
+    """A main class of `jars` as a child process; by default Kafka's. `options` are the JVM's."""
 
     def __init__(
         self,
@@ -71,9 +73,11 @@ class JavaServer:
 
 
 class ApacheKafka:
-    """One Apache broker whose logs are in `log_dir`; it may be stopped and started again on what it or another left there.
+    """One Apache broker with its logs in `log_dir`. It may be stopped and started again on its own or another
+    broker's files.
 
-    `zookeeper`: `zookeeper.connect`, of a coordinator that runs already; otherwise Apache ZooKeeper is started, in `directory`.
+    `zookeeper` is `zookeeper.connect` of a running coordinator. Without it Apache ZooKeeper is started, in
+    `directory`.
     """
 
     def __init__(
@@ -105,12 +109,12 @@ class ApacheKafka:
         return JavaServer("-Xmx128m", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config))
 
     def start(self, settings: dict[str, str] | None = None) -> None:
-        """Starts it, from now on with these settings too, and returns once it serves."""
+        """Starts the broker, from now on with these settings too, and returns once it serves."""
         self.launch(settings)
         self.wait_until_serving()
 
     def launch(self, settings: dict[str, str] | None = None) -> None:
-        """Starts it, and returns before it serves."""
+        """Starts the broker and returns before it serves."""
         self._settings |= settings or {}
         all_settings = {
             "broker.id": "0",
@@ -140,7 +144,8 @@ class ApacheKafka:
         end = time.monotonic() + START_TIMEOUT
         while time.monotonic() < end and broker.process.poll() is None:
             with contextlib.suppress(Exception):
-                # Asking waits inside librdkafka until the broker answers, which it does before it is registered.
+                # A request waits in librdkafka until the broker answers, which it does before it is
+                # registered.
                 admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
                 metadata = admin.list_topics(timeout=2)
                 if metadata.brokers and metadata.controller_id >= 0:
@@ -178,7 +183,9 @@ def apache_kafka(directory: Path, settings: dict[str, str] | None = None) -> Ite
 def apache_kafka_in_place_of_ours(
     directory: Path, data_dir: Path, settings: dict[str, str] | None = None
 ) -> Iterator[ApacheKafka]:
-    """Apache Kafka, started, on what `logcore start --data-dir` left: its logs, and its topics in our coordinator."""
+    """Apache Kafka, started, on the directory of `logcore start --data-dir`: its logs, and its topics in our
+    coordinator.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     with coordinator(data_dir / "coordinator") as port:
         peer = ApacheKafka(
@@ -193,7 +200,7 @@ def apache_kafka_in_place_of_ours(
 
 @contextlib.contextmanager
 def coordinator(data_dir: Path) -> Iterator[int]:
-    """Our coordinator by itself, in a thread: its port."""
+    """Our coordinator alone, in a thread; its port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

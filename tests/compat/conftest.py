@@ -1,4 +1,6 @@
-"""The peers: Apache Kafka's own tools (Java, through Maven) and kcat (Debian). A missing one is skipped by name, and fails under CI=true."""
+"""The peers: Apache Kafka's own tools (Java, through Maven) and kcat (Debian). A missing peer is skipped by
+name, and fails with CI=true.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def missing(peer: str, how: str) -> None:
 
 
 def peer_jars(peer: str, tool: str = "java") -> Path:
-    """The folder with the jars of build/peers/`peer`; `tool` is the program of Java's that they are needed for."""
+    """The folder with the jars of build/peers/`peer`; `tool` is the Java program that needs them."""
     if shutil.which(tool) is None:
         package = "openjdk-17-jre-headless" if tool == "java" else "openjdk-17-jdk-headless"
         missing(tool, f"apt-get install {package}")
@@ -49,7 +51,7 @@ class KafkaTools:
         ]
 
     def run(self, main_class: str, *arguments: str, stdin: str | None = None, status: int | None = 0) -> str:
-        """What it wrote to its standard output."""
+        """The text that it wrote to its standard output."""
         return self._done(main_class, arguments, stdin, status).stdout
 
     def _done(
@@ -72,12 +74,12 @@ class KafkaTools:
         return self.run("org.apache.kafka.tools.TopicCommand", *arguments, status=status)
 
     def configs(self, *arguments: str, status: int | None = 0) -> str:
-        """What kafka-configs prints, and what it has to complain of."""
+        """The output of kafka-configs, and its complaints."""
         done = self._done("kafka.admin.ConfigCommand", arguments, status=status)
         return done.stdout + done.stderr
 
     def dump_log(self, *files: Path, flags: Sequence[str] = ("--deep-iteration", "--print-data-log")) -> str:
-        """What DumpLogSegments prints, and what it finds wrong, which it writes to its standard error."""
+        """The output of DumpLogSegments, and the faults that it writes to its standard error."""
         names = ",".join(map(str, files))
         done = self._done("kafka.tools.DumpLogSegments", (*flags, "--files", names))
         return done.stdout + done.stderr

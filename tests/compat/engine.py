@@ -1,7 +1,8 @@
-"""The storage crate's log directory under commands (`rust/crates/storage/examples/log_dir.rs`), and the batches that only
-coordinators write.
+"""The storage crate's log directory under commands (`rust/crates/storage/examples/log_dir.rs`), and batches
+that only coordinators write.
 
-Our broker serves no transactions yet, and no client may write old formats; its log engine takes both.
+Our broker does not serve transactions yet, and clients may not write old formats; its log engine accepts
+both.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TRANSACTIONAL, CONTROL = 0x10, 0x20
 
 
 def built_example(name: str) -> Path:
-    """The program, built if it is not: of the workspace, so that what Rust's tests were built with serves it, too."""
+    """The program, built if it is missing. It is the workspace's, so it shares the build of Rust's tests."""
     workspace = ["--workspace", "--exclude", "logcore-python"]
     done = subprocess.run(
         ["cargo", "build", "--locked", *workspace, "--example", name, "--message-format=json"],
@@ -37,11 +38,13 @@ def built_example(name: str) -> Path:
         message = json.loads(line)
         if message.get("executable") and message["target"]["name"] == name:
             return Path(message["executable"])
-    raise AssertionError(f"cargo told of no program {name}")
+    raise AssertionError(f"cargo reported no program {name}")
 
 
 class Engine:
-    """A log directory of broker 0, which nobody else has open; leaving the block closes it cleanly unless it was killed."""
+    """A log directory of broker 0 that no other process has open. Leaving the block closes it cleanly, unless
+    it was killed.
+    """
 
     def __init__(self, log_dir: Path, scratch: Path, **config: str) -> None:
         settings = [f"{name.replace('_', '.')}={value}" for name, value in config.items()]
@@ -73,7 +76,7 @@ class Engine:
                 stream.close()
 
     def append(self, topic: str, batches: bytes) -> int:
-        """What a client sent; returns the first offset."""
+        """Appends a client's batch. Returns the first offset."""
         return self._append("append", topic, batches)
 
     def coordinate(self, topic: str, batches: bytes) -> int:
@@ -86,7 +89,7 @@ class Engine:
         self._ask("roll", topic)
 
     def compact(self, topic: str) -> tuple[int, int]:
-        """Records read and records that stay."""
+        """The numbers of records read and kept."""
         read, written = self._ask("compact", topic)
         return int(read), int(written)
 
@@ -119,14 +122,14 @@ def with_attributes(batch: bytes, attributes: int, base_sequence: int | None = N
 def transactional(
     records: list[logcore.Record], producer: tuple[int, int, int], compression: str = "none"
 ) -> bytes:
-    """A batch of a transaction; `producer` is its id, its epoch and the first sequence."""
+    """A batch of a transaction. `producer` is its id, its epoch and the first sequence."""
     return with_attributes(
         logcore.build_batch(records, compression=compression, producer=producer), TRANSACTIONAL
     )
 
 
 def end_marker(producer_id: int, epoch: int, committed: bool, timestamp: int) -> bytes:
-    """What a transaction coordinator of epoch 0 has written at the end of a transaction (KIP-98)."""
+    """The marker that a transaction coordinator of epoch 0 writes at the end of a transaction (KIP-98)."""
     record = logcore.Record(
         key=struct.pack(">hh", 0, int(committed)), value=struct.pack(">hi", 0, 0), timestamp=timestamp
     )

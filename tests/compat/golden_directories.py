@@ -1,11 +1,14 @@
-"""Writes tests/golden/kafka-3.9.1: log directories as Apache Kafka 3.9.1 leaves them, and what its own consumers read there.
+"""Writes tests/golden/kafka-3.9.1: log directories as Apache Kafka 3.9.1 leaves them, and the records that
+its consumers read.
 
-usage: python -m tests.compat.golden_directories [PART...]     (needs java and `make peers`; writes all parts unless told)
+usage: python -m tests.compat.golden_directories [PART...]     (needs java and `make peers`; writes all parts
+by default)
 
-One partition's directory for each compression, for transactions, for compacted logs, for a broker that was killed, and
-for the record formats v0 and v1, which Kafka still writes when `inter.broker.protocol.version` is below 3.0. Beside each
-stands a JSON file of the records that librdkafka read from the broker, and Kafka's Java consumer too: offset, timestamp, key,
-value and headers, bytes as Latin-1 text; of those with transactions a second one of what readers of committed records get.
+There is one partition's directory for each compression, for transactions, for compacted logs, for a killed
+broker, and for the record formats v0 and v1, which Kafka still writes with `inter.broker.protocol.version`
+below 3.0. A JSON file beside each has the records that librdkafka and Kafka's Java consumer read: offset,
+timestamp, key, value and headers, bytes as Latin-1 text. Directories with transactions have a second file, of
+the committed records.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from tests.compat.test_verify_kafka import until
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "kafka-3.9.1"
 SMALL = {"segment_bytes": "6000", "index_interval_bytes": "512", "retention_ms": "-1"}
 LEGACY_CODECS = ("none", "gzip", "snappy", "lz4")
-# What the cleaner is given: it works at once, and on everything before the active segment.
+# The cleaner's settings: it works at once, and on everything before the active segment.
 COMPACTED = {
     "cleanup_policy": "compact",
     "segment_bytes": "3000",
@@ -60,7 +63,7 @@ def as_javas_consumer_prints(row: Row) -> str:
 
 
 def served(kafka: ApacheKafka, topic: str, isolation: str = "read_uncommitted") -> list[Row]:
-    """What librdkafka reads, which has to be what Kafka's own consumer reads."""
+    """The records that librdkafka reads, which must be those that Kafka's own consumer reads."""
     rows = consume(kafka.bootstrap, topic, isolation)
     shown = ("timestamp", "offset", "headers", "key", "value")
     said = KafkaTools().run(
@@ -89,7 +92,7 @@ def write_rows(name: str, rows: list[Row]) -> None:
 
 
 def keep(kafka: ApacheKafka, topic: str, rows: list[Row], committed: list[Row] | None = None) -> None:
-    """Takes the directory; Kafka has to be stopped."""
+    """Copies the directory; Kafka must be stopped."""
     shutil.rmtree(GOLDEN / f"{topic}-0", ignore_errors=True)
     shutil.copytree(kafka.log_dir / f"{topic}-0", GOLDEN / f"{topic}-0")
     write_rows(topic, rows)
@@ -110,7 +113,9 @@ def producers(kafka: ApacheKafka, names: str, **settings: object) -> list[conflu
 def transact(
     kafka: ApacheKafka, topic: str, count: int, each: int, last_is_open: bool = False, **settings: object
 ) -> None:
-    """Transactions of two producers through each other, every third aborted; each producer goes on with its own sequence."""
+    """Interleaved transactions of two producers, every third aborted. Each producer continues its own
+    sequence.
+    """
     both = producers(kafka, f"{topic}-first {topic}-second", **settings)
     for number in range(count):
         for producer in both:
@@ -167,7 +172,9 @@ def versions(kafka: ApacheKafka, topic: str, count: int, codec: str = "none", he
 
 
 def compaction(kafka: ApacheKafka, topic: str, passes: int = 1) -> None:
-    """Waits until the cleaner has been over all there is; more than one pass takes tombstones and markers out."""
+    """Waits until the cleaner has cleaned everything. It takes more than one pass to remove tombstones and
+    markers.
+    """
     file = kafka.log_dir / "cleaner-offset-checkpoint"
     for _ in range(passes):
         end = pad(kafka, topic)
@@ -182,7 +189,7 @@ def compaction(kafka: ApacheKafka, topic: str, passes: int = 1) -> None:
 
 
 def pad(kafka: ApacheKafka, topic: str) -> int:
-    """Ends the active segment, and the next; returns the offset up to which all may be compacted."""
+    """Ends the active segment, and the next. Returns the offset up to which everything may be compacted."""
     offsets: list[int | None] = []
     producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap})
     for _ in range(3):
@@ -195,7 +202,7 @@ def pad(kafka: ApacheKafka, topic: str) -> int:
 
 
 def stop_and_keep(kafka: ApacheKafka, topics: list[str], transactional: tuple[str, ...] = ()) -> None:
-    """Stops Kafka and takes the directories as they are then, with what was served of exactly that."""
+    """Stops Kafka and copies the directories, with the records that it served of them."""
     kafka.stop()
     kafka.start({"log.cleaner.enable": "false"})
     rows = {topic: served(kafka, topic) for topic in topics}
@@ -219,8 +226,9 @@ def current(directory: Path) -> None:
 
 
 def transactional(directory: Path) -> None:
-    """Transactions in each compression, over several segments; one that is open; and compacted, so that nothing but markers is
-    left of some, and of others not even these."""
+    """Transactions in each compression, over several segments; one with an open transaction; and compacted
+    ones, of some of which only markers are left, or nothing.
+    """
     topics = [f"transactional-{codec}" for codec in CODECS] + [
         "transactional-open",
         "transactional-compacted",
@@ -244,7 +252,7 @@ def transactional(directory: Path) -> None:
 
 
 def compacted(directory: Path) -> None:
-    """Compacted in each compression; tombstones are still there, with the time at which they may go."""
+    """Compacted in each compression. Tombstones are still there, with the time of their removal."""
     codecs = [f"compacted-{codec}" for codec in CODECS if codec != "none"]
     topics = ["compacted", *codecs, "compacted-no-tombstones"]
     with apache_kafka(directory) as kafka:
@@ -272,7 +280,7 @@ def epochs(directory: Path) -> None:
 
 
 def killed(directory: Path) -> None:
-    """SIGKILL: index files as they were preallocated, no snapshot of producers, a transaction that is open."""
+    """SIGKILL: preallocated index files, no producer snapshot, an open transaction."""
     topics = ["killed", "killed-transactional", "killed-compacted"]
     with apache_kafka(directory) as kafka:
         kafka.start()
@@ -287,7 +295,7 @@ def killed(directory: Path) -> None:
         committed = served(kafka, "killed-transactional", "read_committed")
         kafka.stop(signal.SIGKILL)
         OPEN.clear()
-        # What preallocation left behind the entries of an index is zeros, ten megabytes of them as Kafka configures it.
+        # Preallocation leaves zeros behind the entries of an index: ten megabytes with Kafka's default.
         for index in kafka.log_dir.glob("killed*/*index"):
             with index.open("r+b") as file:
                 file.truncate(min(index.stat().st_size, 4096 * 3))
@@ -296,7 +304,7 @@ def killed(directory: Path) -> None:
 
 
 def legacy(directory: Path, version: str, name: str) -> None:
-    """An old format: in each compression, and compacted; v1 with the broker's time, too."""
+    """An old format in each compression, and compacted; v1 also with log append time."""
     plain = [f"{name}-{codec}" for codec in LEGACY_CODECS]
     compact = [f"{name}-compacted-{codec}" for codec in ("none", "gzip")]
     append_time = [f"{name}-append-time"] if name != "v0" else []
@@ -320,7 +328,7 @@ LEGACY = {"inter.broker.protocol.version": "2.8"}
 
 
 def upgraded(directory: Path) -> None:
-    """One log in three formats, as it grew over the years."""
+    """One log in three formats, as after years of upgrades."""
     with apache_kafka(directory, LEGACY) as kafka:
         for number, version in enumerate(("0.9.0", "0.10.2", "2.8")):
             kafka.start({"log.message.format.version": version})

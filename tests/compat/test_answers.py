@@ -1,8 +1,8 @@
-"""What the handlers in Python answer, asked of our broker and of Apache Kafka 3.9.1 in the same words.
+"""The responses of Python's handlers, compared with Apache Kafka 3.9.1.
 
-Every request goes to both, and the answers are compared field by field, but for the words of an error and what differs from
-broker to broker. If one of these failed, a client would be told something else than by Kafka of what it named wrongly, twice or
-not at all.
+Every request goes to both brokers. The responses are compared field by field, without error texts and fields
+that differ between brokers. If one failed, a client would get another result than from Kafka for topics that
+it names wrongly, twice or not at all.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def both(
 
 
 def without_words(answer: Any, ids: dict[bytes, str]) -> Any:
-    """Without what differs from broker to broker, and with names for ids."""
+    """The response without fields that differ between brokers, and with names for ids."""
     if isinstance(answer, dict):
         kept = {name: value for name, value in answer.items() if name not in OF_A_BROKER}
         return {name: without_words(value, ids) for name, value in kept.items()}
@@ -69,7 +69,7 @@ def without_words(answer: Any, ids: dict[bytes, str]) -> Any:
 
 
 def alike(both: Both, key: int, version: int, *bodies: Message) -> Any:
-    """The answer, which must be the same from both; `bodies` is one for both, or ours and Kafka's."""
+    """The response, which must be the same from both. `bodies` is one for both, or ours and Kafka's."""
     answers = []
     for peer, body in zip(both.peers, bodies * 2, strict=False):
         ids = {value: name for name, value in body.pop("ids", {}).items()}
@@ -91,19 +91,19 @@ def codes(answer: Message, what: str = "topics") -> list[tuple[str | None, int]]
 
 
 @pytest.mark.parametrize("version", [0, 1, 4])
-def test_a_creation_is_answered_as_often_as_it_is_asked_for(both: Both, version: int) -> None:
+def test_a_creation_is_answered_as_often_as_it_is_named(both: Both, version: int) -> None:
     named = ["twice", f"once{version}", "twice", "there", "", "__cluster_metadata", "__cluster_metadata"]
     answer = alike(both, CREATE_TOPICS, version, creation(*named))
     assert codes(answer) == list(zip(named, (42, 0, 42, 36, 17, 42, 42), strict=True))
 
 
 @pytest.mark.parametrize("version", [5, 7])
-def test_newer_creations_are_answered_so_too(both: Both, version: int) -> None:
+def test_newer_creations_are_answered_the_same(both: Both, version: int) -> None:
     answer = alike(both, CREATE_TOPICS, version, creation("again", "", "again", "__cluster_metadata"))
     assert [code for _, code in codes(answer)] == [42, 17, 42, 42]
 
 
-def test_no_topic_of_krafts_is_created(both: Both) -> None:
+def test_krafts_topic_is_not_created(both: Both) -> None:
     assert codes(alike(both, CREATE_TOPICS, 4, creation("__cluster_metadata"))) == [
         ("__cluster_metadata", INVALID_REQUEST)
     ]
@@ -111,14 +111,14 @@ def test_no_topic_of_krafts_is_created(both: Both) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 4, 7])
-def test_who_does_not_wait_for_a_creation_is_told_what_is_wrong(both: Both, version: int) -> None:
+def test_a_creation_without_a_timeout_gets_its_errors(both: Both, version: int) -> None:
     named = [f"soon{version}", "not a name", "there"]
     answer = alike(both, CREATE_TOPICS, version, creation(*named, timeout_ms=0))
     assert codes(answer) == list(zip(named, (7, 17, 36), strict=True))
 
 
 @pytest.mark.parametrize("version", [0, 3, 5])
-def test_a_deletion_is_answered_as_often_as_it_is_asked_for(both: Both, version: int) -> None:
+def test_a_deletion_is_answered_as_often_as_it_is_named(both: Both, version: int) -> None:
     name = f"gone{version}"
     for peer in both.peers:
         peer.create(name, {})
@@ -170,7 +170,7 @@ def test_a_deletion_with_a_name_and_an_id_is_refused_as_a_whole(both: Both) -> N
 
 @pytest.mark.parametrize("version", [8, 9, 10, 11, 12])
 @pytest.mark.parametrize("asked", [False, True])
-def test_what_may_be_done_with_a_topic_is_told_of_each_name(both: Both, version: int, asked: bool) -> None:
+def test_authorized_operations_are_answered_for_each_name(both: Both, version: int, asked: bool) -> None:
     for name in ("there", "nowhere", "not a name", "", "..", "__cluster_metadata"):
         topic = {"name": name} if version < 10 else {"name": name, "topic_id": NO_ID}
         ids = [{"there": peer.topic_id("there")} for peer in both.peers]
@@ -204,7 +204,7 @@ def test_a_producers_id_and_epoch_come_together(both: Both, version: int) -> Non
 def test_a_group_without_a_name_has_a_coordinator(both: Both, version: int) -> None:
     body: Message = {"key": ""} if version < 4 else {"coordinator_keys": ["", ""]}
     for peer in both.peers:
-        # Kafka begins to create the topic of the groups when it is asked for the first time.
+        # Kafka begins to create the topic of the groups at the first request.
         peer.wait(lambda peer=peer: "'error_code': 15" not in str(peer.ask(FIND_COORDINATOR, version, body)))
     answer = alike(both, FIND_COORDINATOR, version, body)
     found = answer["coordinators"] if version >= 4 else [answer]

@@ -1,6 +1,8 @@
-"""Hostile input to a whole broker: bytes, batches, names, directories, ports. If these fail, one bad client
-or one wrong setting costs other clients their records, the broker its life, or its operator a clear
-reason."""
+"""Hostile input to a whole broker: bytes, batches, names, directories, ports.
+
+If one failed, a bad client or a wrong setting would cost other clients their records, end the broker, or
+leave its operator without a clear reason.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,14 @@ Connect = Callable[[], "Wire"]
 
 
 class Wire:
-    """A connection that sends what it is told."""
+    """A connection that sends arbitrary bytes."""
 
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), TIMEOUT)
 
     def send_raw(self, data: bytes) -> None:
-        """Sends; the broker may close in the middle of it."""
+        """Sends; the broker may close the connection meanwhile."""
         try:
             self.socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
@@ -61,12 +63,12 @@ class Wire:
         self.send_raw(struct.pack(">i", len(header) + len(body)) + header + body)
 
     def receive(self) -> bytes:
-        """The next response without its length; empty when the broker closed."""
+        """The next response without its length; empty if the broker closed the connection."""
         header = self._exactly(4)
         return self._exactly(struct.unpack(">i", header)[0]) if header else b""
 
     def closed(self) -> bool:
-        """Waits until the broker closes; False when it sent something instead."""
+        """Waits until the broker closes the connection; False if it sent something instead."""
         return self._exactly(1) == b""
 
     def _exactly(self, count: int) -> bytes:
@@ -97,7 +99,7 @@ def wire(broker: BrokerProcess) -> Iterator[Connect]:
 
 @pytest.fixture
 def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own, with one partition."""
+    """A new topic with one partition."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)[:200]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(TIMEOUT)
@@ -105,7 +107,7 @@ def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
 
 
 def assert_serving(broker: BrokerProcess, topic: str) -> None:
-    """A record goes in and its acknowledgement comes out."""
+    """Produces a record and waits for its acknowledgement."""
     errors: list[object] = []
     producer = confluent.Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(topic, b"still here", on_delivery=lambda error, _message: errors.append(error))
@@ -132,7 +134,7 @@ def batch(*values: bytes) -> bytearray:
 
 
 def produce(wire: Wire, topic: str, records: bytes, partition: int = 0) -> tuple[int, int]:
-    """Produce version 3 with acks=-1; returns error code and base offset."""
+    """Produce version 3 with acks=-1. Returns error code and base offset."""
     name = struct.pack(">h", len(topic)) + topic.encode()
     body = struct.pack(">hhii", -1, -1, 10_000, 1) + name
     body += struct.pack(">iii", 1, partition, len(records)) + records
@@ -143,7 +145,7 @@ def produce(wire: Wire, topic: str, records: bytes, partition: int = 0) -> tuple
     return error, base_offset
 
 
-# ---- bytes that are no requests ----
+# ---- bytes that are not requests ----
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def produce(wire: Wire, topic: str, records: bytes, partition: int = 0) -> tuple
     ],
     ids=["http", "tls", "ones", "zeros", "unknown-api", "short-header", "long-string", "absurd-count"],
 )
-def test_garbage_costs_its_connection_only(
+def test_garbage_closes_only_its_connection(
     broker: BrokerProcess, wire: Connect, topic: str, garbage: bytes
 ) -> None:
     hostile = wire()
@@ -179,7 +181,7 @@ def test_a_frame_longer_than_allowed_is_refused_at_its_length(
     assert_serving(broker, topic)
 
 
-def test_a_promised_frame_costs_no_memory_before_it_comes(
+def test_an_announced_frame_takes_no_memory_before_it_comes(
     broker: BrokerProcess, wire: Connect, topic: str
 ) -> None:
     assert_serving(broker, topic)
@@ -204,7 +206,9 @@ def test_random_bodies_under_every_api_leave_the_broker_serving(
     assert_serving(broker, topic)
 
 
-def test_a_client_of_the_future_is_told_the_versions(broker: BrokerProcess, wire: Connect) -> None:
+def test_a_client_of_a_future_version_gets_the_supported_versions(
+    broker: BrokerProcess, wire: Connect
+) -> None:
     future = wire()
     future.send(API_VERSIONS, 99, b"\0")
     response = future.receive()
@@ -213,7 +217,9 @@ def test_a_client_of_the_future_is_told_the_versions(broker: BrokerProcess, wire
     assert count > 0
 
 
-def test_others_are_served_while_one_sends_garbage(broker: BrokerProcess, wire: Connect, topic: str) -> None:
+def test_other_clients_are_served_while_one_sends_garbage(
+    broker: BrokerProcess, wire: Connect, topic: str
+) -> None:
     stop = threading.Event()
 
     def attack() -> None:
@@ -282,12 +288,14 @@ def test_a_damaged_batch_is_refused_and_nothing_is_stored(
     assert error in (CORRUPT_MESSAGE, INVALID_RECORD)
     assert base_offset == -1
     assert end_offset(broker, topic) == 0
-    # The same connection goes on, and the next batch has the first offset.
+    # The same connection continues, and the next batch has the first offset.
     assert produce(connection, topic, bytes(batch(b"one", b"two"))) == (0, 0)
     assert end_offset(broker, topic) == 2
 
 
-def test_a_wrong_crc_is_the_clients_error_by_name(broker: BrokerProcess, wire: Connect, topic: str) -> None:
+def test_a_wrong_crc_is_reported_as_the_clients_error(
+    broker: BrokerProcess, wire: Connect, topic: str
+) -> None:
     records = batch(b"one")
     wrong_crc(records)
     assert produce(wire(), topic, bytes(records)) == (CORRUPT_MESSAGE, -1)
@@ -310,7 +318,7 @@ def test_an_unknown_topic_or_partition_is_refused_by_name(
     assert produce(connection, topic, bytes(batch(b"x"))) == (0, 0)
 
 
-def test_a_consumer_of_an_unknown_topic_is_told(broker: BrokerProcess) -> None:
+def test_a_consumer_of_an_unknown_topic_gets_an_error(broker: BrokerProcess) -> None:
     consumer = confluent.Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "lost", "allow.auto.create.topics": False}
     )
@@ -327,7 +335,7 @@ def test_a_consumer_of_an_unknown_topic_is_told(broker: BrokerProcess) -> None:
 
 
 def refused(start_broker: StartBroker, data_dir: Path, port: int = 0) -> str:
-    """Starts a broker that has to give up; returns what it said, which is no traceback."""
+    """Starts a broker that must fail. Returns its output, which must not be a traceback."""
     broker = start_broker(data_dir, port, ready=False)
     status = broker.process.wait(TIMEOUT)
     broker.stop()
@@ -338,7 +346,7 @@ def refused(start_broker: StartBroker, data_dir: Path, port: int = 0) -> str:
     return broker.output()
 
 
-def test_a_data_directory_that_cannot_be_is_named(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_an_unusable_data_directory_is_named(start_broker: StartBroker, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     said = refused(start_broker, tmp_path / "file" / "data")
     assert str(tmp_path / "file") in said
@@ -370,7 +378,7 @@ def test_a_directory_of_another_broker_or_cluster_is_refused_and_untouched(
     assert f"{key}={value}" in meta.read_text()
 
 
-def test_a_meta_properties_that_is_none_is_named(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_an_invalid_meta_properties_is_named(start_broker: StartBroker, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     start_broker(data_dir).stop()
     meta = meta_properties(data_dir)
@@ -393,11 +401,11 @@ def test_a_port_in_use_is_named_and_its_owner_undisturbed(
     assert str(broker.port) in said
     assert "in use" in said
     assert_serving(broker, topic)
-    # What the failed start left behind is no obstacle.
+    # The failed start left nothing that stops the next one.
     assert start_broker(tmp_path / "other").stop() == 0
 
 
-def test_a_broker_whose_directory_was_emptied_starts_anew(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_a_broker_whose_directory_was_emptied_starts_again(start_broker: StartBroker, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     start_broker(data_dir).stop()
     shutil.rmtree(data_dir)

@@ -1,6 +1,7 @@
-"""The same versions of the same keys to our broker and to Apache Kafka 3.9.1, whose cleaners then run until nothing is left to do.
+"""Our broker and Apache Kafka 3.9.1 get the same versions of the same keys, and their cleaners run until
+nothing is left to do.
 
-If this failed, our broker would keep what Kafka's cleaner takes out, or lose a key's last value.
+If this failed, our broker would keep records that Kafka's cleaner removes, or lose a key's last value.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def value(n: int) -> bytes | None:
 
 
 def key(n: int) -> bytes:
-    # As good as random, and the same each time.
+    # Pseudo-random, and the same in each run.
     return b"k%d" % (n * 7919 % 104_729 % KEYS)
 
 
@@ -82,8 +83,9 @@ def produce(bootstrap: str, topic: str) -> None:
 
 
 def empty_a_batch(bootstrap: str) -> None:
-    """A batch whose records are all replaced by those of another producer: the first one's sequence keeps it, without records.
-    The other's batch fills a segment, so that the two do not become one."""
+    """A batch whose records are all replaced by those of another producer. Its sequence keeps it, without
+    records. The other's batch fills a segment, so that the two are not merged.
+    """
     for size in (1, 378):
         producer = confluent.Producer(
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50}
@@ -94,7 +96,7 @@ def empty_a_batch(bootstrap: str) -> None:
 
 
 def pad(bootstrap: str, topic: str) -> int:
-    """Ends the active segment, and the next; returns the offset up to which all may be compacted."""
+    """Ends the active segment, and the next. Returns the offset up to which everything may be compacted."""
     producer = confluent.Producer({"bootstrap.servers": bootstrap, "compression.type": "none"})
     offsets: list[int | None] = []
     for _ in range(3):
@@ -107,15 +109,16 @@ def pad(bootstrap: str, topic: str) -> int:
 
 
 def compacted(bootstrap: str, log_dir: Path) -> dict[str, list[Row]]:
-    """What is served of each topic once its cleaner is through; the padding is left out."""
+    """The records of each topic after its cleaner has finished, without the padding."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for created in admin.create_topics([NewTopic(topic, 1, 1, config=CONFIG) for topic in TOPICS]).values():
         created.result(TIMEOUT)
     for codec in CODECS:
         produce(bootstrap, codec)
     empty_a_batch(bootstrap)
-    # The first pass over all of it finds the tombstones, the second takes them out; which pass that is depends on when the
-    # cleaner came by before.
+    # The first pass over everything finds the tombstones, the second removes them. Which pass that is depends
+    # on
+    # earlier runs of the cleaner.
     for _ in range(2):
         for topic, end in {topic: pad(bootstrap, topic) for topic in TOPICS}.items():
             until_cleaned(log_dir, topic, end)
@@ -123,8 +126,9 @@ def compacted(bootstrap: str, log_dir: Path) -> dict[str, list[Row]]:
 
 
 def emptied(tools: KafkaTools, log_dir: Path, copy: Path) -> Counter[str]:
-    """Of each topic, in how many time indexes DumpLogSegments misses the time of a batch without records; nothing else may be
-    wrong."""
+    """By topic, in how many time indexes DumpLogSegments misses the time of a batch without records. Nothing
+    else may be wrong.
+    """
     for topic in TOPICS:
         shutil.copytree(log_dir / f"{topic}-0", copy / f"{topic}-0")
     files = [file for file in sorted(copy.glob("*-0/*")) if file.stat().st_size]

@@ -1,7 +1,7 @@
-"""Dynamic settings and client quotas beside Apache Kafka 3.9.1's.
+"""Dynamic settings and client quotas, compared with Apache Kafka 3.9.1's.
 
-If these failed, kafka-configs.sh would not work on our broker, our answers would differ from Apache's to the same
-requests, or what one of them wrote into the coordinator would be another thing to the other.
+If one failed, kafka-configs.sh would not work on our broker, our responses would differ from Apache's, or
+data that one broker wrote into the coordinator would mean something else to the other.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ DYNAMIC = (1, 2, 3)
 # ---- kafka-configs.sh on our broker ----
 
 
-def test_kafkas_tool_changes_and_describes_everything_it_can(
-    broker: BrokerProcess, kafka_tools: KafkaTools
-) -> None:
+def test_kafkas_tool_changes_and_describes_everything(broker: BrokerProcess, kafka_tools: KafkaTools) -> None:
     server = ("--bootstrap-server", broker.bootstrap)
     topic = "configs-tool"
     kafka_tools.topics("--create", "--topic", topic, *server)
@@ -69,8 +67,10 @@ def test_kafkas_tool_changes_and_describes_everything_it_can(
     one = ("--entity-type", "brokers", "--entity-name", "0")
     alter(*one, "--add-config", "log.segment.bytes=300000000")
     assert (
-        "  log.segment.bytes=300000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.segment.bytes=300000000, "
-        "DYNAMIC_DEFAULT_BROKER_CONFIG:log.segment.bytes=200000000, DEFAULT_CONFIG:log.segment.bytes=1073741824}"
+        "  log.segment.bytes=300000000 sensitive=false "
+        "synonyms={DYNAMIC_BROKER_CONFIG:log.segment.bytes=300000000, "
+        "DYNAMIC_DEFAULT_BROKER_CONFIG:log.segment.bytes=200000000, "
+        "DEFAULT_CONFIG:log.segment.bytes=1073741824}"
     ) in describe(*one)
     refused = kafka_tools.configs(*server, "--alter", *one, "--add-config", "num.partitions=3", status=1)
     assert "Cannot update these configs dynamically: Set(num.partitions)" in refused
@@ -119,7 +119,7 @@ def test_kafkas_tool_changes_and_describes_quotas(broker: BrokerProcess, kafka_t
 
 @contextlib.contextmanager
 def our_broker(settings: Mapping[str, str]) -> Iterator[str]:
-    """Our broker in this process, on a coordinator that runs already: its address."""
+    """Our broker in this process, on a running coordinator; its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -141,7 +141,7 @@ def our_broker(settings: Mapping[str, str]) -> Iterator[str]:
 
 
 def ours_in_place_of(apache: ApacheKafka, **changes: str) -> dict[str, str]:
-    """The settings Apache's broker was started with, but for its port."""
+    """The settings of Apache's broker without its port."""
     settings = parse_properties((apache.directory / "server.properties").read_text())
     others = {name.replace("_", "."): value for name, value in changes.items()}
     return settings | {"listeners": "PLAINTEXT://127.0.0.1:0"} | others
@@ -149,7 +149,7 @@ def ours_in_place_of(apache: ApacheKafka, **changes: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def both(kafka_tools: KafkaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Apache's broker and ours with the same settings, each with a coordinator of its own and a topic `t`."""
+    """Apache's broker and ours with the same settings, each with its own coordinator and a topic `t`."""
     base = tmp_path_factory.mktemp("both")
     (base / "apache").mkdir()
     with coordinator(base / "theirs") as theirs, coordinator(base / "ours") as ours:
@@ -179,7 +179,9 @@ async def create_topic(bootstrap: str) -> None:
 
 
 async def topic_known(bootstrap: str) -> None:
-    """Apache's broker knows a topic some time after it has created it or started: asks until it does."""
+    """Repeats a request until Apache's broker knows the topic, which takes a while after its creation or a
+    start.
+    """
     async with Wire(bootstrap) as wire:
         while (await wire.ask("Metadata", 8, topics=[{"name": "t"}]))["topics"][0]["error_code"] != 0:
             pass
@@ -200,10 +202,10 @@ def entries(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 UNTHROTTLED = {"throttle_time_ms": 0}
-"""A broker that is busy may delay an answer."""
+"""A busy broker may delay a response."""
 
 OTHERWISE_HERE = {"listeners", "log.dirs", "zookeeper.connect", "advertised.listeners"}
-"""Settings with a value of their own in each of the two brokers."""
+"""Settings whose values differ between the two brokers."""
 
 ONLY_HERE = {"log.format", "metrics.listener", "slow.request.log.ms", "socket.busy.poll.us"}
 """Settings of a broker that Kafka does not have."""
@@ -227,14 +229,14 @@ def test_descriptions_are_the_same(both: tuple[str, str], kind: int, name: str) 
 
 
 def test_descriptions_of_the_first_version_are_the_same(both: tuple[str, str]) -> None:
-    """Kafka says of no setting that it is a default there."""
+    """In this version Kafka marks no setting as a default."""
     keys = ["segment.bytes", "retention.ms"]
     resource = {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": keys}
     theirs, ours = map(entries, ask_each(both, "DescribeConfigs", 0, resources=[resource]))
     assert ours == theirs
 
 
-def test_a_value_is_described_as_it_is_understood(both: tuple[str, str]) -> None:
+def test_a_value_is_described_as_it_is_parsed(both: tuple[str, str]) -> None:
     resource = change(TOPIC, "t", ("segment.ms", SET, " 100 "), ("preallocate", SET, "FALSE"))
     for answer in ask_each(both, "IncrementalAlterConfigs", 0, resources=[resource], validate_only=False):
         assert answer["responses"][0]["error_code"] == 0
@@ -255,8 +257,8 @@ def test_a_value_is_described_as_it_is_understood(both: tuple[str, str]) -> None
         ask_each(both, "IncrementalAlterConfigs", 0, resources=[undo], validate_only=False)
 
 
-def test_a_kind_of_resource_there_is_not_is_told_of_the_same(both: tuple[str, str]) -> None:
-    """But for the words, which are our own."""
+def test_an_unknown_kind_of_resource_is_answered_the_same(both: tuple[str, str]) -> None:
+    """Except the text, which is our own."""
     resources = [{"resource_type": 99, "resource_name": "r"}, {"resource_type": TOPIC, "resource_name": "t"}]
     theirs, ours = ask_each(both, "DescribeConfigs", 1, resources=resources)
     for answer in (theirs, ours):
@@ -317,7 +319,7 @@ SAME_WORDS = [
     change(16, "m", ("interval.ms", SET, "1")),
     change(32, "g"),
 ]
-"""Changes that both answer with the same code and the same words."""
+"""Changes that both answer with the same code and the same text."""
 
 SAME_CODE = [
     change(TOPIC, "t", ("retention.ms", SET, "x")),
@@ -350,7 +352,7 @@ SAME_CODE = [
     change(BROKER, "0", ("listener.name.plaintext.num.network.threads", SET, "100")),
     change(LOGGER, "5", ("root", SET, "INFO")),
 ]
-"""Changes that both refuse with the same code; the words about values are our own."""
+"""Changes that both refuse with the same code. The texts about values are our own."""
 
 
 def outcomes(both: tuple[str, str], resource: dict[str, Any]) -> list[tuple[str, str]]:
@@ -359,12 +361,12 @@ def outcomes(both: tuple[str, str], resource: dict[str, Any]) -> list[tuple[str,
 
 
 def outcome(item: dict[str, Any]) -> tuple[str, str]:
-    """The name of an answer's error and its words, in which Scala's sets have names of several classes."""
+    """The name of a response's error and its text, in which Scala's sets have names of several classes."""
     code = item["error_code"]
     return for_code(code).name if code else "NONE", str(item["error_message"]).replace("HashSet(", "Set(")
 
 
-def test_changes_are_answered_with_the_same_words(both: tuple[str, str]) -> None:
+def test_changes_are_answered_with_the_same_text(both: tuple[str, str]) -> None:
     for resource in SAME_WORDS:
         theirs, ours = outcomes(both, resource)
         assert ours == theirs, resource
@@ -383,7 +385,7 @@ VERSIONS = (
 
 
 @pytest.mark.parametrize("version", VERSIONS.split(","))
-def test_the_same_versions_are_taken(both: tuple[str, str], version: str) -> None:
+def test_the_same_versions_are_accepted(both: tuple[str, str], version: str) -> None:
     config = [{"name": "message.format.version", "value": version}]
     topic = {"name": "v", "num_partitions": 1, "replication_factor": 1, "configs": config}
     created = ask_each(both, "CreateTopics", 4, topics=[topic], timeout_ms=30_000, validate_only=True)
@@ -420,7 +422,7 @@ def replacement(kind: int, name: str, **config: str | None) -> dict[str, Any]:
         [replacement(LOGGER, "0", root="INFO"), replacement(16, "m"), replacement(32, "g")],
     ],
 )
-def test_replacements_are_answered_with_the_same_words(
+def test_replacements_are_answered_with_the_same_text(
     both: tuple[str, str], resources: list[dict[str, Any]]
 ) -> None:
     answers = ask_each(both, "AlterConfigs", 1, resources=resources, validate_only=True)
@@ -448,7 +450,7 @@ def alteration(entity: dict[str, str | None], **values: float | None) -> dict[st
 
 
 def test_changes_of_topics_above_the_quota_are_answered_the_same(both: tuple[str, str]) -> None:
-    """KIP-599: newer versions are refused, older ones served, and both have to wait."""
+    """KIP-599: newer versions are refused, older ones are served, and both are throttled."""
 
     def limited(rate: float | None) -> None:
         entry = alteration({"client-id": "test"}, controller_mutation_rate=rate)
@@ -465,7 +467,8 @@ def test_changes_of_topics_above_the_quota_are_answered_the_same(both: tuple[str
     def created(name: str, count: int) -> dict[str, Any]:
         return {"name": name, "num_partitions": count, "replication_factor": 1}
 
-    # A partition in a hundred seconds: however long the requests take, they are above it once there are nine.
+    # One partition in a hundred seconds: after nine the client is above its quota, however long the requests
+    # take.
     limited(0.01)
     try:
         same(False, "CreateTopics", 6, topics=[created("mutated", 9)])
@@ -481,8 +484,9 @@ def test_changes_of_topics_above_the_quota_are_answered_the_same(both: tuple[str
 
 
 def until_changes_are_applied(both: tuple[str, str]) -> None:
-    """Apache applies changes after it has answered, in their order: makes one more, of a setting that is described as it is applied,
-    asks until it is there, and takes it back."""
+    """Waits until Apache has applied earlier changes, which it does in order, after it has answered. It makes
+    one more change, waits until it is described, and undoes it.
+    """
 
     def entries_of_marker() -> list[dict[str, Any]]:
         asked = {"resource_type": BROKER, "resource_name": "0", "configuration_keys": [marker]}
@@ -548,7 +552,7 @@ def test_quotas_are_answered_and_found_the_same(both: tuple[str, str]) -> None:
 
 
 def found(answer: dict[str, Any]) -> tuple[int, str | None, list[str]]:
-    """What an answer says, in an order."""
+    """A response's parts, sorted."""
     entries = [
         str(
             (
@@ -562,7 +566,7 @@ def found(answer: dict[str, Any]) -> tuple[int, str | None, list[str]]:
 
 
 def test_an_infinite_quota_is_stored_the_same(both: tuple[str, str]) -> None:
-    """Kafka takes an infinite number for a quota that may have a fraction, and for no other."""
+    """Kafka accepts an infinite number only for a quota that may have a fraction."""
     refused = alteration({"user": "i"}, producer_byte_rate=math.inf)
     for entry in (refused, alteration({"user": "i"}, request_percentage=math.inf)):
         theirs, ours = ask_each(both, "AlterClientQuotas", 0, entries=[entry], validate_only=False)
@@ -576,8 +580,8 @@ def test_an_infinite_quota_is_stored_the_same(both: tuple[str, str]) -> None:
         assert answer["entries"][0]["error_code"] == 0
 
 
-def test_producers_of_what_there_is_not_are_described_the_same(both: tuple[str, str]) -> None:
-    """But for the words, which are our own."""
+def test_producers_of_unknown_partitions_are_described_the_same(both: tuple[str, str]) -> None:
+    """Except the text, which is our own."""
     names = ("unknown", "no name", "", ".", "n" * 250)
     topics = [{"name": "t", "partition_indexes": [0, 7]}]
     topics += [{"name": name, "partition_indexes": [0]} for name in names]
@@ -607,7 +611,7 @@ UNKNOWN_ID = bytes([7] * 16)
 
 @pytest.mark.parametrize("version", [10, 11, 12])
 def test_topics_are_found_by_id_the_same(both: tuple[str, str], version: int) -> None:
-    """Apache takes ids since version 12 only, and then answers no names beside them (KIP-516)."""
+    """Apache accepts ids since version 12, and then answers no names in the same request (KIP-516)."""
     for asked in (
         [(None, "t")],
         [("t", "t")],
@@ -625,7 +629,7 @@ def test_topics_are_found_by_id_the_same(both: tuple[str, str], version: int) ->
 
 
 def metadata(bootstrap: str, version: int, asked: list[tuple[str | None, str | None]]) -> dict[str, Any]:
-    """The answer for topics of such names with the ids of topics of such names, without what differs between brokers."""
+    """The response for topics with these names and ids, without fields that differ between brokers."""
     [known] = ask_each((bootstrap,), "Metadata", 12, topics=[{"name": "t", "topic_id": NO_ID}])
     ids = {None: NO_ID, "t": known["topics"][0]["topic_id"], "unknown": UNKNOWN_ID}
     topics = [{"name": name, "topic_id": ids[of]} for name, of in asked]
@@ -642,7 +646,7 @@ def metadata(bootstrap: str, version: int, asked: list[tuple[str | None, str | N
 
 
 def everything(bootstrap: str) -> dict[str, Any]:
-    """All dynamic settings and quotas, as the broker there describes them."""
+    """All dynamic settings and quotas, as the broker at this address describes them."""
     described: dict[str, Any] = {}
     for kind, name in ((TOPIC, "t"), (BROKER, "0"), (BROKER, "")):
         resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
@@ -679,7 +683,7 @@ def write(bootstrap: str, number: int) -> None:
     assert all(item["error_code"] == 0 for item in answer["entries"]), answer
 
 
-def test_what_one_wrote_is_the_same_to_the_other(kafka_tools: KafkaTools, tmp_path: Path) -> None:
+def test_settings_of_one_are_the_same_to_the_other(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     (tmp_path / "apache").mkdir()
     with coordinator(tmp_path / "coordinator") as port:
         apache = ApacheKafka(tmp_path / "apache", zookeeper=f"127.0.0.1:{port}")
@@ -712,13 +716,13 @@ def test_what_one_wrote_is_the_same_to_the_other(kafka_tools: KafkaTools, tmp_pa
 
 
 def wait_until_applied(bootstrap: str) -> None:
-    """Apache applies a broker's settings after it has answered: asks until they are there."""
+    """Repeats the description until the settings are there: Apache applies them after it has answered."""
     while "log.cleaner.io.max.bytes.per.second" not in everything(bootstrap)[f"{BROKER} 0"]:
         pass
 
 
 def wait_for_credential(bootstrap: str) -> None:
-    """Asks until the user's credential is known."""
+    """Repeats a request until the user's credential is known."""
     while True:
         [answer] = ask_each((bootstrap,), "DescribeUserScramCredentials", 0, users=[{"name": "ann"}])
         if answer["results"][0]["error_code"] == 0:

@@ -1,5 +1,8 @@
-"""The coordinator under Apache ZooKeeper's own shell, out of Apache Kafka's jars. If this fails, Java
-clients (and with them an Apache Kafka broker in ZooKeeper mode) cannot use our coordinator."""
+"""The coordinator under Apache ZooKeeper's own shell, from Apache Kafka's jars.
+
+If this failed, Java clients, and with them an Apache Kafka broker in ZooKeeper mode, could not use our
+coordinator.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""SIGKILL while producing. If these fail, a record, topic or committed offset that the broker acknowledged
-is gone, doubled or out of order after a crash."""
+"""SIGKILL during producing. If one failed, an acknowledged record, topic or committed offset would be lost,
+doubled or out of order after a crash.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ TIMEOUT = 60.0
 
 @dataclass
 class Acknowledged:
-    """What delivery callbacks said: value -> (partition, offset)."""
+    """The results of delivery callbacks: value -> (partition, offset)."""
 
     places: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
@@ -132,7 +133,7 @@ def test_every_acknowledged_record_is_there_once_and_in_order(
     assert where == acknowledged.places
     for records in found.values():
         values = [value for _offset, value in records]
-        assert values == sorted(set(values)), "a record is there twice, or out of order"
+        assert values == sorted(set(values)), "a record is repeated or out of order"
         assert [offset for offset, _value in records] == list(range(len(records)))
     assert broker.stop() == 0
 
@@ -169,11 +170,11 @@ def test_an_acknowledged_deletion_survives(start_broker: StartBroker, tmp_path: 
 def test_a_committed_offset_survives(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start_broker(tmp_path / "data")
     create_topic(broker.bootstrap, "committed")
-    place = confluent.TopicPartition("committed", 1, 42)
+    partition = confluent.TopicPartition("committed", 1, 42)
     options = {"group.id": "survivors", "enable.auto.commit": False}
     consumer = confluent.Consumer({"bootstrap.servers": broker.bootstrap, **options})
-    consumer.assign([place])
-    consumer.commit(offsets=[place], asynchronous=False)
+    consumer.assign([partition])
+    consumer.commit(offsets=[partition], asynchronous=False)
     consumer.close()
     broker.kill()
     broker = start_broker(tmp_path / "data")
@@ -183,9 +184,8 @@ def test_a_committed_offset_survives(start_broker: StartBroker, tmp_path: Path) 
     assert committed.offset == 42
 
 
-def test_a_producer_id_is_never_given_twice(start_broker: StartBroker, tmp_path: Path) -> None:
-    """Two producers with one id would pass for each other: the second's first records would be taken for
-    duplicates."""
+def test_a_producer_id_is_never_used_twice(start_broker: StartBroker, tmp_path: Path) -> None:
+    """The log would take the first records of the second producer with the same id for duplicates."""
     data_dir = tmp_path / "data"
     for number in range(3):
         broker = start_broker(data_dir)

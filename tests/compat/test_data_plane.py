@@ -1,9 +1,12 @@
-"""Produce, Fetch, ListOffsets and OffsetForLeaderEpoch, asked of our broker and of Apache Kafka 3.9.1 in the same words.
+"""Produce, Fetch, ListOffsets and OffsetForLeaderEpoch, compared with Apache Kafka 3.9.1.
 
-Every request goes to both, and the answers are compared field by field. What may differ is taken out first: ids of topics and
-sessions, the broker's time in a text. What does differ for a reason is named where it is left out; and records without any
-time are not looked for by the largest one, where Kafka answers the first of them and ours none. If one of these failed, a client would be told something else by our broker than by
-Kafka: another error to act on, other records to drop, another offset to go on from.
+Every request goes to both brokers, and the responses are compared field by field. Fields that may differ are
+removed first: ids of topics and sessions, times in texts. A real difference is named where it is removed.
+Records without timestamps are not looked up by the largest one: Kafka answers the first of them and we answer
+none.
+
+If one failed, a client would get another result than from Kafka: another error, other records, another offset
+to continue from.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ def batch(
     base_offset: int = 0,
     deltas: Sequence[int] | None = None,
 ) -> bytes:
-    """A record batch v2 (KIP-98), with a right checksum whatever else is wrong with it."""
+    """A record batch v2 (KIP-98) with a right checksum, whatever else is wrong with it."""
     first = records[0][2] if records else -1
     body = bytearray()
     for delta, (key, value, when) in zip(deltas or range(len(records)), records, strict=True):
@@ -95,12 +98,12 @@ def plain(*values: bytes) -> bytes:
 
 
 def changed(data: bytes, position: int, new: bytes) -> bytes:
-    """With other bytes there, and the checksum as it was."""
+    """The batch with other bytes at a position, and with the old checksum."""
     return data[:position] + new + data[position + len(new) :]
 
 
 class Peer:
-    """One broker, asked over one connection, and over another when it closed that."""
+    """One broker on one connection, which is opened again if the broker closes it."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -115,12 +118,12 @@ class Peer:
             self._connect_again()
             return "closed"
         except BaseException:
-            # What is still to come on this connection is not for the next test.
+            # Responses that are still to come on this connection must not reach the next test.
             self._connect_again()
             raise
 
     def send(self, key: int, version: int, body: Message) -> None:
-        """A request that has no answer."""
+        """A request without a response."""
         self._client.send(key, version, body)
 
     def _connect_again(self) -> None:
@@ -138,7 +141,7 @@ class Peer:
         self.wait(lambda: self._leads(name))
 
     def _created(self, name: str, config: dict[str, str]) -> bool:
-        """False while a topic of the same name is still on its way out."""
+        """False while a topic of the same name is being deleted."""
         future = self.admin.create_topics([NewTopic(name, 2, 1, config=config)])[name]
         try:
             future.result(TIMEOUT)
@@ -179,14 +182,14 @@ class Both:
         return neutral(ours), neutral(apache)
 
     def same(self, key: int, version: int, body: Message) -> Any:
-        """The answer, which must be the same from both."""
+        """The response, which must be the same from both."""
         ours, apache = self.ask(key, version, body)
         assert not differences(ours, apache)
         return ours
 
 
 def differences(ours: Any, apache: Any, where: str = "") -> list[str]:
-    """Where two answers differ, and how."""
+    """Where two responses differ, and how."""
     if isinstance(ours, dict) and isinstance(apache, dict) and ours.keys() == apache.keys():
         return [line for name in ours for line in differences(ours[name], apache[name], f"{where}.{name}")]
     if isinstance(ours, list) and isinstance(apache, list) and len(ours) == len(apache):
@@ -196,10 +199,10 @@ def differences(ours: Any, apache: Any, where: str = "") -> list[str]:
 
 
 def neutral(answer: Any) -> Any:
-    """Without what differs from broker to broker."""
+    """The response without fields that differ between brokers."""
     match answer:
         case dict():
-            # Where the leader listens (KIP-951) our broker does not tell.
+            # Our broker does not name the leader's endpoint (KIP-951).
             fields = {name: value for name, value in answer.items() if name != "node_endpoints"}
             return {name: _neutral_field(name, value) for name, value in fields.items()}
         case list():
@@ -276,8 +279,8 @@ PRODUCED: dict[str, tuple[str, bytes | None]] = {
     "two batches, the second of no known format": ("plain", GOOD + changed(GOOD, 16, b"\3")),
     "a batch and a part of one": ("plain", GOOD + GOOD[:30]),
     "control": ("plain", batch(KEYED, attributes=CONTROL)),
-    "an attribute nobody knows": ("plain", batch(KEYED, attributes=0x80)),
-    "another attribute nobody knows": ("plain", batch(KEYED, attributes=0x4000)),
+    "an unknown attribute": ("plain", batch(KEYED, attributes=0x80)),
+    "another unknown attribute": ("plain", batch(KEYED, attributes=0x4000)),
     "an offset delta too large": ("plain", batch(KEYED, deltas=[5])),
     "a negative offset delta": ("plain", batch(KEYED, deltas=[-1])),
     "keyless with a wrong offset delta": ("compacted", batch(KEYLESS, deltas=[5])),
@@ -303,7 +306,7 @@ PRODUCED: dict[str, tuple[str, bytes | None]] = {
         "compacted",
         batch(KEYED, KEYED, attributes=GZIP, max_time=NOW + DAY),
     ),
-    # As Sarama has it of all that it compresses.
+    # As Sarama writes it for all compressed batches.
     "no largest time": ("plain", batch(KEYED, EARLY, KEYED, attributes=GZIP, max_time=-1)),
     "a largest time before the first": ("plain", batch(KEYED, EARLY, attributes=GZIP, max_time=NOW - 1)),
     "late and early": ("limited", batch(LATE, KEYED, EARLY)),
@@ -346,15 +349,15 @@ def test_a_produced_batch_is_answered_alike(both: Both, name: str) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, 2, -2])
-def test_acks_are_taken_alike(both: Both, acks: int) -> None:
+def test_acks_are_accepted_alike(both: Both, acks: int) -> None:
     both.same(PRODUCE, 9, produce("plain", GOOD, acks=acks))
     both.same(PRODUCE, 9, produce("nowhere", GOOD, acks=acks))
     both.same(PRODUCE, 9, produce("plain", GOOD[:-1], acks=acks))
     assert both.same(PRODUCE, 9, produce("plain", GOOD))
 
 
-def test_what_has_no_answer_is_taken_alike(both: Both) -> None:
-    """Of acks=0 the next request tells how it went: it is answered, or the connection was closed."""
+def test_requests_without_a_response_are_accepted_alike(both: Both) -> None:
+    """With acks=0 the next request shows the result: it is answered, or the connection was closed."""
 
     def outcome(peer: Peer, topic: str, records: bytes) -> tuple[str, int]:
         before = end(peer)
@@ -384,7 +387,7 @@ def by_partition(answer: Message) -> Message:
     }
 
 
-def test_partitions_of_a_request_stand_for_themselves(both: Both) -> None:
+def test_partitions_of_a_request_have_separate_results(both: Both) -> None:
     parts = [
         {"index": index, "records": records} for index, records in ((1, GOOD), (7, GOOD), (0, GOOD[:-1]))
     ]
@@ -394,7 +397,7 @@ def test_partitions_of_a_request_stand_for_themselves(both: Both) -> None:
     assert by_partition(ours) == by_partition(apache)
 
 
-def test_a_batch_of_no_transaction_is_refused_by_itself(both: Both) -> None:
+def test_a_batch_without_its_transaction_is_refused_alone(both: Both) -> None:
     transactional = batch(KEYED, attributes=TRANSACTIONAL, producer=(7, 0, 0))
     parts = [{"index": 0, "records": transactional}, {"index": 1, "records": GOOD}]
     body = produce("plain", GOOD) | {
@@ -406,12 +409,12 @@ def test_a_batch_of_no_transaction_is_refused_by_itself(both: Both) -> None:
         assert answer["plain", 1]["error_code"] == 0
 
 
-def test_of_a_partition_named_twice_the_last_is_taken_alike(both: Both) -> None:
-    """And a topic of which no partition is named is not in the answer."""
+def test_of_a_partition_named_twice_the_last_counts_alike(both: Both) -> None:
+    """A topic without partitions is not in the response."""
     named = [("sequences", 1), ("plain", 0), ("sequences", 1), ("nowhere", 0), ("plain", 0), ("nowhere", 0)]
     topics = [
-        {"name": topic, "partition_data": [{"index": index, "records": plain(b"%d" % place)}]}
-        for place, (topic, index) in enumerate(named)
+        {"name": topic, "partition_data": [{"index": index, "records": plain(b"%d" % number)}]}
+        for number, (topic, index) in enumerate(named)
     ]
     topics.append({"name": "empty", "partition_data": []})
     for _ in range(2):
@@ -425,7 +428,7 @@ def test_of_a_partition_named_twice_the_last_is_taken_alike(both: Both) -> None:
 
 
 def message_set(*values: bytes, magic: int = 1, attributes: int = 0, time: int = NOW) -> bytes:
-    """Messages of the format before v2 (KIP-32); with a codec the values are compressed message sets."""
+    """Messages of the format before v2 (KIP-32). With a codec the values are compressed message sets."""
     import zlib
 
     out = b""
@@ -524,8 +527,8 @@ def _take(data: bytes) -> tuple[bytes | None, bytes]:
 @pytest.mark.parametrize(
     "topic", ["plain", "append-time", "gzipped", "uncompressed", "limited", "sequences", "compacted"]
 )
-def test_what_was_produced_is_stored_alike(both: Both, topic: str) -> None:
-    """The headers of the batches are compared but for checksums and lengths."""
+def test_produced_batches_are_stored_alike(both: Both, topic: str) -> None:
+    """The headers of the batches are compared without checksums and lengths."""
     name, stored = f"stored-{topic}", []
     for peer in both.peers:
         peer.create(name, TOPICS[topic])
@@ -553,7 +556,7 @@ def fetch(
     session: tuple[int, int] = (0, -1),
     **terms: Any,
 ) -> Message:
-    """A Fetch of partition 0, or of what `parts` say; a topic may be named by its id."""
+    """A Fetch of partition 0, or of `parts`. A topic may be named by its id."""
     asked = [
         {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20} | part
         for part in parts or ({},)
@@ -570,7 +573,7 @@ def fetch(
 
 
 def fetched(both: Both, topic: str, version: int, *parts: Message, **terms: Any) -> Any:
-    """The same answer from both; from version 13 on the topic is named by each broker's id of it."""
+    """The same response from both. From version 13 on the topic is named by each broker's id of it."""
     if version < 13:
         return both.same(FETCH, version, fetch(topic, *parts, **terms))
     ours, apache = (
@@ -582,7 +585,9 @@ def fetched(both: Both, topic: str, version: int, *parts: Message, **terms: Any)
 
 @pytest.fixture(scope="module")
 def filled(both: Both) -> Both:
-    """Ten batches of about a hundred bytes in both partitions of `read`, and some in small segments in `rolled`."""
+    """Ten batches of about a hundred bytes in both partitions of `read`, and some in small segments in
+    `rolled`.
+    """
     for number in range(10):
         for topic in ("read", "rolled"):
             for partition in (0, 1):
@@ -603,12 +608,12 @@ ASKED: dict[str, tuple[tuple[Message, ...], Message]] = {
     "one batch": (({"partition_max_bytes": 1},), {}),
     "one batch of all": (({}, {"partition": 1}), {"max_bytes": 1}),
     "two batches": (({"partition_max_bytes": 300}, {"partition": 1, "partition_max_bytes": 1}), {}),
-    "a batch has no room, committed": (
+    "a batch does not fit, committed": (
         ({"partition_max_bytes": 1}, {"partition": 1, "partition_max_bytes": 1}),
         {"isolation_level": 1},
     ),
-    "no room is left, committed": (({}, {"partition": 1}), {"max_bytes": 1, "isolation_level": 1}),
-    "as many as there is room for": (({}, {"partition": 1}), {"max_bytes": 1300}),
+    "no bytes are left, committed": (({}, {"partition": 1}), {"max_bytes": 1, "isolation_level": 1}),
+    "as many as fit": (({}, {"partition": 1}), {"max_bytes": 1300}),
     "no such partition": (({}, {"partition": 9}, {"partition": 1}), {}),
     "no such partition first": (({"partition": 9}, {"partition": 1}), {}),
     "all are there": ((), {"min_bytes": 100, "max_wait_ms": 30_000}),
@@ -639,7 +644,7 @@ ASKED: dict[str, tuple[tuple[Message, ...], Message]] = {
     "a rack": ((), {"rack_id": "somewhere"}),
     "a log that agrees": (({"last_fetched_epoch": 0, "fetch_offset": 4},), {}),
     "a log that is longer": (({"last_fetched_epoch": 0, "fetch_offset": 14},), {"isolation_level": 1}),
-    "an epoch nobody knows": (({"last_fetched_epoch": 3, "fetch_offset": 4},), {}),
+    "an unknown epoch": (({"last_fetched_epoch": 3, "fetch_offset": 4},), {}),
     "a log that ends before": (({"last_fetched_epoch": 0, "fetch_offset": -4},), {}),
 }
 SINCE = {
@@ -665,7 +670,9 @@ def test_a_fetch_is_answered_alike(filled: Both, name: str) -> None:
 
 
 def whole_messages(sent: bytes) -> bytes:
-    """Without what is behind the last: Apache Kafka fills up what it announced before it converted."""
+    """The response without the bytes after the last message: Apache Kafka fills up the size that it
+    announced.
+    """
     end = 0
     while len(sent) >= end + 12:
         (size,) = struct.unpack_from(">i", sent, end + 8)
@@ -684,15 +691,15 @@ def in_whole_messages(answer: Any) -> Any:
 
 
 def can_be_asked_of_old(name: str) -> bool:
-    """Without a field that came later, but for the second of the two that say who asks."""
+    """The response without a newer field. Of the two fields for the replica's id the second stays."""
     parts, terms = ASKED[name]
     return not any((said.keys() & SINCE.keys()) - {"replica_state"} for said in (*parts, terms))
 
 
 @pytest.mark.parametrize("name", [name for name in ASKED if can_be_asked_of_old(name)])
 def test_an_old_fetch_is_answered_alike(filled: Both, name: str) -> None:
-    """Fetch 0 to 3: messages v0 and v1, byte by byte, but for what Kafka fills up with. Before version 3 a part of a message that
-    is too large tells that there is more.
+    """Fetch 0 to 3: messages v0 and v1, byte by byte, without Kafka's filling. Before version 3 a part of a
+    message that is too large shows that there is more.
     """
     parts, terms = ASKED[name]
     for version in range(4):
@@ -704,7 +711,7 @@ def test_an_old_fetch_is_answered_alike(filled: Both, name: str) -> None:
             assert not differences(ours, apache), f"{topic}, version {version}"
 
 
-def test_old_clients_are_told_alike_of_what_they_cannot_have(both: Both) -> None:
+def test_old_clients_get_the_same_errors_for_newer_formats(both: Both) -> None:
     for peer in both.peers:
         peer.create("unconverted", {"message.downconversion.enable": "false"})
         peer.create("zstd-only", {"compression.type": "zstd"})
@@ -718,7 +725,7 @@ def test_old_clients_are_told_alike_of_what_they_cannot_have(both: Both) -> None
                 assert ours["responses"][0]["partitions"][0]["error_code"] != 0
 
 
-def test_topics_nobody_has_are_answered_alike(filled: Both) -> None:
+def test_unknown_topics_are_answered_alike(filled: Both) -> None:
     filled.same(FETCH, 12, fetch("nowhere"))
     filled.same(FETCH, 17, fetch(bytes(range(16))))
     filled.same(FETCH, 17, fetch(bytes(16)))
@@ -727,14 +734,14 @@ def test_topics_nobody_has_are_answered_alike(filled: Both) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 12])
-def test_a_quota_counts_whole_answers_alike(both: Both, version: int) -> None:
-    """Not records alone: a consumer of many empty partitions would have no quota."""
+def test_a_quota_counts_whole_responses_alike(both: Both, version: int) -> None:
+    """Not only records: otherwise a consumer of many empty partitions would have no quota."""
     answers = []
     for peer in both.peers:
         limit_fetches(peer, f"metered-{version}", 2000.0)
-        # Kafka learns of quotas in their order, some time after they are set.
-        limit_fetches(peer, f"told-{version}", 1.0)
-        peer.wait(lambda peer=peer: fetches_until_throttled(peer, f"told-{version}", version, 1) == 0)
+        # Kafka applies quotas in their order, some time after they are set.
+        limit_fetches(peer, f"measured-{version}", 1.0)
+        peer.wait(lambda peer=peer: fetches_until_throttled(peer, f"measured-{version}", version, 1) == 0)
         answers.append(fetches_until_throttled(peer, f"metered-{version}", version, 1000))
     # Ten seconds of the quota at once.
     assert 5 < answers[1] < 1000
@@ -751,7 +758,7 @@ def limit_fetches(peer: Peer, client_id: str, bytes_per_second: float) -> None:
 
 
 def fetches_until_throttled(peer: Peer, client_id: str, version: int, most: int) -> int:
-    """How many are not, of partitions that there are not: all that is told of them is no records."""
+    """How many unknown partitions are not marked as such: their responses have no records."""
     parts = [{"partition": number, "fetch_offset": 0} for number in range(2, 42)]
     with wire.Client(int(peer.bootstrap.rpartition(":")[2]), client_id) as client:
         for count in range(most):
@@ -760,17 +767,17 @@ def fetches_until_throttled(peer: Peer, client_id: str, version: int, most: int)
     return most
 
 
-def test_what_is_in_an_older_segment_is_not_waited_for(filled: Both) -> None:
+def test_a_fetch_does_not_wait_if_an_older_segment_has_records(filled: Both) -> None:
     begun = time.monotonic()
     answer = fetched(filled, "rolled", 12, min_bytes=1 << 20, max_wait_ms=60_000)
     assert answer["responses"][0]["partitions"][0]["records"]
     assert time.monotonic() - begun < TIMEOUT
 
 
-def test_sessions_go_alike(filled: Both) -> None:
-    """Each broker is asked within its own session; what is told of it is the same."""
+def test_sessions_behave_alike(filled: Both) -> None:
+    """Each broker has its own session; the responses in it are the same."""
 
-    def told(version: int) -> list[list[Any]]:
+    def answers_of(version: int) -> list[list[Any]]:
         ids = [0, 0]
         said: list[list[Any]] = [[], []]
 
@@ -803,7 +810,7 @@ def test_sessions_go_alike(filled: Both) -> None:
         return said
 
     for version in (7, 12, 13, 17):
-        ours, apache = told(version)
+        ours, apache = answers_of(version)
         assert not differences(ours, apache), f"version {version}"
 
 
@@ -832,7 +839,7 @@ def test_sessions_forget_alike(filled: Both) -> None:
     assert not differences(*said)
 
 
-def test_a_session_learns_that_its_topic_is_another_now(filled: Both) -> None:
+def test_a_session_learns_that_its_topic_was_replaced(filled: Both) -> None:
     said: list[list[Any]] = []
     for peer in filled.peers:
         peer.create("short-lived", {})
@@ -859,7 +866,7 @@ def listing(topic: str, *timestamps: int, **terms: Any) -> Message:
 
 @pytest.fixture(scope="module")
 def timed(both: Both) -> Both:
-    """`times`: in partition 0 times that rise and fall, in partition 1 one."""
+    """`times`: rising and falling times in partition 0, one time in partition 1."""
     for when in (NOW, NOW + 5000, NOW + 3000, NOW + 5000, NOW + 4000):
         both.same(PRODUCE, 9, produce("times", batch((b"k", b"v", when), (b"k", b"v", when - 100))))
     both.same(PRODUCE, 9, produce("times", batch((b"k", b"v", NOW)), partition=1))
@@ -890,7 +897,7 @@ def test_offsets_are_listed_alike(timed: Both, when: int) -> None:
 
 @pytest.mark.parametrize("when", [-1, -2, -3, -4, -5, -7, 0, 1 << 60])
 def test_segments_are_listed_alike(filled: Both, timed: Both, when: int) -> None:
-    """ListOffsets 0, whose times are those at which files were written."""
+    """ListOffsets 0, whose times are those of the files."""
     for topic in ("rolled", "times", "empty", "nowhere"):
         for replica in (-1, -2, 5):
             for count in (-1, 0, 1, 3, 100):

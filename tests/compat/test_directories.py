@@ -1,7 +1,7 @@
-"""The same log directories under Apache Kafka 3.9.1 and under us, in turn.
+"""Apache Kafka 3.9.1 and our broker use the same log directories in turn.
 
-If one failed, an operator who moves a broker's disks from one to the other would lose records or get others than were
-written.
+If one failed, an operator who moves a broker's disks from one to the other would lose records or get others
+than were written.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def consume(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> 
         headers = tuple((str(name), value) for name, value in message.headers() or ())
         kind, timestamp = message.timestamp()
         if kind == confluent.TIMESTAMP_NOT_AVAILABLE:
-            timestamp = -1  # as it stands in the log; librdkafka says 0
+            timestamp = -1  # The log's value; librdkafka reports 0.
         found.append((offset, timestamp, message.key(), message.value(), headers))  # type: ignore[arg-type]
     consumer.close()
     return found
@@ -136,8 +136,10 @@ def expected(count: int) -> list[Row]:
     return made
 
 
-def test_directories_go_both_ways(kafka: ApacheKafka) -> None:
-    """Kafka writes, we read and write on, Kafka serves all of it and writes on, we read all of it; in every compression."""
+def test_directories_are_used_in_turn(kafka: ApacheKafka) -> None:
+    """Kafka writes, we read and append, Kafka serves everything and appends, we read everything; in every
+    compression.
+    """
     for codec in CODECS:
         create(kafka, codec, segment_bytes="20000", index_interval_bytes="512", retention_ms="-1")
         produce(kafka.bootstrap, codec, 0, RECORDS, **{"compression.type": codec, "enable.idempotence": True})
@@ -161,15 +163,16 @@ import logcore
 log = logcore.open(sys.argv[1])
 n = log.end_offset
 while True:
-    log.append_batches(logcore.build_batch([logcore.Record(value=b"%d" % (n + i), timestamp=1) for i in range(10)]))
+    records = [logcore.Record(value=b"%d" % (n + i), timestamp=1) for i in range(10)]
+    log.append_batches(logcore.build_batch(records))
     n += 10
     if n == 5000:
         print("half way", flush=True)
 """
 
 
-def test_kafka_starts_on_what_our_crash_left(kafka: ApacheKafka) -> None:
-    """Our writer is killed in the middle of it; Kafka recovers the directory and serves what was written, in order."""
+def test_kafka_starts_on_the_logs_of_our_crash(kafka: ApacheKafka) -> None:
+    """Our writer is killed while it writes. Kafka recovers the directory and serves the records, in order."""
     create(kafka, "crashed", segment_bytes="20000", retention_ms="-1")
     kafka.stop()
     directory = kafka.log_dir / "crashed-0"
@@ -189,7 +192,7 @@ def test_kafka_starts_on_what_our_crash_left(kafka: ApacheKafka) -> None:
     ]
 
 
-def test_we_open_what_kafkas_crash_left(kafka: ApacheKafka) -> None:
+def test_we_open_the_logs_of_kafkas_crash(kafka: ApacheKafka) -> None:
     create(kafka, "crashed", segment_bytes="20000", index_interval_bytes="512", retention_ms="-1")
     produce(kafka.bootstrap, "crashed", 0, RECORDS, **{"compression.type": "lz4"})
     kafka.stop(signal.SIGKILL)
@@ -200,7 +203,7 @@ def test_we_open_what_kafkas_crash_left(kafka: ApacheKafka) -> None:
 
 
 def test_transactions_of_kafka(kafka: ApacheKafka) -> None:
-    """Committed and aborted transactions: our reader sees the records librdkafka sees, none of the markers."""
+    """Committed and aborted transactions: our reader sees the same records as librdkafka, and no markers."""
     create(kafka, "transactional", segment_bytes="20000")
     producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "t"})
     producer.init_transactions(TIMEOUT)
@@ -228,7 +231,9 @@ def test_transactions_of_kafka(kafka: ApacheKafka) -> None:
 
 
 def test_a_compacted_log_of_kafka(kafka: ApacheKafka) -> None:
-    """What Kafka's cleaner left has gaps in its offsets; we read the same records, and it serves what we append."""
+    """A log that Kafka's cleaner compacted has gaps in its offsets. We read the same records, and it serves
+    our appends.
+    """
     create(
         kafka,
         "compacted",

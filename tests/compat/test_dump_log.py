@@ -1,6 +1,7 @@
-"""Apache Kafka's DumpLogSegments over segments that our broker wrote, in every compression and over several rolls.
+"""Apache Kafka's DumpLogSegments on segments that our broker wrote, in every compression and over several
+rolls.
 
-If this failed, our files would not be Kafka's: a Kafka broker or tool could not read them.
+If this failed, a Kafka broker or tool could not read our files.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ RECORDS = 3000
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_segment_is_kafkas(start_broker: StartBroker, kafka_tools: KafkaTools, codec: str) -> None:
+def test_dump_log_segments_reads_every_segment(
+    start_broker: StartBroker, kafka_tools: KafkaTools, codec: str
+) -> None:
     broker = start_broker()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topic = NewTopic("dumped", 1, 1, config={"segment.bytes": "65536", "index.interval.bytes": "1024"})
@@ -42,7 +45,7 @@ def test_every_segment_is_kafkas(start_broker: StartBroker, kafka_tools: KafkaTo
     assert producer.flush(30) == 0
     logs = broker.data_dir / "kafka-logs"
     directory = logs / "dumped-0"
-    # While the broker has it, and after it was closed.
+    # While the broker has it open, and after it was closed.
     assert logcore.verify(logs) == []
     assert broker.stop() == 0
     assert logcore.verify(logs) == []

@@ -1,6 +1,7 @@
-"""`import logcore` over directories of Apache Kafka 3.9.1: beside it while it writes, and in its place between two runs of it.
+"""`import logcore` on directories of Apache Kafka 3.9.1: beside it while it writes, and between two of its
+runs.
 
-If this failed, the embedded log would not be Kafka's: it would misread a broker's directory, or spoil it.
+If this failed, the embedded log would misread or damage a broker's directory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.compat.test_verify_kafka import is_registered, until
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 
-# Kafka may take a while to become controller of its cluster again, and leader of the partition.
+# Kafka may take a while until it is the controller of its cluster again, and the leader of the partition.
 ANSWER_TIMEOUT = 150.0
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -29,9 +30,10 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 def create_topic(kafka: Server) -> None:
     client = {"bootstrap.servers": kafka.bootstrap}
-    # It answers before it is registered, and has no broker for a replica then.
+    # Kafka answers before it is registered, and then has no broker for a replica.
     until(lambda: is_registered(client), "Kafka's registration")
-    # The records' times are long ago: with the default, Kafka would delete them half a minute after its second start.
+    # The records' times are long ago: with the default, Kafka would delete them half a minute after its
+    # second start.
     topic = NewTopic("flights", 1, 1, config={"retention.ms": "-1"})
     admin = AdminClient(client)
     admin.create_topics([topic])["flights"].result(ANSWER_TIMEOUT)
@@ -47,13 +49,14 @@ def produce(by: confluent.Producer, value: bytes) -> None:
 
 
 def consume(kafka: Server, count: int) -> list[bytes | None]:
-    """The first `count` records that a reader of committed records is served."""
+    """The first `count` committed records that Kafka serves."""
     consumer = confluent.Consumer(
         {
             "bootstrap.servers": kafka.bootstrap,
             "group.id": "g",
             "isolation.level": "read_committed",
-            # Kafka answers before it leads anything again; who asks then asks the next time after five minutes otherwise.
+            # Kafka answers before it leads any partition again. A client that asks then asks again only after
+            # five minutes.
             "topic.metadata.refresh.interval.ms": 1000,
         }
     )
@@ -71,14 +74,14 @@ def consume(kafka: Server, count: int) -> list[bytes | None]:
 
 
 def check_committed(log: logcore.Log, expected: list[bytes | None]) -> None:
-    """A reader of committed records finds what Kafka would serve it."""
+    """A reader of committed records finds the records that Kafka serves."""
     found = [record.value for record in log.records(isolation_level="read_committed")]
     assert found == expected
     scanned = pa.table(log.scan(["value"], isolation_level="read_committed"))
     assert scanned["value"].to_pylist() == expected
 
 
-def test_beside_kafka_and_in_its_place(kafka_tools: KafkaTools, tmp_path: Path) -> None:
+def test_beside_kafka_and_between_its_runs(kafka_tools: KafkaTools, tmp_path: Path) -> None:
     path = tmp_path / "kafka-3.9-logs"
     expected: list[bytes | None] = []
     with kafka_3_9(tmp_path) as kafka:
@@ -106,7 +109,7 @@ def test_beside_kafka_and_in_its_place(kafka_tools: KafkaTools, tmp_path: Path) 
             produce(aborted, b"never happened")
             aborted.abort_transaction(60)
             marker = first + 1
-            # The marker is on its way into the log when the abort returns.
+            # The marker may come into the log after the abort returns.
             for view in log.follow_batches(first, timeout=60):
                 last = bytes(view)
                 producer_id = int.from_bytes(last[43:51], "big")
@@ -134,7 +137,7 @@ def test_beside_kafka_and_in_its_place(kafka_tools: KafkaTools, tmp_path: Path) 
             check_committed(log, expected)
             assert consume(kafka, len(expected)) == expected
 
-    # Kafka has stopped: the directory is ours to write.
+    # Kafka has stopped: we may write to the directory.
     with logcore.open_dir(path) as directory:
         assert directory.failures == []
         log = directory["flights", 0]

@@ -1,6 +1,7 @@
-"""Consumer groups of real clients: sharing, taking over from a killed member, going on from committed offsets.
+"""Consumer groups of real clients: sharing, taking over from a killed member, continuing at committed
+offsets.
 
-If these failed, a record could be read by two members of one generation, or by none after a member died.
+If one failed, a record could be read by two members of one generation, or by none after a member died.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.compat
 
 PARTITIONS = 4
 
-# A member in a process of its own, so that it can be killed without a word: prints its assignments and records.
+# A member in its own process, so that it can be killed. It prints its assignments and records.
 MEMBER = """
 import importlib, json, sys
 library, server, topic, group = sys.argv[1:]
@@ -125,8 +126,8 @@ def test_two_members_share_and_the_survivor_takes_over(
 
 
 @pytest.mark.parametrize("module", [confluent, cluster], ids=["confluent-kafka", "logcore"])
-def test_committed_offsets_outlive_the_broker(start_broker: object, module: object) -> None:
-    """Commit, stop the broker with SIGKILL, start it again: the group goes on after what it committed."""
+def test_committed_offsets_survive_a_crash_of_the_broker(start_broker: object, module: object) -> None:
+    """Commits, kills the broker with SIGKILL, starts it again: the group continues after its commit."""
     broker = start_broker()  # type: ignore[operator]
     topic, group = "kept", "readers"
     producer = confluent.Producer({"bootstrap.servers": broker.bootstrap})

@@ -1,7 +1,8 @@
-"""Clients older than Kafka 0.11, which know neither batches nor headers: the Java client 0.9 and 0.10, and newer ones that are
-told that the broker is as old.
+"""Clients older than Kafka 0.11, which know neither batches nor headers: the Java client 0.9 and 0.10, and
+newer ones that are configured for such a broker.
 
-If these failed, a program that was never upgraded could not read from us what it reads from Apache Kafka 3.9, or write to us.
+If one failed, a program that was never upgraded could not read from us, or write to us, as with Apache Kafka
+3.9.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TIMEOUT = 30.0
 
 
 class LibrdkafkaAt09(Librdkafka):
-    """With Fetch 1 and ListOffsets 0, because it is told not to ask what the broker knows."""
+    """With Fetch 1 and ListOffsets 0, because it is configured not to ask for the broker's versions."""
 
     def consume(self, server: str, topic: str, group: str, count: int) -> Iterator[Found]:
         consumer = confluent.Consumer(
@@ -88,7 +89,7 @@ WRITERS = ["java-0.9.0.1", "java-0.10.2.2"]
 
 @pytest.fixture(scope="module")
 def client_of() -> Iterator[Callable[[str], Client]]:
-    """Each client by its name, built and started when it is first asked for."""
+    """Each client by its name, built and started at its first use."""
     with contextlib.ExitStack() as running:
         yield functools.cache(lambda name: running.enter_context(READERS[name]()))
 
@@ -107,7 +108,7 @@ def sent(count: int) -> list[Found]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("reader", READERS)
-def test_old_readers_find_what_a_new_writer_sent(
+def test_old_readers_find_the_records_of_a_new_writer(
     broker: BrokerProcess, client_of: Callable[[str], Client], reader: str, codec: str
 ) -> None:
     server = broker.bootstrap
@@ -118,7 +119,7 @@ def test_old_readers_find_what_a_new_writer_sent(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("writer", WRITERS)
-def test_what_an_old_writer_sent_is_read_by_old_and_new(
+def test_the_records_of_an_old_writer_are_read_by_old_and_new(
     broker: BrokerProcess, client_of: Callable[[str], Client], writer: str, codec: str
 ) -> None:
     server = broker.bootstrap

@@ -1,4 +1,4 @@
-"""What becomes of tests whose peers are not there. If one failed, CI would be green with nothing compared to Apache Kafka."""
+"""Tests whose peers are missing. If one failed, CI would be green without a comparison with Apache Kafka."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def program(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "seen"), [(None, "true"), ("", "true"), ("true", "true"), ("no", "no")])
-def test_ci_has_missing_peers_fail(tmp_path: Path, given: str | None, seen: str) -> None:
+def test_missing_peers_fail_in_ci(tmp_path: Path, given: str | None, seen: str) -> None:
     program(tmp_path / "make", 'echo "make $* with CI=$CI"')
     environment = {name: text for name, text in os.environ.items() if name != "CI"}
     environment |= {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | ({} if given is None else {"CI": given})
@@ -44,7 +44,7 @@ def test_a_missing_peer_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
             pass
 
 
-def test_jars_that_cannot_be_had_are_told(tmp_path: Path) -> None:
+def test_missing_jars_are_reported(tmp_path: Path) -> None:
     """Without mvn, and with one that fails."""
     (tmp_path / "tools").mkdir()
     shutil.copy(ROOT / "tools/peers.sh", tmp_path / "tools")
@@ -54,14 +54,14 @@ def test_jars_that_cannot_be_had_are_told(tmp_path: Path) -> None:
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).symlink_to(found)
 
-    def told() -> str:
+    def output() -> str:
         command = [tmp_path / "bin/bash", tmp_path / "tools/peers.sh"]
         environment = {"PATH": str(tmp_path / "bin")}
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=True
         ).stderr
 
-    assert "peers: no kafka-3.9.1, it needs java and mvn (sudo apt-get install" in told()
+    assert "peers: no kafka-3.9.1, it needs java and mvn (sudo apt-get install" in output()
     program(tmp_path / "bin/java", "exit 0")
     program(tmp_path / "bin/mvn", "exit 1")
-    assert "peers: Maven could not bring kafka-3.9.1" in told()
+    assert "peers: Maven could not bring kafka-3.9.1" in output()

@@ -1,9 +1,10 @@
-"""The ordinary programs of librdkafka, kafka-python, aiokafka, franz-go and the Java client, unmodified, against one broker: every
-compression, every acks, each record compared by the same client and by another.
+"""The usual programs of librdkafka, kafka-python, aiokafka, franz-go and the Java client, unmodified, against
+one broker: every compression, every acks, each record compared by the same client and by another one.
 
-If these failed, a program that runs against Apache Kafka would lose, repeat, change or reorder its records here.
+If one failed, a program that runs against Apache Kafka would lose, repeat, change or reorder its records
+here.
 
-A slice of the matrix has few records a cell. `make clients` sets LOGCORE_CLIENTS_RECORDS, and every cell has so many.
+By default a cell has few records. `make clients` sets LOGCORE_CLIENTS_RECORDS, the number for every cell.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.conftest import BrokerProcess
 
 pytestmark = [
     pytest.mark.compat,
-    # Go's compiler has nothing built yet on a new machine.
+    # On a new machine Go builds its standard library first.
     pytest.mark.timeout(300),
     # kafka-python leaves sockets to the garbage collector when it closes.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
@@ -50,18 +51,22 @@ PARTITIONS = 3
 ALL, FEW = 100_000, 2_000
 ADMIN_TIMEOUT = 30.0
 BATCH_HEADER = struct.Struct(">qi4x1x4xh")
-"""Of a batch v2 its base offset, its length after these two, and its attributes; leader epoch, magic and CRC are passed over."""
+"""Of a batch v2: its base offset, its length after these two, and its attributes. Leader epoch, magic and CRC
+are skipped.
+"""
 
 
 @pytest.fixture(scope="module")
 def client_of() -> Iterator[Callable[[str], Client]]:
-    """Each client by its name, built and started when it is first asked for."""
+    """Each client by its name, built and started at its first use."""
     with contextlib.ExitStack() as running:
         yield functools.cache(lambda name: running.enter_context(CLIENTS[name]()))
 
 
 def records_of(client: str, codec: str, acks: str) -> int:
-    """How many records the cell has: all of them in one cell of each client, unless the environment says it for every cell."""
+    """How many records the cell has: all of them in one cell of each client, unless the environment sets a
+    number.
+    """
     if "LOGCORE_CLIENTS_RECORDS" in os.environ:
         return int(os.environ["LOGCORE_CLIENTS_RECORDS"])
     turn = NAMES.index(client)
@@ -70,7 +75,9 @@ def records_of(client: str, codec: str, acks: str) -> int:
 
 @contextlib.contextmanager
 def passing(server: str, topic: str) -> Iterator[None]:
-    """The topic, until the block ends well: the broker would sync hundreds of logs as it stops."""
+    """The topic, deleted if the block ends well: otherwise the broker would sync hundreds of logs at its
+    stop.
+    """
     admin = AdminClient({"bootstrap.servers": server})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(ADMIN_TIMEOUT)
     yield
@@ -91,15 +98,15 @@ def ends(server: str, topic: str) -> dict[int, int]:
 
 
 def codecs_in(logs: Path, topic: str) -> set[str]:
-    """The codecs of the batches that lie in the topic's segments."""
+    """The codecs of the batches in the topic's segments."""
     found = set()
     for segment in logs.glob(f"{topic}-*/*.log"):
         data = segment.read_bytes()
-        place = 0
-        while place < len(data):
-            _, length, attributes = BATCH_HEADER.unpack_from(data, place)
+        position = 0
+        while position < len(data):
+            _, length, attributes = BATCH_HEADER.unpack_from(data, position)
             found.add(CODECS[attributes & 7])
-            place += 12 + length
+            position += 12 + length
     return found
 
 
@@ -110,10 +117,10 @@ def reader_beside(client: str) -> str:
 @pytest.mark.parametrize("acks", ACKS)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("client", NAMES)
-def test_what_a_program_sent_is_what_programs_read(
+def test_programs_read_the_records_of_a_program(
     broker: BrokerProcess, client_of: Callable[[str], Client], client: str, codec: str, acks: str
 ) -> None:
-    """Each key, value and header, once, in order within its partition; and the log holds nothing else."""
+    """Each key, value and header, once, in order within its partition. The log has nothing else."""
     topic = f"{client}-{codec}-{acks}"
     count = records_of(client, codec, acks)
     with passing(broker.bootstrap, topic):
@@ -126,7 +133,7 @@ def test_what_a_program_sent_is_what_programs_read(
             assert ledger.ends == ends(broker.bootstrap, topic), f"read by {reader}"
         codecs = codecs_in(broker.data_dir / "kafka-logs", topic)
         assert codec in codecs
-        # A client leaves a batch uncompressed that compression would make larger.
+        # A client leaves a batch uncompressed if compression would make it larger.
         assert codecs <= {codec, "none"}
 
 
@@ -166,7 +173,7 @@ def enter(found: list[Found]) -> None:
     ledger.close()
 
 
-def test_the_ledger_takes_what_was_sent() -> None:
+def test_the_check_accepts_the_sent_records() -> None:
     enter(found_whole())
 
 
@@ -182,7 +189,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("how", REFUSALS)
-def test_the_ledger_refuses(how: str) -> None:
-    """Were one of these taken, the matrix would show nothing."""
+def test_the_check_refuses_wrong_records(how: str) -> None:
+    """If one of these were accepted, the matrix would show nothing."""
     with pytest.raises(AssertionError, match=REFUSALS[how]):
         enter(damaged(how))

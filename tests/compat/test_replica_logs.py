@@ -1,6 +1,7 @@
-"""Apache Kafka 3.9.1's own tools for records, log directories and producers, against our broker and against Apache's.
+"""Apache Kafka 3.9.1's own tools for records, log directories and producers, against our broker and Apache's.
 
-If these failed, an operator could not free a disk, see what is on it, or move a partition off it while it is served.
+If one failed, an operator could not free a disk, see its contents, or move a partition off it while it is
+served.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ def values_of(bootstrap: str, topic: str) -> list[str]:
 
 
 def directories(tools: KafkaTools, bootstrap: str, topic: str) -> dict[str, list[dict[str, Any]]]:
-    """What kafka-log-dirs tells of a topic, by the directory's name."""
-    told = tools.run(LOG_DIRS, "--bootstrap-server", bootstrap, "--describe", "--topic-list", topic)
-    [broker] = json.loads(told.splitlines()[-1])["brokers"]
+    """The output of kafka-log-dirs for a topic, by the directory's name."""
+    output = tools.run(LOG_DIRS, "--bootstrap-server", bootstrap, "--describe", "--topic-list", topic)
+    [broker] = json.loads(output.splitlines()[-1])["brokers"]
     assert all(one["error"] is None for one in broker["logDirs"])
     return {Path(one["logDir"]).name: one["partitions"] for one in broker["logDirs"]}
 
@@ -86,10 +87,10 @@ def deleted(tools: KafkaTools, bootstrap: str, file: Path, wanted: list[tuple[st
     )
 
 
-def test_delete_records_tool_says_the_same_of_both_brokers(
+def test_the_delete_records_tool_prints_the_same_for_both_brokers(
     jbod: BrokerProcess, kafka_tools: KafkaTools, apache: ApacheKafka, tmp_path: Path
 ) -> None:
-    told = []
+    both = []
     for bootstrap in (jbod.bootstrap, apache.bootstrap):
         create(bootstrap, "some")
         create(bootstrap, "compacted", {"cleanup.policy": "compact"})
@@ -98,9 +99,9 @@ def test_delete_records_tool_says_the_same_of_both_brokers(
             deleted(kafka_tools, bootstrap, tmp_path / "offsets.json", wanted)
             for wanted in ([("some", 2)], [("some", 9)], [("compacted", 0)], [("some", -1)])
         ]
-        told.append(answers)
+        both.append(answers)
         assert values_of(bootstrap, "some") == []
-    ours, apaches = told
+    ours, apaches = both
     assert "partition: some-0\tlow_watermark: 2" in ours[0]
     assert ours == apaches
 
@@ -108,7 +109,7 @@ def test_delete_records_tool_says_the_same_of_both_brokers(
 def test_log_dirs_and_transactions_tools(
     jbod: BrokerProcess, kafka_tools: KafkaTools, apache: ApacheKafka
 ) -> None:
-    """Sizes and producers are those Apache's broker tells of the same records."""
+    """Sizes and producers are those of Apache's broker for the same records."""
     sizes, producers = [], []
     for bootstrap in (jbod.bootstrap, apache.bootstrap):
         create(bootstrap, "seen")

@@ -1,8 +1,8 @@
-"""Partitions with replicas on brokers that are gone, which Apache Kafka 3.9.1 left behind and goes on with beside our broker.
+"""Partitions with replicas on dead brokers, which Apache Kafka 3.9.1 left behind and serves beside our
+broker.
 
-If one failed, a record that its producer wants on several brokers would be acknowledged where Kafka refuses it, or the other
-way round, once such a directory is served by the other of the two; or whoever asks for what another broker has would be told something
-else.
+If one failed, a record with acks=all would be acknowledged where Kafka refuses it, or refused where Kafka
+acknowledges it; or requests for another broker's partitions would have another result.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ OFFSET_COMMIT, CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS = 8, 19, 44
 OFFSETS = "__consumer_offsets"
 THREE = tuple(BrokerId(number) for number in range(3))
 LEAST = {"lax": 1, "two": 2, "three": 3, "shrunk": 2, "alone": 2}
-"""`min.insync.replicas` by topic; all but the last have three replicas."""
+"""`min.insync.replicas` by topic. All but the last have three replicas."""
 ELSEWHERE = "elsewhere"
 """A topic that only broker 1 has."""
 LEFT_IN_SYNC = {"lax": THREE, "two": THREE, "three": THREE[:2]}
-"""Who was in sync when all brokers went at once; of the others only broker 0 is."""
+"""The replicas that were in sync when all brokers stopped at once. Of the others only broker 0 is."""
 
 
 def made(peer: Peer) -> None:
@@ -61,19 +61,19 @@ def shown(peer: Peer, version: int = 8) -> dict[str, Any]:
     fields = NO_CREATION if version >= 4 else {}
     answer = peer.ask(METADATA, version, {"topics": [{"name": name} for name in LEAST], **fields})
     assert isinstance(answer, dict)
-    told = {topic["name"]: topic["partitions"] for topic in answer["topics"]}
-    # How many epochs it takes is the controller's own: Kafka's takes replicas out of the ISR one by one.
-    return {name: one | {"leader_epoch": 0} for name, partitions in told.items() for one in partitions}
+    described = {topic["name"]: topic["partitions"] for topic in answer["topics"]}
+    # The number of epochs is the controller's own: Kafka's removes replicas from the ISR one by one.
+    return {name: one | {"leader_epoch": 0} for name, partitions in described.items() for one in partitions}
 
 
 def are_all(peer: Peer, field: str, value: Any) -> bool:
-    """Of every topic's partition, also where a broker that has just started does not know all yet."""
+    """Of every topic's partition, also if a broker that has just started lacks some metadata."""
     found = shown(peer)
     return found.keys() == LEAST.keys() and all(partition[field] == value for partition in found.values())
 
 
-def told(peer: Peer) -> dict[str, Any]:
-    """What clients are told of the partitions, and what of a batch that goes to each."""
+def answers_of(peer: Peer) -> dict[str, Any]:
+    """The metadata of the partitions, and the result of a batch for each."""
     peer.wait(lambda: are_all(peer, "isr_nodes", [0]))
     answers: dict[str, Any] = {"metadata": neutral(shown(peer)), "to the oldest": neutral(shown(peer, 0))}
     for name in LEAST:
@@ -86,7 +86,7 @@ def told(peer: Peer) -> dict[str, Any]:
 
 
 def elsewhere(peer: Peer, partition: int) -> list[Any]:
-    """What is told of a partition that is another broker's, which is gone, or that there is not."""
+    """The result for a partition of another broker, which is dead, or that does not exist."""
     ended = [{"topic": ELSEWHERE, "partitions": [{"partition": partition, "leader_epoch": 0}]}]
     listed = listing(ELSEWHERE, -1)
     listed["topics"][0]["partitions"][0]["partition_index"] = partition
@@ -102,7 +102,7 @@ def elsewhere(peer: Peer, partition: int) -> list[Any]:
 
 
 def commits(peer: Peer) -> list[int]:
-    """What a consumer that commits is told while the offsets need to be on one broker, and then while they need to be on two."""
+    """The results of commits while the offsets need one broker, and then two."""
 
     def code() -> int:
         partition = {"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}
@@ -141,7 +141,7 @@ def all_go_at_once(address: str) -> None:
         client.close()
 
 
-def test_who_is_in_sync_is_told_alike(
+def test_replicas_in_sync_are_answered_alike(
     tmp_path: Path, start_broker: StartBroker, kafka_tools: KafkaTools
 ) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
@@ -156,11 +156,11 @@ def test_who_is_in_sync_is_told_alike(
     shutil.copytree(data, copy)
     with apache_kafka_in_place_of_ours(tmp_path / "apache", copy) as kafka:
         peer = Peer(kafka.bootstrap)
-        apache = told(peer)
+        apache = answers_of(peer)
         peer.close()
         kafka.stop()
     broker = start_broker(data)
     peer = Peer(broker.bootstrap)
-    ours = told(peer)
+    ours = answers_of(peer)
     peer.close()
     assert ours == apache

@@ -1,12 +1,12 @@
-"""Apache Kafka 3.9.1 takes over a directory that we wrote, writes on, and we take it back.
+"""Apache Kafka 3.9.1 takes over a directory that we wrote and appends, and we take it back.
 
-Our broker writes it with real clients (every codec, create and log append time, headers, nulls, idempotent producers), its
-cleaner compacts; our log engine adds what no client may write (transactions and their markers, old formats as a follower
-takes them over). Then the broker is stopped, or killed while it is written to. Kafka starts on its logs, with its topics in
-our coordinator, and both are asked the same.
+Our broker writes it with real clients (every codec, create and log append time, headers, nulls, idempotent
+producers), and its cleaner compacts. Our log engine adds records that clients may not write: transactions
+with their markers, and old formats as a follower gets them. Then the broker is stopped, or killed while it
+writes. Kafka starts on its logs, with its topics in our coordinator, and both get the same requests.
 
-If one of these failed, an operator who puts Apache Kafka in the place of our broker, or ours in the place of it, would lose
-records, get others than were written, or get some of them twice.
+If one failed, an operator who replaces our broker by Apache Kafka, or the reverse, would lose records, get
+others than were written, or get some of them twice.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "0",
 }
-# Where a crash may stop a compaction: before it, in each of its steps (`rust/crates/storage/src/log/compaction.rs`), after it.
+# Where a crash may stop a compaction: before it, after it, and in each of its steps
+# (`rust/crates/storage/src/log/compaction.rs`).
 SWAP_STEPS = ["cleaned", "half-swap", "swap", "half-deleted", "deleted", "half-renamed", "done"]
 SWAPPED = "compacted-swap-done"
 TOPICS = {
     **dict.fromkeys(CODECS, SMALL),
     **{f"{codec}-append-time": {**SMALL, "message.timestamp.type": "LogAppendTime"} for codec in CODECS},
-    # What Kafka's directories hold (tests/compat/golden_directories.py), taken over by a follower of ours.
+    # The contents of Kafka's golden directories (tests/compat/golden_directories.py), taken over by a
+    # follower of ours.
     **{f"golden-{path.name.removesuffix('-0')}": SMALL for path in sorted(GOLDEN.glob("*-0"))},
     "retried": SMALL,
     "transactions": SMALL,
@@ -65,10 +67,10 @@ GOLDENS = [topic for topic in TOPICS if topic.startswith("golden-")]
 COMPACTED_TOPICS = {topic for topic in TOPICS if "compacted" in topic}
 OFFSETS = {"offsets.topic.num.partitions": "1"}
 CLEANING = {"log.cleaner.backoff.ms": "50", "log.cleaner.dedupe.buffer.size": "2097152"}
-# What is served must not change while one after the other is asked.
+# Records must not change between the requests to one and to the other.
 NOT_CLEANING = {"log.cleaner.enable": "false"}
 
-# A producer's id, and the error code of a batch of it that is neither the next nor remembered.
+# A producer's id, and the error code of its batch that is neither the next one nor a known one.
 RETRIED = 5_000_001
 OUT_OF_ORDER = 45
 KEYS = 17
@@ -77,7 +79,7 @@ ACKNOWLEDGED_MIN = 500
 
 @dataclass
 class Answers:
-    """What a broker serves of a partition."""
+    """The records and offsets that a broker serves of a partition."""
 
     bounds: tuple[int, int]
     """Log start and high watermark."""
@@ -93,27 +95,27 @@ Served = dict[str, Answers]
 
 @dataclass
 class Story:
-    """What was seen on the way."""
+    """The observations on the way."""
 
     killed: bool
-    """Our broker was killed, and Kafka after it; both were stopped otherwise."""
+    """Our broker was killed, and Kafka after it; otherwise both were stopped."""
     aborted: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
-    """Of each topic: producer id, first offset and marker's offset of aborted transactions."""
+    """By topic: producer id, first offset and marker's offset of aborted transactions."""
     acknowledged: dict[bytes, int] = field(default_factory=dict)
-    """What our broker acknowledged of `flooded` before its end: value and offset."""
+    """The records of `flooded` that our broker acknowledged before its end: value and offset."""
     dumped: dict[str, str] = field(default_factory=dict)
-    """What DumpLogSegments said of our files, by its flags."""
+    """The output of DumpLogSegments for our files, by its flags."""
     findings: list[logcore.Finding] = field(default_factory=list)
     ours: Served = field(default_factory=dict)
     kafkas: Served = field(default_factory=dict)
     kafkas_later: Served = field(default_factory=dict)
     ours_later: Served = field(default_factory=dict)
     files_ours: dict[str, bytes] = field(default_factory=dict)
-    """What our broker left, after its recovery if it was killed."""
+    """The files of our broker, after its recovery if it was killed."""
     files_kafkas: dict[str, bytes] = field(default_factory=dict)
-    """What they are once Kafka has started on them, after its own recovery."""
+    """The files once Kafka has started on them, after its own recovery."""
     retries: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """What each broker answered to batches sent again: error code and offset."""
+    """Each broker's result for batches that are sent again: error code and offset."""
 
 
 def consume(bootstrap: str, topics: list[str], isolation: str) -> dict[str, list[tuple[int, Row]]]:
@@ -159,7 +161,8 @@ def ask(bootstrap: str) -> Served:
         bounds = consumer.get_watermark_offsets(confluent.TopicPartition(topic, 0), TIMEOUT)
         stamps = sorted({row[1] for _, row in everything[topic]})
         if -1 in stamps:
-            # Kafka takes a segment without timestamps for one of its file's time, and looks no further; we look further.
+            # For a segment without timestamps Kafka uses its file's time and searches no further; we search
+            # further.
             stamps = []
         asked = stamps[:: max(1, len(stamps) // 5)] + [stamp + 1 for stamp in stamps[-1:]]
         times = []
@@ -171,7 +174,7 @@ def ask(bootstrap: str) -> Served:
     return served
 
 
-# ---- what is written ----
+# ---- writing ----
 
 
 def create_topics(bootstrap: str) -> None:
@@ -205,7 +208,7 @@ def produce_versions(bootstrap: str, topic: str, first: int, count: int, codec: 
 
 
 def until_cleaned(log_dir: Path, topic: str, offset: int) -> None:
-    """Waits for the cleaner to write down that it is through to `offset`."""
+    """Waits until the cleaner has stored that it reached `offset`."""
     file = log_dir / "cleaner-offset-checkpoint"
 
     def is_cleaned() -> bool:
@@ -216,7 +219,9 @@ def until_cleaned(log_dir: Path, topic: str, offset: int) -> None:
 
 
 def retry(bootstrap: str, first: int = 0, last: int = 5) -> list[tuple[int, int]]:
-    """Sends batches of four records of one idempotent producer, by their numbers; error code and offset of each."""
+    """Sends batches of four records of one idempotent producer, by their numbers. Returns error code and
+    offset of each.
+    """
     now = int(time.time() * 1000)
     answers = []
     with wire.Client(int(bootstrap.rpartition(":")[2])) as client:
@@ -228,7 +233,9 @@ def retry(bootstrap: str, first: int = 0, last: int = 5) -> list[tuple[int, int]
 
 
 def write_transactions(engine: Engine, topic: str, last_is_open: bool) -> list[tuple[int, int, int]]:
-    """Transactions of three producers through each other, with records of none in between; which were aborted."""
+    """Interleaved transactions of three producers, with plain records between. Returns those that were
+    aborted.
+    """
     now = int(time.time() * 1000)
     sequences, epochs = dict.fromkeys(range(3), 0), dict.fromkeys(range(3), 0)
     aborted = []
@@ -278,7 +285,7 @@ ENGINE = {
 
 
 def write_as_engine(log_dir: Path, scratch: Path, story: Story) -> None:
-    """What no client may write."""
+    """Records that clients may not write."""
     with Engine(log_dir, scratch, **ENGINE) as engine:
         for topic in ("transactions", "open-transaction", "compacted-transactions"):
             aborted = write_transactions(engine, topic, last_is_open=topic == "open-transaction")
@@ -295,7 +302,7 @@ def write_as_engine(log_dir: Path, scratch: Path, story: Story) -> None:
 
 
 def write_swap(log_dir: Path, scratch: Path) -> None:
-    """A log before its compaction and after it, which made one segment out of several, in `scratch`."""
+    """A log before its compaction and after it, which made one segment of several, in `scratch`."""
     with Engine(log_dir, scratch, **ENGINE) as engine:
         for n in range(60):
             records = [
@@ -314,7 +321,7 @@ def write_swap(log_dir: Path, scratch: Path) -> None:
 
 
 def leave_swap(directory: Path, before: Path, after: Path, step: str) -> None:
-    """Makes of a partition's directory what a crash at `step` of the compaction leaves."""
+    """Turns a partition's directory into that of a crash at `step` of the compaction."""
 
     def bring(source: Path, suffix: str = "") -> None:
         shutil.copy(source, directory / f"{source.name}{suffix}")
@@ -352,7 +359,7 @@ def leave_swaps(log_dir: Path, scratch: Path, steps: dict[str, str]) -> None:
 
 
 def flood(broker: BrokerProcess, story: Story) -> None:
-    """Produces until enough is acknowledged; the broker is killed in the middle of the rest."""
+    """Produces until enough is acknowledged. The broker is killed during the rest."""
 
     def delivered(error: object, message: confluent.Message) -> None:
         if error is None:
@@ -381,7 +388,7 @@ def flood(broker: BrokerProcess, story: Story) -> None:
 
 
 def write_ours(start: Starter, data: Path, scratch: Path, story: Story) -> BrokerProcess:
-    """All that is written before the takeover; the broker that runs at its end."""
+    """Everything that is written before the takeover, and the broker that runs at its end."""
     broker = start(data, OFFSETS | CLEANING)
     create_topics(broker.bootstrap)
     for codec in CODECS:
@@ -390,7 +397,7 @@ def write_ours(start: Starter, data: Path, scratch: Path, story: Story) -> Broke
         produce(broker.bootstrap, f"{codec}-append-time", 0, 120, **settings)
     for topic, codec in (("compacted", "none"), ("compacted-tombstones", "zstd")):
         produce_versions(broker.bootstrap, topic, 0, 1000, codec)
-        # Two passes at least over the first 300.
+        # At least two passes over the first 300.
         until_cleaned(data / "kafka-logs", topic, 300)
         produce_versions(broker.bootstrap, topic, 1000, 300, codec)
         until_cleaned(data / "kafka-logs", topic, 1000)
@@ -409,7 +416,7 @@ def write_ours(start: Starter, data: Path, scratch: Path, story: Story) -> Broke
 
 
 def write_on(kafka: ApacheKafka) -> None:
-    """Kafka's part: more of all, and transactions of its own."""
+    """Kafka's part: more records in all topics, and its own transactions."""
     for topic in TOPICS:
         if not topic.startswith(("compacted", "open")):
             codec = next((codec for codec in CODECS if codec in topic), "none")
@@ -432,7 +439,7 @@ def write_on(kafka: ApacheKafka) -> None:
 
 
 def files(log_dir: Path) -> dict[str, bytes]:
-    """Logs, indexes and epochs of our topics by path, indexes without what they are preallocated to."""
+    """Logs, indexes and epochs of our topics by path. Indexes are without their preallocated bytes."""
     found = {}
     for topic in TOPICS:
         for file in (log_dir / f"{topic}-0").iterdir():
@@ -444,7 +451,7 @@ def files(log_dir: Path) -> dict[str, bytes]:
 
 
 def dump(tools: KafkaTools, log_dir: Path, copy: Path) -> dict[str, str]:
-    """DumpLogSegments over copies of all files of our topics, by its flags."""
+    """DumpLogSegments on copies of all files of our topics, by its flags."""
     files = []
     for topic in TOPICS:
         shutil.copytree(log_dir / f"{topic}-0", copy / f"{topic}-0")
@@ -466,18 +473,18 @@ SHOWN = ("Dumping ", "Log starting offset: ", "baseOffset: ", "offset: ", "| ", 
 
 
 def complaints(dumped: str) -> list[str]:
-    """The lines but those that show what is in the files."""
+    """The lines without those that show the contents of the files."""
     return [line for line in dumped.splitlines() if not line.startswith(SHOWN)]
 
 
 def only_of(complaint: str, lines: list[str]) -> set[str]:
-    """The topics of which there is this complaint; there may be no other."""
+    """The topics with this complaint; there may be no other complaint."""
     assert [line for line in lines if not line.startswith(complaint)] == []
     return {Path(line.removeprefix(complaint)).parent.name.removesuffix("-0") for line in lines}
 
 
 class Starter:
-    """Starts brokers, and kills in the end those that still run."""
+    """Starts brokers, and kills those that still run at the end."""
 
     def __init__(self) -> None:
         self.running: list[BrokerProcess] = []
@@ -506,7 +513,7 @@ def story(
         flood(broker, story)
         if killed:
             leave_swaps(data / "kafka-logs", scratch, {step: step for step in SWAP_STEPS})
-            # What we serve after the crash is asked of a copy: Kafka recovers the logs itself.
+            # After the crash our broker serves a copy: Kafka recovers the logs itself.
             shutil.copytree(data, copy)
             broker = start(copy, OFFSETS | NOT_CLEANING)
         story.ours = ask(broker.bootstrap)
@@ -535,44 +542,46 @@ def story(
         start.close()
 
 
-# ---- what is asked ----
+# ---- comparisons ----
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_kafka_serves_what_we_serve(story: Story, topic: str) -> None:
+def test_kafka_serves_the_same_as_we_do(story: Story, topic: str) -> None:
     assert len(story.ours[topic].everything) > 10
     assert story.kafkas[topic] == story.ours[topic]
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_we_serve_what_kafka_serves_once_it_wrote_on(story: Story, topic: str) -> None:
+def test_we_serve_the_same_as_kafka_after_its_appends(story: Story, topic: str) -> None:
     assert len(story.kafkas_later[topic].everything) > len(story.kafkas[topic].everything)
     assert story.ours_later[topic] == story.kafkas_later[topic]
 
 
-def test_kafka_finds_nothing_to_mend(story: Story) -> None:
-    """Kafka rebuilds an index that it takes for damaged, and cuts a log at what is no batch to it."""
+def test_kafka_repairs_nothing(story: Story) -> None:
+    """Kafka rebuilds an index that it takes for damaged, and cuts a log at the first invalid batch."""
     assert story.files_kafkas.keys() == story.files_ours.keys()
     other = {name for name, content in story.files_ours.items() if story.files_kafkas[name] != content}
     if story.killed:
-        # Recovery builds the indexes of the last segments anew, with an entry more often than appends make one.
+        # Recovery rebuilds the indexes of the last segments, with more entries than appends make.
         other = {name for name in other if not name.endswith("index")}
     assert other == set()
 
 
-def test_what_was_acknowledged_is_served(story: Story) -> None:
+def test_acknowledged_records_are_served(story: Story) -> None:
     assert len(story.acknowledged) >= ACKNOWLEDGED_MIN
     for served in (story.ours, story.kafkas, story.kafkas_later, story.ours_later):
         at = {row[3]: row[0] for _, row in served["flooded"].everything}
         assert {value: at.get(value) for value in story.acknowledged} == story.acknowledged
 
 
-def test_a_batch_sent_again_is_known_as_one(story: Story) -> None:
-    """Each broker knows the producer's last batch by what the other left, and takes the next; nothing is there twice."""
+def test_a_batch_sent_again_is_recognised(story: Story) -> None:
+    """Each broker finds the producer's last batch in the other's files, and accepts the next one. No record
+    is there twice.
+    """
     ours, kafkas = story.retries["ours"], story.retries["Kafka's"]
     assert ours[-1] == (0, 20)
     assert kafkas[-2:] == [(0, 20), (0, 24)]
-    # Of those before, only who does not read them from a producers' snapshot knows where they are.
+    # Offsets of older batches are known only to a broker that does not read them from a producer snapshot.
     for number, answer in enumerate([*ours[:5], *kafkas[:5]]):
         assert answer in ((OUT_OF_ORDER, -1), (0, 4 * (number % 5)))
     later, following = story.retries["ours later"]
@@ -582,8 +591,8 @@ def test_a_batch_sent_again_is_known_as_one(story: Story) -> None:
     assert values == [b"%d/%d" % (number, n) for number in range(7) for n in range(4)]
 
 
-def test_what_is_committed(story: Story) -> None:
-    """Readers of committed records see what was committed, up to the first open transaction."""
+def test_committed_records_are_the_same(story: Story) -> None:
+    """Readers of committed records see the committed ones, up to the first open transaction."""
     for topic in ("transactions", "open-transaction"):
         rows = {row[0]: row for _, row in story.ours[topic].everything}
         committed = [row for _, row in story.ours[topic].committed]
@@ -609,8 +618,10 @@ def test_what_is_committed(story: Story) -> None:
         assert 0 < len(ids) < len(rows) - 50
 
 
-def test_what_kafka_said_of_the_golden_directories(story: Story) -> None:
-    """Taken over by a follower, their records are served as when they were made, and so are the committed ones."""
+def test_the_golden_directories_are_served_as_kafka_served_them(story: Story) -> None:
+    """A follower has taken them over. All their records and the committed ones are served as when they were
+    made.
+    """
     for topic in GOLDENS:
         name = topic.removeprefix("golden-")
         recorded = json.loads((GOLDEN / f"{name}.json").read_text())
@@ -630,7 +641,7 @@ def test_compaction_left_each_keys_last_value(story: Story) -> None:
         assert len(rows) < 600
         found[topic] = {key: value for _, _, key, value, _ in rows}
         assert {key: value for key, value in found[topic].items() if value is not None} == values
-    # Tombstones go with the second pass where `delete.retention.ms` is over, and stay where it is not.
+    # Tombstones go with the second pass where `delete.retention.ms` is over, and stay elsewhere.
     assert found["compacted"].keys() <= last.keys() - {b"gone50", b"gone150", b"gone250"}
     assert found["compacted-tombstones"] == last
     kept = story.ours["compacted-transactions"].everything
@@ -648,7 +659,7 @@ def test_dump_log_segments_finds_nothing(story: Story) -> None:
     deep = story.dumped["deep"]
     assert deep.count("isvalid: true") > 400
     assert "isvalid: false" not in deep
-    # What compaction took out, it tells.
+    # It reports the records that compaction removed.
     gaps = [line for line in complaints(deep) if not re.fullmatch(r"  \d+ is followed by \d+", line)]
     assert only_of("Non-consecutive offsets in ", gaps) <= COMPACTED_TOPICS
     assert only_of("Non-consecutive offsets in ", gaps) >= {"compacted-transactions"}
@@ -660,8 +671,9 @@ def test_dump_log_segments_finds_nothing(story: Story) -> None:
 
     verified = story.dumped["verify"]
     assert re.findall(r"^Dumping (.*)$", verified, re.MULTILINE) == files
-    # It has no time of a batch that was emptied and kept for its producer's sequence, where Kafka's cleaner and ours have
-    # the batch's own (tests/compat/test_compaction.py).
+    # The time index lacks the time of a batch that was emptied and kept for its producer's sequence, where
+    # Kafka's
+    # cleaner and ours have the batch's own time (tests/compat/test_compaction.py).
     emptied = [
         line
         for line in complaints(verified)
@@ -691,14 +703,14 @@ def test_dump_log_segments_reads_our_transactions_and_producers(story: Story) ->
     assert re.search(rf"producerId: {RETRIED} producerEpoch: 3 .*lastSequence: 23", producers["retried"])
 
 
-def test_nothing_is_wrong_for_us_either(story: Story) -> None:
+def test_we_find_nothing_wrong_either(story: Story) -> None:
     assert story.findings == []
 
 
-def test_kafka_gives_producer_ids_where_we_gave_none(
+def test_kafka_continues_our_producer_ids(
     tmp_path: Path, start_broker: StartBroker, kafka_tools: KafkaTools
 ) -> None:
-    """Its controller begins the block of ids in the znode that our broker made."""
+    """Its controller begins the block of ids in the znode that our broker created."""
     assert start_broker(tmp_path / "data").stop() == 0
     with apache_kafka_in_place_of_ours(tmp_path / "apache", tmp_path / "data") as kafka:
         producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "first"})

@@ -1,7 +1,8 @@
-"""Clients over TLS, unmodified, against our broker; whom certificates name beside Apache Kafka.
+"""Clients over TLS, unmodified, against our broker, and principals of certificates compared with Apache
+Kafka.
 
-If these failed, a program that talks TLS to Apache Kafka would not be served here, would be served though it should not
-be, or its user would have another name.
+If one failed, a program that uses TLS with Apache Kafka would not be served here, would be served though it
+must not be, or its user would have another name.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PATIENCE = 30.0
 
 
 class Served:
-    """A broker with two listeners: `anybody` may come to one, those with a certificate to the other."""
+    """A broker with two listeners: any client may use one, clients with a certificate the other."""
 
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory / "certificates")
@@ -71,7 +72,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """What kafka-python leaves open is closed while warnings of it are ignored."""
+    """kafka-python leaves connections open; they are closed while warnings about them are ignored."""
     yield
     gc.collect()
 
@@ -80,7 +81,7 @@ def fresh() -> str:
     return f"tls-{uuid.uuid4().hex[:8]}"
 
 
-# ---- each client: produce and consume; then what keeps it out ----
+# ---- each client: produce and consume; then the reasons for which it is refused ----
 
 
 def librdkafka(server: str, trusted: Path, own: Path | None, topic: str) -> list[bytes]:
@@ -178,18 +179,18 @@ def aiokafka_(server: str, trusted: Path, own: Path | None, topic: str) -> list[
 
 
 class Refused(Exception):
-    """The client could not come in; the text says what it was told."""
+    """The client was refused; the text is its error."""
 
 
 Program = Callable[..., list[bytes]]
 
 
 @pytest.mark.parametrize("program", [librdkafka, kafka_python, aiokafka_])
-def test_pythons_clients(served: Served, program: Program) -> None:
+def test_python_clients(served: Served, program: Program) -> None:
     trusted, strange = served.authority.certificate, served.strangers.certificate
     assert program(served.anybody, trusted, None, fresh()) == VALUES
     assert program(served.outside, trusted, served.ann, fresh()) == VALUES
-    # Where kafka-python is refused it tries again until its time is over.
+    # A refused kafka-python tries again until its time is over.
     refused = partial(program, patience_ms=2000) if program is kafka_python else program
     for server, trusts, own in (
         (served.anybody, strange, None),
@@ -199,11 +200,11 @@ def test_pythons_clients(served: Served, program: Program) -> None:
         with pytest.raises(Refused):
             refused(server, trusts, own, fresh())
     if program is not aiokafka_:
-        # asyncio goes without a word.
+        # asyncio closes without a message.
         served.broker.wait_output("does not trust this listener's certificate")
 
 
-def test_javas_client(served: Served, kafka_tools: KafkaTools, tmp_path: Path) -> None:
+def test_the_java_client(served: Served, kafka_tools: KafkaTools, tmp_path: Path) -> None:
     def properties(name: str, server: str, trusted: Path, own: Path | None) -> str:
         lines = [
             f"bootstrap.servers={server}",
@@ -234,7 +235,7 @@ def test_javas_client(served: Served, kafka_tools: KafkaTools, tmp_path: Path) -
     assert said.splitlines() == came + refused
 
 
-# ---- whom certificates name ----
+# ---- principals of certificates ----
 
 RULES = [
     "DEFAULT",

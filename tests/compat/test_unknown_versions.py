@@ -1,6 +1,6 @@
-"""What tests/server/test_unknown_versions.py demands of our broker, asked of Apache Kafka 3.9.1.
+"""The cases of tests/server/test_unknown_versions.py against Apache Kafka 3.9.1.
 
-Were one of these to fail, we would treat a request that is not served otherwise than Kafka does.
+If one failed, we would treat a request in an unsupported version differently from Kafka.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the matrix asks of each client."""
+"""The interface of each client in the matrix."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from tests.compat.programs.records import Found
 
 
 class Client(Protocol):
-    """One client's ordinary programs: its public API, at its defaults but for what the arguments say."""
+    """One client's usual programs: its public API, with defaults except for the arguments."""
 
     def produce(self, server: str, topic: str, codec: str, acks: str, count: int) -> None:
-        """Sends the first `count` records, and closes the producer once the client calls all of them delivered."""
+        """Sends the first `count` records, and closes the producer once the client reports all of them as
+        delivered.
+        """
 
     def consume(self, server: str, topic: str, group: str, count: int) -> Iterator[Found]:
-        """A new group's member that subscribes and reads from the start: at least `count` records."""
+        """A new group's member that subscribes and reads from the start, until it has at least `count`
+        records.
+        """

@@ -1,14 +1,16 @@
-"""The ordinary programs of clients in other languages, behind a pipe: `Programs.java`, `OldPrograms.java` and `franz-go/main.go`.
+"""The ordinary programs of clients in other languages, behind a pipe: `Programs.java`, `OldPrograms.java` and
+`franz-go/main.go`.
 
 A command is a line, its words apart by spaces:
 
     produce BOOTSTRAP TOPIC CODEC ACKS COUNT
     consume BOOTSTRAP TOPIC GROUP COUNT
 
-The answer to either ends with an int32 0, and is written once the producer or the consumer is closed. Before it comes what was
-consumed, each record behind its size in bytes (int32): partition (int32), offset (int64), key, value, the number of headers (int32),
-and of each header its name and its value. Keys, names and values are an int32 length, -1 for none, and that many bytes. All
-numbers are big-endian. A program that fails says why on its standard error and ends.
+The answer to either ends with an int32 0, and is written once the producer or the consumer is closed. Before
+it comes what was consumed, each record behind its size in bytes (int32): partition (int32), offset (int64),
+key, value, the number of headers (int32), and of each header its name and its value. Keys, names and values
+are an int32 length, -1 for none, and that many bytes. All numbers are big-endian. A program that fails says
+why on its standard error and ends.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from tests.compat.programs.records import Found, Record
 JAVA_SOURCES = Path(__file__).parent
 GO_MODULE = ROOT / "tests" / "compat" / "franz-go"
 GO_MINOR_MIN = 21
-"""From 1.21 on Go brings the version that a go.mod names by itself."""
+"""From 1.21 on Go downloads the version that a go.mod names."""
 BUILD_TIMEOUT = 280.0
 STOP_TIMEOUT = 20.0
 
 
 class Piped:
-    """One running program. Commands are carried out one after the other."""
+    """One running program. Commands run one after the other."""
 
     def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         self._process = process
@@ -69,22 +71,22 @@ class Piped:
 
 def _found(frame: bytes) -> Found:
     partition, offset = struct.unpack_from(">iq", frame)
-    key, place = _bytes(frame, 12)
-    value, place = _bytes(frame, place)
-    (count,) = struct.unpack_from(">i", frame, place)
-    place += 4
+    key, position = _bytes(frame, 12)
+    value, position = _bytes(frame, position)
+    (count,) = struct.unpack_from(">i", frame, position)
+    position += 4
     headers = []
     for _ in range(count):
-        name, place = _bytes(frame, place)
-        content, place = _bytes(frame, place)
+        name, position = _bytes(frame, position)
+        content, position = _bytes(frame, position)
         headers.append(((name or b"").decode(), content))
-    assert place == len(frame)
+    assert position == len(frame)
     return Found(partition, offset, Record(key, value, tuple(headers)))
 
 
-def _bytes(frame: bytes, place: int) -> tuple[bytes | None, int]:
-    (length,) = struct.unpack_from(">i", frame, place)
-    start = place + 4
+def _bytes(frame: bytes, position: int) -> tuple[bytes | None, int]:
+    (length,) = struct.unpack_from(">i", frame, position)
+    start = position + 4
     if length < 0:
         return None, start
     assert start + length <= len(frame)
@@ -107,7 +109,7 @@ def _piped(command: Sequence[str]) -> Iterator[Piped]:
 
 @contextlib.contextmanager
 def java(peer: str, programs: str = "Programs") -> Iterator[Piped]:
-    """The Java client out of the jars in build/peers; `programs` is the class that is written for its version."""
+    """The Java client from the jars in build/peers. `programs` is the class for its version."""
     libs = peer_jars(peer, "javac")
     with tempfile.TemporaryDirectory() as classes:
         sources = [str(JAVA_SOURCES / f"{name}.java") for name in ("Piped", programs)]
@@ -134,7 +136,7 @@ def franz_go() -> Iterator[Piped]:
 
 
 def _go_minor() -> int:
-    """21 of Go 1.21.3; -1 without Go."""
+    """21 for Go 1.21.3; -1 without Go."""
     if shutil.which("go") is None:
         return -1
     said = subprocess.run(

@@ -1,4 +1,4 @@
-"""The ordinary programs of Python's clients: librdkafka's, kafka-python and aiokafka."""
+"""The usual programs of Python's clients: librdkafka's, kafka-python and aiokafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tests.compat.programs.records import Found, Record, record
 
 SILENCE_MAX = 30.0
-"""Seconds within which the next record has to come."""
+"""Seconds within which the next record must come."""
 
 
 class Librdkafka:

@@ -1,9 +1,11 @@
 """What the clients' programs write, and what a reader must have found.
 
-Record i is made of i alone, so that a program in any language makes the same ones (`Piped.java`, `franz-go/main.go`):
+Record i is made of i alone, so that a program in any language makes the same ones (`Piped.java`,
+`franz-go/main.go`):
 
     key      none when i mod 10 = 9, else "key-" and i mod 5003 in decimal
-    value    none when i mod 100 = 50, else i as int64, big-endian, and then n bytes, the j-th of them (i + j) mod 256;
+    value    none when i mod 100 = 50, else i as int64, big-endian, and then n bytes, the j-th of them
+             (i + j) mod 256;
              n is 10,000 when i mod 1000 = 999, else 37 i mod 200
     headers  "index": i in decimal; then "empty": no bytes, when i mod 3 = 0
 
@@ -27,7 +29,7 @@ class Record(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A record where a reader found it."""
+    """A record with its partition and offset."""
 
     partition: int
     offset: int
@@ -46,24 +48,26 @@ def record(index: int) -> Record:
 
 @dataclass
 class Ledger:
-    """What one reader has found of the first `count` records: each as it was sent, once, in order within its partition."""
+    """The records that one reader found: each of the first `count`, as it was sent, once, and in order within
+    its partition.
+    """
 
     count: int
     ends: dict[int, int] = field(default_factory=dict)
-    """Of each partition, the offset after the last record."""
+    """By partition, the offset after the last record."""
     _newest: dict[int, int] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
 
     def take(self, found: Found) -> None:
         partition, offset, got = found
-        place = f"partition {partition}, offset {offset}"
+        where = f"partition {partition}, offset {offset}"
         index = _index_of(got)
-        assert index is not None, f"{place}: no such record was sent: {got}"
-        assert index < self.count, f"{place}: record {index} was never sent"
-        assert got == record(index), f"{place}: record {index} is not as it was sent"
-        assert index not in self._seen, f"{place}: record {index} once more"
-        assert offset == self.ends.get(partition, 0), f"{place}: {self.ends.get(partition, 0)} was next"
-        assert index > self._newest.get(partition, -1), f"{place}: record {index} comes after a later one"
+        assert index is not None, f"{where}: no such record was sent: {got}"
+        assert index < self.count, f"{where}: record {index} was never sent"
+        assert got == record(index), f"{where}: record {index} is not as it was sent"
+        assert index not in self._seen, f"{where}: record {index} is repeated"
+        assert offset == self.ends.get(partition, 0), f"{where}: {self.ends.get(partition, 0)} was expected"
+        assert index > self._newest.get(partition, -1), f"{where}: record {index} comes after a later one"
         self._seen.add(index)
         self.ends[partition] = offset + 1
         self._newest[partition] = index
