@@ -1,5 +1,5 @@
-// franz-go's ordinary programs behind a pipe. What is asked and answered is in programs/piped.py, what a record is made of in
-// programs/records.py.
+// franz-go's usual programs behind a pipe. programs/piped.py describes commands and answers,
+// programs/records.py the records.
 package main
 
 import (
@@ -79,7 +79,7 @@ func produce(server, topic, codec, acks string, count int) error {
 	return failed
 }
 
-// The client writes idempotently, which is refused without acks=all, so who asks for less has to say that too.
+// The client is idempotent by default, which needs acks=all. Other acks must disable it.
 func acknowledged(acks string) []kgo.Opt {
 	switch acks {
 	case "0":

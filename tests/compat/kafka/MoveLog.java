@@ -3,7 +3,7 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AdminClientConfig;
 import org.apache.kafka.common.TopicPartitionReplica;
 
-/** Moves one partition's log: bootstrap servers, topic, partition, broker, directory. Prints what became of it. */
+/** Moves one partition's log: bootstrap servers, topic, partition, broker, directory. Prints the result. */
 public class MoveLog {
     public static void main(String[] arguments) throws Exception {
         Map<String, Object> config = Map.of(AdminClientConfig.BOOTSTRAP_SERVERS_CONFIG, arguments[0]);

@@ -11,7 +11,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** With each properties file: sends records to partition 0 of the topic, reads them again, and prints how many, or why not. */
+/** For each properties file: sends records to partition 0, reads them, and prints their number or an error. */
 public class OverTls {
     public static void main(String[] arguments) throws Exception {
         int count = Integer.parseInt(arguments[1]);

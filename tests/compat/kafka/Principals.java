@@ -3,7 +3,7 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import org.apache.kafka.common.security.ssl.SslPrincipalMapper;
 
-/** Reads rules and a distinguished name, one a line, and prints whom the name stands for, or that nothing comes of it. */
+/** Reads rules and a distinguished name, one a line, and prints the principal, or that no rule applies. */
 public class Principals {
     public static void main(String[] arguments) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));

@@ -8,7 +8,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** The ordinary programs of the Java client before 0.11, which knows no headers. */
+/** The usual programs of the Java client before 0.11, which has no headers. */
 public final class OldPrograms implements Piped.Programs {
     private static final long SILENCE_MAX_MS = 30_000;
 
@@ -32,7 +32,7 @@ public final class OldPrograms implements Piped.Programs {
             consumer.subscribe(List.of(topic));
             long heard = System.nanoTime();
             for (int read = 0; read < count; ) {
-                // These clients come back with nothing when something else than records was heard.
+                // These clients return nothing after any other response than records.
                 ConsumerRecords<byte[], byte[]> records = consumer.poll(SILENCE_MAX_MS);
                 if (!records.isEmpty()) {
                     heard = System.nanoTime();

@@ -13,11 +13,11 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** What every version of the Java client shares: the pipe, described in piped.py, and the records, described in records.py. */
+/** The common parts of every Java client: the pipe (see piped.py) and the records (see records.py). */
 final class Piped {
     private Piped() {}
 
-    /** A client's ordinary programs. */
+    /** A client's usual programs. */
     interface Programs {
         void produce(String server, String topic, String codec, String acks, int count) throws Exception;
 
@@ -80,7 +80,7 @@ final class Piped {
         return text.getBytes(StandardCharsets.UTF_8);
     }
 
-    /** One consumed record; names and values of its headers take turns. */
+    /** One consumed record; names and values of its headers alternate. */
     static void put(DataOutputStream out, int partition, long offset, byte[] key, byte[] value, byte[]... headers)
             throws IOException {
         var bytes = new ByteArrayOutputStream();

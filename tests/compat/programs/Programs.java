@@ -11,7 +11,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** The Java client's ordinary programs. */
+/** The Java client's usual programs. */
 public final class Programs implements Piped.Programs {
     private static final Duration SILENCE_MAX = Duration.ofSeconds(30);
 
