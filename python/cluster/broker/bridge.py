@@ -1,12 +1,17 @@
-"""From the data plane's queue to the handlers and back: the one place where requests enter Python.
+"""The bridge from the data plane's queue to the handlers and back. All requests enter Python here.
 
-Owns the order of each connection's requests: as in Kafka, the next one of a connection begins when the last
-one is answered, and connections do not wait for each other. While as many handlers are at work as there may be, it takes no
-requests, which fills the queue and stops the reading of sockets. Who only waits is not counted: a member of a group would
-keep those out whom it waits for, and a coordinator that is away would stop what can be answered without it. A handler that
-raises costs its own request an UNKNOWN_SERVER_ERROR answer and nobody else anything. One that waits for others ends with its
-connection. What the data plane tells of its logs' failures comes this way too. Of the large requests of an API that waits for nobody, one at a time is made into Python's objects and answered: its
-answer may be many times as long. Lives on the event loop, woken by the server's descriptor.
+- Order: as in Kafka, a connection's next request begins when the last one is answered. Connections do not
+  wait for each other.
+- Limit: while all permitted handlers are at work, no request is taken. Then the queue fills, and sockets are
+  not read. Handlers that wait for group members or the coordinator do not count. Otherwise they could block
+  the requests that they wait for.
+- Large requests: of an API whose handler does not wait, one at a time is decoded and answered, because its
+  response can be many times as long.
+- Failures: a handler that raises answers its own request with UNKNOWN_SERVER_ERROR. A waiting handler ends
+  with its connection.
+
+The data plane's reports of failed logs and its log lines come here too. Lives on the event loop, woken by the
+server's descriptor.
 """
 
 from __future__ import annotations
@@ -25,15 +30,15 @@ from cluster.errors import KafkaProtocolError, UnknownServerError
 
 log = logging.getLogger(__name__)
 
-_LARGE = 5000
-"""An answer of so many parts takes some milliseconds to encode."""
+_THREAD_PARTS = 5000
+"""A response with so many parts takes some milliseconds to encode, so a thread encodes it."""
 
 _PLAIN = (int, float, str, bytes, type(None))
-"""What an answer's parts are at the end; others than these and dicts are lists, or make their parts one at a time."""
+"""The plain parts of a response. Any other part is a dict, or an iterable of parts."""
 
 
 OnFailed = Callable[[Sequence[tuple[str, int]], str | None], None]
-"""Called with what `Source.take_failed` gives, when that is something."""
+"""Called with the result of `Source.take_failed` if it is not empty."""
 
 
 class Source(Protocol):
@@ -41,23 +46,23 @@ class Source(Protocol):
 
     @property
     def wake_fd(self) -> int:
-        """Readable while something waits."""
+        """A descriptor that is readable while there is something to take."""
 
     def take_requests(self, max: int) -> Sequence[Request]:
-        """What waits, at most `max`."""
+        """The queued requests, at most `max`."""
 
     def take_gone(self) -> Sequence[str]:
-        """The connections that ended while their requests waited for others to come."""
+        """The connections that ended while a handler of theirs waited."""
 
     def take_failed(self) -> tuple[Sequence[tuple[str, int]], str | None]:
-        """The partitions whose logs went offline, and why, if that leaves no log directory."""
+        """The partitions whose logs went offline, and the reason if no log directory is left."""
 
     def take_log_lines(self) -> Sequence[tuple[int, str, Mapping[str, str]]]:
-        """What the data plane has to say, and its fields."""
+        """The data plane's log lines: level, text and fields."""
 
 
 class Bridge:
-    """Takes requests, while fewer than `handlers_max` handlers are at work, and has them answered."""
+    """Takes requests while fewer than `handlers_max` handlers are at work, and calls their handlers."""
 
     def __init__(self, source: Source, context: Context, handlers_max: int, on_failed: OnFailed) -> None:
         self._source = source
@@ -68,16 +73,17 @@ class Bridge:
         self._given_up = False
         self._stopped = False
         self._listening = False
-        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._large: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By API: held by its large request that is at work."""
         self._waiting: dict[str, deque[Request]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        """Begins to take requests."""
+        """Starts taking requests."""
         self._listen()
 
     async def give_up(self) -> None:
-        """Answers nothing more: what is not answered yet is dropped, and so is what comes, which closes those connections."""
+        """Drops all requests that are not answered, and all later ones, which closes their connections."""
         self._given_up = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -85,14 +91,14 @@ class Bridge:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Gives up, and takes no more."""
+        """Gives up, and takes no more requests."""
         self._stopped = True
         self._listen()
         await self.give_up()
         self._flush_log()
 
     def _wake(self) -> None:
-        # Those that were taken are at work before this is called again: their tasks begin before the descriptor is looked at.
+        # The tasks of these requests begin, and count, before the loop checks the descriptor again.
         requests = self._source.take_requests(self._handlers_max - self._at_work)
         gone = set(self._source.take_gone())
         failed, every_dir = self._source.take_failed()
@@ -113,7 +119,7 @@ class Bridge:
         self._flush_log()
 
     def _listen(self) -> None:
-        """Waits for requests, or does no longer."""
+        """Starts or stops watching the descriptor."""
         wanted = not self._stopped and self._at_work < self._handlers_max
         loop = asyncio.get_running_loop()
         if wanted and not self._listening:
@@ -122,15 +128,15 @@ class Bridge:
             loop.remove_reader(self._source.wake_fd)
         self._listening = wanted
 
-    def _turn(self, request: Request) -> AbstractAsyncContextManager[None]:
-        """The request's turn, from before its objects are made until its answer is handed over."""
+    def _permit(self, request: Request) -> AbstractAsyncContextManager[None]:
+        """The lock of large requests, held from before decoding until the response is handed over."""
         if request.large and request.api_key not in WAITING_APIS:
-            return self._turns[request.api_key]
+            return self._large[request.api_key]
         return nullcontext()
 
     @contextmanager
     def _work(self, api_key: int) -> Iterator[None]:
-        """Counts a handler while it is at work."""
+        """Counts a handler that is at work."""
         counted = api_key not in WAITING_APIS
         self._at_work += counted
         self._listen()
@@ -145,14 +151,14 @@ class Bridge:
             log.log(level, "%s", text, extra=fields)
 
     async def _serve(self, request: Request) -> None:
-        """Answers a connection's requests until none waits."""
+        """Answers a connection's requests until none is queued."""
         connection = request.connection_id
         waiting = self._waiting[connection]
         try:
             while True:
                 try:
-                    # Who waits for a turn keeps nobody else out.
-                    async with self._turn(request):
+                    # A request that waits for this lock does not count against the limit.
+                    async with self._permit(request):
                         with self._work(request.api_key):
                             await self._answer(request)
                 except asyncio.CancelledError:
@@ -195,26 +201,27 @@ class Bridge:
             await _respond(request, body)
         except Exception:
             log.exception(
-                "no answer fits the request that failed; its connection is closed", extra=_fields(request)
+                "the response to a failed request cannot be encoded; its connection is closed",
+                extra=_fields(request),
             )
             request.close()
 
 
 async def _respond(request: Request, body: Body) -> None:
-    """Sends the answer; one of many parts is made in a thread, so that nobody waits for it."""
-    if _parts(body, _LARGE) < _LARGE:
+    """Sends the response. A thread encodes a long one, so that the event loop does not wait."""
+    if _parts(body, _THREAD_PARTS) < _THREAD_PARTS:
         request.respond(body)
     else:
         await asyncio.to_thread(request.respond, body, apart=True)
 
 
-def _parts(said: object, most: int) -> int:
-    """How many parts an answer has, counted up to `most`."""
+def _parts(value: object, most: int) -> int:
+    """The number of parts of a response, counted up to `most`."""
     inner: Iterable[object] = ()
-    if isinstance(said, dict):
-        inner = said.values()
-    elif not isinstance(said, _PLAIN):
-        inner = cast(Iterable[object], said)
+    if isinstance(value, dict):
+        inner = value.values()
+    elif not isinstance(value, _PLAIN):
+        inner = cast(Iterable[object], value)
     count = 1
     for part in inner:
         if count >= most:
@@ -224,7 +231,7 @@ def _parts(said: object, most: int) -> int:
 
 
 def _fields(request: Request) -> dict[str, str]:
-    """Whose request it is, for those who search the log."""
+    """The fields of a log line about a request."""
     return {
         "connection": request.connection_id,
         "client_id": request.client_id or "",
