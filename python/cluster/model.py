@@ -23,7 +23,6 @@ TopicId = NewType("TopicId", bytes)
 NO_TOPIC_ID = TopicId(bytes(16))
 NO_LEADER = BrokerId(-1)
 NO_BROKER = BrokerId(-1)
-NO_LEADER_EPOCH = LeaderEpoch(-1)
 METADATA_TOPIC_ID = TopicId(bytes(15) + b"\x01")
 """The reserved id of Kafka's own metadata topic."""
 

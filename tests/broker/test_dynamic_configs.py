@@ -24,7 +24,7 @@ from cluster.broker.dynamic.store import NOTICES_KEPT_MS, ConfigStore
 from cluster.broker.settings import topic_settings
 from cluster.client import KafkaError, Producer
 from cluster.controller import ZooKeeper, znodes
-from cluster.controller.zookeeper import ConnectionLostError
+from cluster.controller.zookeeper import ConnectionLostError, Create
 from cluster.errors import DuplicateResource, ResourceNotFound, for_code
 from cluster.model import BrokerId, BrokerInfo, Milliseconds
 from logcore._native import Server
@@ -33,6 +33,11 @@ from .wire import Wire
 
 TOPIC, BROKER, LOGGER, METRICS = 2, 4, 8, 16
 SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+async def notify(zk: ZooKeeper, notice: bytes) -> None:
+    """Writes a notice, as another program does after it changed settings."""
+    await zk.transaction([Create(znodes.CONFIG_CHANGE_PREFIX, notice, sequential=True)])
 
 
 @asynccontextmanager
@@ -347,19 +352,19 @@ def test_changes_of_another_program_are_applied(tmp_path: Path, caplog: pytest.L
         path = znodes.config_path(entity)
         await zk.ensure([path])
         await zk.set(path, znodes.encode_config(config))
-        await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity))
+        await notify(zk, znodes.encode_config_change(entity))
 
     async def work() -> None:
         async with served(tmp_path) as (wire, zk):
             # Two unreadable notices must not block those after them.
-            await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, b"not json")
+            await notify(zk, b"not json")
             await write(zk, "nobodys/x", {"a": "b"})
             await write(zk, "topics/t", {"retention.ms": "9"})
             dynamic = {"log.segment.bytes": "3000", "log.dirs": "/x", "num.io.threads": "many"}
             await write(zk, "brokers/<default>", dynamic)
             await write(zk, "brokers/0", {"listeners": "PLAINTEXT://127.0.0.1:1"})
             await zk.create("/config/clients/c", b"not json")
-            await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("clients/c"))
+            await notify(zk, znodes.encode_config_change("clients/c"))
             await write(zk, "users/u", {"producer_byte_rate": "11"})
             while not (await quotas(wire)):
                 pass
@@ -394,11 +399,11 @@ def test_changes_are_applied_after_a_lost_session(tmp_path: Path) -> None:
             lost = zk.session_id
             await end_session(host, port, zk._client.client_id)
             await other.create("/config/users/u", znodes.encode_config({"producer_byte_rate": "5"}))
-            await other.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u"))
+            await notify(other, znodes.encode_config_change("users/u"))
             while await quotas(wire) != ["user=u producer_byte_rate:5"] or zk.session_id == lost:
                 pass
             await other.set("/config/users/u", znodes.encode_config({"producer_byte_rate": "6"}))
-            await other.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u"))
+            await notify(other, znodes.encode_config_change("users/u"))
             while await quotas(wire) != ["user=u producer_byte_rate:6"]:
                 pass
             await other.close()
@@ -563,9 +568,7 @@ def test_a_quota_goes_to_the_data_plane_once(tmp_path: Path, monkeypatch: pytest
             assert await limit(wire, {"ip": "127.0.0.9"}, connection_creation_rate=1.0) == "ok"
             # A notice of another program: when it is applied, so are those of the changes above.
             await broker._zk.create("/config/users/u", znodes.encode_config({"producer_byte_rate": "5"}))
-            await broker._zk.create_sequential(
-                znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u")
-            )
+            await notify(broker._zk, znodes.encode_config_change("users/u"))
             while len(await quotas(wire)) < 3 or broker._dynamic._seen < 2:
                 pass
             assert counting.calls == ["set_client_quotas", "set_ip_quotas", "set_client_quotas"]
@@ -610,9 +613,7 @@ def test_a_slow_name_server_delays_no_other_setting(tmp_path: Path, monkeypatch:
             monkeypatch.setattr(driver, "_address", slow)
             path = znodes.config_path("ips/slow.example")
             await zk.create(path, znodes.encode_config({"connection_creation_rate": "3"}))
-            await zk.create_sequential(
-                znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("ips/slow.example")
-            )
+            await notify(zk, znodes.encode_config_change("ips/slow.example"))
             await asked.wait()
             assert await alter(wire, TOPIC, "t", ("retention.ms", SET, "5")) == "ok"
             assert await quotas(wire) == []
@@ -688,7 +689,7 @@ def test_credentials_are_described_without_their_secrets(tmp_path: Path) -> None
         async with served(tmp_path) as (wire, zk):
             config = {"SCRAM-SHA-512": f"{scram}4096", "SCRAM-SHA-256": f"{scram}8192"}
             await zk.create("/config/users/u", znodes.encode_config(config))
-            await zk.create_sequential(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("users/u"))
+            await notify(zk, znodes.encode_config_change("users/u"))
             users: list[dict[str, Any]] = []
             while not users:
                 users = (await wire.ask("DescribeUserScramCredentials", 0, users=None))["results"]

@@ -334,10 +334,6 @@ class ZooKeeper:
         """
         await self._result(lambda: self._client.create_async(path, data, ephemeral=ephemeral))
 
-    async def create_sequential(self, prefix: str, data: bytes) -> None:
-        """Creates a node whose name is `prefix` and the next number."""
-        await self._result(lambda: self._client.create_async(prefix, data, sequence=True))
-
     async def ensure(self, paths: Iterable[str]) -> None:
         """Creates the missing nodes and their parents with null data, as `KafkaZkClient.createRecursive`
         does.

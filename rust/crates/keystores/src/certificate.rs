@@ -134,3 +134,29 @@ fn escaped(value: &str) -> String {
     }
     escaped
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If this failed, two clients could have the same name, or an ACL would not match a client.
+    #[test]
+    fn names_are_escaped_as_java_escapes_them() {
+        assert_eq!(escaped("ann"), "ann");
+        assert_eq!(
+            escaped("a,b=c+d<e>f#g;h\"i\\j"),
+            r#"a\,b\=c\+d\<e\>f\#g\;h\"i\\j"#
+        );
+        assert_eq!(escaped("  a b \r"), "\\ \\ a b\\ \\\r");
+        assert_eq!(escaped("a\0b"), "a\\00b");
+        assert_eq!(escaped(" "), "\\ ");
+    }
+
+    /// If this failed, a damaged certificate would end the process, or be taken for another one.
+    #[test]
+    fn damaged_input_is_an_error() {
+        for bytes in [&b""[..], b"0", b"\x30\x03\x02\x01\x01", &[0x30; 64]] {
+            assert!(matches!(Certificate::parse(bytes), Err(Error::Certificate(_))));
+        }
+    }
+}

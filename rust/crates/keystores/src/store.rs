@@ -120,3 +120,27 @@ pub fn with_public_key(key: &[u8], certificate: &[u8]) -> Result<Vec<u8>> {
         .to_der()
         .map_err(Error::Key)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If this failed, keys of some sizes could not be decrypted.
+    #[test]
+    fn lengths_are_encoded_as_der_wants_them() {
+        assert_eq!(element(4, &[]), [4, 0]);
+        assert_eq!(element(4, &[7; 0x7F])[..3], [4, 0x7F, 7]);
+        assert_eq!(element(4, &[7; 0x80])[..4], [4, 0x81, 0x80, 7]);
+        assert_eq!(element(4, &[7; 0x1234])[..5], [4, 0x82, 0x12, 0x34, 7]);
+    }
+
+    /// If this failed, a damaged file would end the process, or be taken for another one.
+    #[test]
+    fn damaged_input_is_an_error() {
+        for bytes in [&b""[..], b"0", b"\x30\x03\x02\x01\x03", &[0x30; 64]] {
+            assert!(matches!(Pkcs12::open(bytes, "x"), Err(Error::Store(_))));
+            assert!(matches!(decrypt_key(bytes, "x"), Err(Error::EncryptedKey(_))));
+            assert!(matches!(with_public_key(bytes, bytes), Err(Error::Key(_))));
+        }
+    }
+}
