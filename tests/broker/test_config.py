@@ -138,7 +138,7 @@ def test_unknown_settings_and_those_without_effect_are_named() -> None:
         ("listeners", "PLAINTEXT://localhost:99999", "NAME://HOST:PORT"),
         ("listeners", "SASL_PLAINTEXT://localhost:9093", "PLAINTEXT and SSL, not SASL_PLAINTEXT"),
         ("listeners", "OTHER://localhost:9093", "listener.security.protocol.map has no protocol for OTHER"),
-        ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "a name of its own"),
+        ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "needs its own name"),
         ("listeners", "", "at least one listener"),
         ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "not a wildcard"),
         ("advertised.listeners", "SASL_SSL://host:9092", "PLAINTEXT and SSL, not SASL_SSL"),

@@ -234,7 +234,7 @@ def test_a_starting_broker_reports_its_progress() -> None:
 
 
 def test_idle_scrapers_are_closed_and_their_number_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it failed, anybody who reaches the port could take all threads of the process."""
+    """If it failed, a client that reaches the port could take all threads of the process."""
     listener = MetricsListener(Parts(), "127.0.0.1", free_port())
     try:
         host, _, port = listener.address.removeprefix("http://").removesuffix("/metrics").rpartition(":")

@@ -258,7 +258,7 @@ def _listeners(name: str, text: str, values: Mapping[str, Value]) -> tuple[Endpo
     if not endpoints:
         raise ConfigError(name, text, "at least one listener is needed")
     if len({endpoint.listener for endpoint in endpoints}) < len(endpoints):
-        raise ConfigError(name, text, "each listener needs a name of its own")
+        raise ConfigError(name, text, "each listener needs its own name")
     if name == "listeners":
         hosts: dict[int, list[str]] = {}
         for endpoint in endpoints:

@@ -272,7 +272,7 @@ class Controller:
         task = asyncio.create_task(do())
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
-        # Reads the exception, which nobody awaits after a cancellation.
+        # Reads the exception: after a cancellation the task is not awaited.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.shield(task)

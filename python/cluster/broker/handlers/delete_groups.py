@@ -1,4 +1,4 @@
-"""DeleteGroups: groups without members, with all they committed."""
+"""DeleteGroups: deletes groups without members, with their committed offsets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VERSIONS = (0, 2)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Deletes each group by itself."""
+    """Deletes each group. A failure affects only its own group."""
     results, time_slice = [], TimeSlice()
     for name in _names(request):
         results.append({"group_id": name, "error_code": _delete(context, name)})

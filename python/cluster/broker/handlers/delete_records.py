@@ -1,7 +1,6 @@
-"""DeleteRecords: the start of each partition's log moves forward, and what is before it is gone
-(KafkaApis.handleDeleteRecordsRequest).
+"""DeleteRecords: moves the start of partitions' logs forward (KafkaApis.handleDeleteRecordsRequest).
 
-This broker has the only replica, so there is none to wait for within the timeout.
+This broker has the only replica, so it waits for no other within the timeout.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _NO_OFFSET = -1
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Deletes in each partition by itself; of one that is named twice the last offset counts."""
+    """Deletes in each partition. For a partition that is named twice the last offset counts."""
     asked = await asyncio.to_thread(_asked, request)
     wanted, refused, time_slice = [], {}, TimeSlice()
     for (topic, partition), offset in asked.items():
@@ -33,7 +32,7 @@ async def handle(context: Context, request: Request) -> Body:
 
     def delete() -> Body:
         deleted = context.logs.delete_records(wanted)
-        done = {wish[:2]: _named(*result) for wish, result in zip(wanted, deleted, strict=True)}
+        done = {item[:2]: _named(*result) for item, result in zip(wanted, deleted, strict=True)}
         return _answer({key: done[key] if key in done else refused[key] for key in asked})
 
     return await asyncio.to_thread(delete)
@@ -48,7 +47,7 @@ def _asked(request: Request) -> dict[tuple[str, int], int]:
 
 
 def _named(code: int, start: int) -> tuple[int, int]:
-    # The cluster has the partition, so it is another broker's.
+    # The cluster has the partition, so another broker leads it.
     return (NotLeaderOrFollower.code if code == UnknownTopicOrPartition.code else code), start
 
 

@@ -1,4 +1,4 @@
-"""DeleteTopics, by name or (version 6) by id: answered by the controller once the topics are gone."""
+"""DeleteTopics, by name or (version 6) by id: answered when the topics are gone."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ VERSIONS = (0, 6)
 _STRUCTS = 6
 _DISABLED_CODE = 3
 _STRICT = 5
-"""From this version on a client is refused what is above its quota (KIP-599)."""
+"""From this version on requests above the client's quota are refused (KIP-599)."""
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Deletes each topic by itself."""
+    """Deletes each topic. A failure affects only its own topic."""
     if not context.controller.active:
         raise NotController
     if not context.config.flag("delete.topic.enable"):
@@ -55,8 +55,8 @@ def _asked(request: Request) -> list[_Named]:
 
 
 async def _delete_each(context: Context, request: Request, quota: MutationQuota) -> list[Body]:
-    """Those that are not done when the time is up are deleted all the same, as in Kafka. Answers as often as
-    each is named.
+    """Deletes topics. As in Kafka, deletions continue after the timeout, and a repeated topic has repeated
+    results.
     """
     timeout, asked = request.body["timeout_ms"], _asked(request)
     counts, time_slice = Counter(asked), TimeSlice()
@@ -76,7 +76,7 @@ async def _delete_each(context: Context, request: Request, quota: MutationQuota)
         error = refused if refused is not None or name is None else known.get(name, late)
         if error is None and timeout <= 0:
             error = RequestTimedOut()
-        # What is said again and again has no text.
+        # Repeated results have no text, to bound the response.
         results[item] = _result(name, item[1], error, with_text=counts[item] == 1)
         await time_slice.yield_if_over()
     return list(map(results.__getitem__, asked))
@@ -85,13 +85,13 @@ async def _delete_each(context: Context, request: Request, quota: MutationQuota)
 def _find(
     context: Context, name: str | None, topic_id: TopicId
 ) -> tuple[str | None, KafkaProtocolError | None]:
-    """A topic's name, or why it cannot be one. InvalidRequest, of the whole request, for one with a name and
-    an id.
+    """A topic's name, or its error. A topic with both a name and an id fails the whole request with
+    InvalidRequest.
     """
     if name is not None and topic_id != NO_TOPIC_ID:
         raise InvalidRequest("A topic is named by its name or by its id, not by both.")
     if name is None and topic_id == NO_TOPIC_ID:
-        # Nobody may delete what has no name.
+        # Kafka's code for a topic without a name.
         return None, TopicAuthorizationFailed("A topic's name or its id is needed.")
     if name is None:
         name = context.metadata.name_of(topic_id)

@@ -12,7 +12,7 @@ VERSIONS = (0, 1)
 
 
 async def handle(context: Context, request: Request) -> Body:
-    """Answers at once; without an error its message is empty, not absent, as Kafka's is."""
+    """Answers at once. As in Kafka, the message is empty, not null, if there is no error."""
     try:
         wanted = _filter(request.body["components"])
     except KafkaProtocolError as error:
@@ -42,5 +42,5 @@ def _entry(entity: quotas.Entity, values: dict[str, float]) -> Body:
 
 
 def failure(request: Request, code: int) -> Body:
-    """Nothing but the error."""
+    """The error, without entries."""
     return {"error_code": code, "error_message": None, "entries": None}
