@@ -1,4 +1,4 @@
-"""Segments with transactions, made batch by batch: what a broker would have left, or is just writing."""
+"""Segments with transactions, made batch by batch, as a broker leaves or writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CRC_AT = 17
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 FIRST_TIME = 1000
-"""The timestamp of the record at offset 0; each later one has a later time, and markers none."""
+"""The timestamp of the record at offset 0. Each later record has a later one; markers have none."""
 
 
 def _crc32c_table() -> list[int]:
@@ -37,7 +37,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _with(batch: bytes, offset: int, attributes: int) -> bytes:
-    """The batch at this offset and with these attributes besides its own."""
+    """The batch with this offset and additional attributes."""
     out = bytearray(batch)
     struct.pack_into(">q", out, 0, offset)
     (own,) = struct.unpack_from(">h", out, ATTRIBUTES_AT)
@@ -47,7 +47,7 @@ def _with(batch: bytes, offset: int, attributes: int) -> bytes:
 
 
 class TransactionalSegment:
-    """The first segment of a log, and what a reader of committed records has to find in it."""
+    """The first segment of a log, and the records that a reader of committed records must find in it."""
 
     def __init__(self, directory: Path, compression: str = "none") -> None:
         directory.mkdir(exist_ok=True)
@@ -60,15 +60,15 @@ class TransactionalSegment:
         self._open: dict[int, int] = {}
         self._sequences: dict[int, int] = {}
         self._records: list[tuple[int, int | None, bytes]] = []
-        """Offset, transaction's first offset (None of a record without one), value."""
+        """Offset, first offset of its transaction (None without one), value."""
 
     def plain(self, *values: bytes) -> None:
-        """Records without a transaction."""
+        """Appends records without a transaction."""
         self._records += [(self.end + number, None, value) for number, value in enumerate(values)]
         self._append(logcore.build_batch(self._timed(values), self._compression), 0, len(values))
 
     def write(self, producer_id: int, *values: bytes) -> None:
-        """Records in the producer's transaction, which begins with them if none is open."""
+        """Appends records in the producer's transaction, which begins with them if none is open."""
         first = self._open.setdefault(producer_id, self.end)
         sequence = self._sequences.get(producer_id, 0)
         self._sequences[producer_id] = sequence + len(values)
@@ -79,7 +79,7 @@ class TransactionalSegment:
         self._append(batch, TRANSACTIONAL, len(values))
 
     def finish(self, producer_id: int, *, commit: bool) -> None:
-        """The transaction's marker. The .txnindex does not say so: whoever writes a log does that after this."""
+        """Appends the transaction's marker. Like a broker, writes the .txnindex only later."""
         first = self._open.pop(producer_id)
         if not commit:
             self.aborted.append(logcore.AbortedTransaction(producer_id, first, self.end))
@@ -88,7 +88,7 @@ class TransactionalSegment:
         self._append(batch, TRANSACTIONAL | CONTROL, 1)
 
     def step(self, choose: random.Random) -> None:
-        """Appends something by chance: records in and out of transactions, or the end of one."""
+        """Appends at random: records in and outside of transactions, or the end of a transaction."""
         values = [f"{self.end} {n} ".encode() * choose.randrange(1, 9) for n in range(choose.randrange(1, 4))]
         kind = choose.random()
         producer_id = choose.randrange(4)
@@ -104,7 +104,9 @@ class TransactionalSegment:
         return min([self.end, *self._open.values()])
 
     def committed(self, start: int = 0, end: int | None = None) -> list[tuple[int, bytes]]:
-        """Offset and value of the records from `start` on that are committed, before the last stable offset and `end`."""
+        """Offset and value of the committed records from `start` on, before `end` and the last stable
+        offset.
+        """
         gone = {entry.first_offset for entry in self.aborted}
         stop = min(self.stable(), self.end if end is None else end)
         return [(at, value) for at, first, value in self._records if start <= at < stop and first not in gone]

@@ -1,4 +1,4 @@
-"""Appends in a thread of its own: what is finished is on disk, errors come back, and nothing is left hanging."""
+"""`Appender`: finished records are on disk, errors are raised, and no thread or descriptor is left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def log(tmp_path: Path) -> Iterator[logcore.Log]:
 
 def wait(appender: logcore.Appender) -> None:
     readable, _, _ = select.select([appender], [], [], PATIENCE)
-    assert readable, "the appender never said that it is done"
+    assert readable, "the descriptor did not become readable"
 
 
 def append(appender: logcore.Appender, records: list[bytes]) -> None:
@@ -41,8 +41,8 @@ def values(log: logcore.Log) -> list[bytes | None]:
     return [record.value for record in log]
 
 
-def test_what_is_finished_is_in_the_log_in_order(log: logcore.Log) -> None:
-    # Broken if it failed: a coordinator would answer what a crash takes back, or change the order of what it was asked.
+def test_finished_records_are_in_the_log_in_order(log: logcore.Log) -> None:
+    # Broken if it failed: a coordinator would confirm writes that a crash loses, or reorder writes.
     with logcore.Appender(log) as appender:
         expected = []
         for number in range(200):  # several segments
@@ -53,8 +53,8 @@ def test_what_is_finished_is_in_the_log_in_order(log: logcore.Log) -> None:
     assert values(log) == expected
 
 
-def test_a_quick_disk_is_waited_for_if_that_is_asked(log: logcore.Log) -> None:
-    # Broken if it failed: an event loop would wait for a slow disk, or be told of records that are not there.
+def test_the_caller_appends_on_a_quick_disk(log: logcore.Log) -> None:
+    # Broken if it failed: an event loop would wait for a slow disk, or records would be reported too early.
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         in_memory = logcore.open(directory)
         with logcore.Appender(in_memory) as appender:
@@ -70,7 +70,7 @@ def test_a_quick_disk_is_waited_for_if_that_is_asked(log: logcore.Log) -> None:
                     assert appender.finish()
                 expected.append(record)
                 assert in_memory.end_offset == len(expected)
-            # Many bytes are not, nor is what did not ask for it.
+            # Many bytes go to the thread, and so does every `begin`.
             assert appender.append_or_begin([bytes(100_000)]) is False
             wait(appender)
             assert appender.finish()
@@ -85,7 +85,7 @@ def test_a_quick_disk_is_waited_for_if_that_is_asked(log: logcore.Log) -> None:
             with pytest.raises(logcore.LogClosedError):
                 append_too_late()
             assert appender.finish() is False
-    # Of a disk that was not asked yet nobody knows.
+    # The speed of a new log's disk is not known yet.
     with logcore.Appender(log) as appender:
         assert appender.append_or_begin([b"first"]) is False
         wait(appender)
@@ -93,7 +93,9 @@ def test_a_quick_disk_is_waited_for_if_that_is_asked(log: logcore.Log) -> None:
 
 
 def refuse_to_sync() -> None:
-    """Lets fsync and fdatasync of this thread, and of those it starts, fail with EIO: a filter of seccomp(2)."""
+    """Makes fsync and fdatasync fail with EIO in this thread and in threads that it starts, by a filter of
+    seccomp(2).
+    """
     numbers = {"x86_64": (74, 75), "aarch64": (82, 83)}[os.uname().machine]
     load, jump_if_equal, give_back = 0x20, 0x15, 0x06
     allow, fail = 0x7FFF0000, 0x00050000 | errno.EIO
@@ -113,8 +115,8 @@ def refuse_to_sync() -> None:
             raise OSError(ctypes.get_errno(), "prctl")
 
 
-def test_it_brings_records_to_disk_and_tells_when_it_cannot(tmp_path: Path) -> None:
-    # Broken if it failed: a power cut would lose what was finished.
+def test_records_are_flushed_and_a_failed_flush_is_an_error(tmp_path: Path) -> None:
+    # Broken if it failed: a power cut would lose finished records.
     child = os.fork()
     if child == 0:
         status = 1
@@ -122,7 +124,7 @@ def test_it_brings_records_to_disk_and_tells_when_it_cannot(tmp_path: Path) -> N
             log = logcore.open(tmp_path / "log")
             with logcore.Appender(log) as appender:
                 append(appender, [b"what it notes of flushes is on disk"])
-            # It is refused to this thread, and to those it starts.
+            # The filter holds for this thread and for threads that it starts.
             refuse_to_sync()
             appender = logcore.Appender(log)
             appender.begin([b"written"])
@@ -136,7 +138,7 @@ def test_it_brings_records_to_disk_and_tells_when_it_cannot(tmp_path: Path) -> N
 
 
 def test_one_at_a_time(log: logcore.Log) -> None:
-    # Broken if it failed: what was begun second could be thrown away, or be taken for the first.
+    # Broken if it failed: the second append could be lost, or be taken for the first.
     with logcore.Appender(log) as appender:
         assert appender.finish() is False
         appender.begin([b"first"])
@@ -149,8 +151,8 @@ def test_one_at_a_time(log: logcore.Log) -> None:
     assert values(log) == [b"first", b"third"]
 
 
-def test_errors_come_back_and_the_next_append_goes_on(log: logcore.Log) -> None:
-    # Broken if it failed: a write that did not happen would be answered, or its waiter would wait for ever.
+def test_an_error_is_raised_and_the_next_append_works(log: logcore.Log) -> None:
+    # Broken if it failed: a failed write would be confirmed, or its caller would wait for ever.
     with logcore.Appender(log) as appender:
         with pytest.raises(ValueError, match="no records"):
             appender.begin([])
@@ -166,9 +168,9 @@ def test_errors_come_back_and_the_next_append_goes_on(log: logcore.Log) -> None:
             appender.finish()
 
 
-def test_what_is_on_disk_is_noted_as_soon_as_that_is_possible(tmp_path: Path) -> None:
-    # Broken if it failed: after a moment in which the note could not be made, none would be for as long as the process runs, or an
-    # event loop would wait for the disk that makes it.
+def test_the_flushed_offset_is_noted_as_soon_as_possible(tmp_path: Path) -> None:
+    # Broken if it failed: after one failure to write the note, none would be written while the process runs,
+    # or an event loop would wait for the disk.
     with logcore.open(tmp_path) as log:
         (tmp_path / "flushed").mkdir()
         with logcore.Appender(log) as appender:
@@ -183,8 +185,8 @@ def test_what_is_on_disk_is_noted_as_soon_as_that_is_possible(tmp_path: Path) ->
         assert values(log) == [b"second"]
 
 
-def test_closing_waits_for_what_was_begun(log: logcore.Log) -> None:
-    # Broken if it failed: a stop would cut off an append, or close the log below it.
+def test_closing_waits_for_the_append_that_was_begun(log: logcore.Log) -> None:
+    # Broken if it failed: a stop would lose an append, or close the log during it.
     for number in range(50):
         appender = logcore.Appender(log)
         appender.begin([str(number).encode()])
@@ -197,8 +199,8 @@ def test_closing_waits_for_what_was_begun(log: logcore.Log) -> None:
             appender.finish()
 
 
-def test_one_that_is_forgotten_ends_its_thread(log: logcore.Log) -> None:
-    # Broken if it failed: each server that comes and goes would leave a thread and a descriptor behind.
+def test_an_appender_that_is_dropped_ends_its_thread(log: logcore.Log) -> None:
+    # Broken if it failed: each dropped appender would leave a thread and a descriptor.
     names = Path("/proc/self/task")
 
     def threads() -> set[str]:
@@ -220,7 +222,7 @@ def test_one_that_is_forgotten_ends_its_thread(log: logcore.Log) -> None:
     del appenders
     gc.collect()
     kept.close()
-    poll = select.poll()  # nobody says when a forgotten thread has gone
+    poll = select.poll()  # there is no event for the end of a dropped appender's thread
     for _ in range(6000):
         if not ours & threads():
             break

@@ -1,4 +1,6 @@
-"""Cutting, deleting and compacting: of a log by itself, of one in a broker's directory, and of one in `open_dir`."""
+"""Truncating, deleting and compacting: a single log, a log in a broker's directory, and a log of
+`open_dir`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ KINDS = ["alone", "in a broker's", "in open_dir"]
 
 @contextlib.contextmanager
 def opened(kind: str, path: Path, **config: int | str) -> Iterator[logcore.Log]:
-    """The log t-0, opened in one of three ways; opened again, it is the same."""
+    """The log t-0, opened in one of three ways. A second call opens the same log."""
     if kind == "alone":
         with logcore.open(path / "t-0", **config) as log:
             yield log
@@ -56,14 +58,14 @@ def fill(log: logcore.Log, count: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_truncating(tmp_path: Path, kind: str) -> None:
-    # Broken if it failed: what was to be cut off would come back, or the cut take more with it.
+    # Broken if it failed: records that were cut off would come back, or too many would be cut off.
     path = tmp_path / "logs"
     with opened(kind, path, segment_bytes=500) as log:
         fill(log, 30)
         log.append_records([b"x", b"y", b"z"])
         kept = log.fetch(29)
         assert log.truncate(100) == 33
-        # Batches go whole.
+        # A batch is cut off as a whole.
         assert log.truncate(31) == 30
         assert log.truncate(7) == 7
         assert [r.value for r in logcore.parse_batches(kept)] == [b"29", b"x", b"y", b"z"]
@@ -80,7 +82,7 @@ def test_truncating(tmp_path: Path, kind: str) -> None:
     with opened(kind, path) as log:
         assert [(record.offset, record.value) for record in log.records()] == [(1000, b"anew")]
         assert log.verify() == []
-        # Before its start: it goes on there.
+        # An offset before the start: the log continues there.
         assert log.truncate(5) == 5
         assert (log.start_offset, log.end_offset) == (5, 5)
         for change in (log.truncate, log.truncate_fully_and_start_at):
@@ -92,7 +94,7 @@ def test_truncating(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_deleting_records(tmp_path: Path, kind: str) -> None:
-    # Broken if it failed: deleted records would be readable again after a restart, or a crash.
+    # Broken if it failed: deleted records would be readable again after a restart or a crash.
     path = tmp_path / "logs"
     with opened(kind, path, segment_bytes=500, file_delete_delay_ms=0) as log:
         fill(log, 30)
@@ -106,7 +108,7 @@ def test_deleting_records(tmp_path: Path, kind: str) -> None:
         for offset in (31, -2):
             with pytest.raises(logcore.OffsetOutOfRangeError, match=str(offset)):
                 log.delete_records(offset)
-        # Seen by readers, and removed by whoever tidies up.
+        # Readers see the new start, and `maintain` removes the files.
         with logcore.open(log.path, readonly=True) as reader:
             assert reader.start_offset == 7
         segments = len(list(log.path.glob("*.log")))
@@ -122,7 +124,8 @@ def test_deleting_records(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_compacting(tmp_path: Path, kind: str) -> None:
-    # Broken if it failed: a key's last value would be lost, or the log compacted from its front each time it is opened.
+    # Broken if it failed: a key's last value would be lost, or each opening would compact the log from its
+    # start.
     path = tmp_path / "logs"
     with opened(kind, path, **COMPACTED, delete_retention_ms=0) as log:
         for number in range(30):
@@ -150,12 +153,12 @@ def test_compacting(tmp_path: Path, kind: str) -> None:
         assert (again.first_dirty_offset, again.clean_until_offset, again.records_read) == (31, 31, 0)
         log.append(b"new", key=b"1")
         log.roll()
-        # The tombstone's time is over.
+        # The tombstone's retention has passed.
         stats = log.compact()
         assert (stats.first_dirty_offset, stats.clean_until_offset) == (31, 32)
         left = [(record.offset, record.value) for record in log.records()]
         assert left == [*kept[:-1], (31, b"new")]
-        # What is written after a cut has not been compacted.
+        # Records written after a truncation are not compacted yet.
         assert log.truncate(28) == 28
         assert checkpoint(kind, path, "cleaner-offset-checkpoint") == 28
         with pytest.raises(logcore.InvalidRecordError):
@@ -163,7 +166,7 @@ def test_compacting(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_log_that_is_not_compacted_is_left_alone(tmp_path: Path) -> None:
-    # Broken if it failed: compacting by mistake would lose every record without a key.
+    # Broken if it failed: compacting by mistake would remove every record without a key.
     with logcore.open(tmp_path) as log:
         log.append(b"without a key")
         log.roll()
@@ -174,8 +177,8 @@ def test_a_log_that_is_not_compacted_is_left_alone(tmp_path: Path) -> None:
         log.compact()
 
 
-def test_a_log_that_is_only_compacted_keeps_its_front(tmp_path: Path) -> None:
-    # Broken if it failed: the last value of a key could be lost, which Kafka refuses too.
+def test_records_of_a_compacted_log_cannot_be_deleted(tmp_path: Path) -> None:
+    # Broken if it failed: the last value of a key could be lost. Kafka refuses it too.
     with logcore.open(tmp_path, **COMPACTED) as log:
         fill_with_keys(log)
         with pytest.raises(logcore.LogConfigError, match=r"cleanup\.policy=compact.*compact,delete"):
@@ -186,8 +189,9 @@ def test_a_log_that_is_only_compacted_keeps_its_front(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "readonly", "readonly directory"])
-def test_who_may_not_change_a_log(tmp_path: Path, kind: str) -> None:
-    # Broken if it failed: a reader would change what another process writes, or a closed log be changed.
+def test_readers_and_closed_logs_change_nothing(tmp_path: Path, kind: str) -> None:
+    # Broken if it failed: a reader would change the files of another process, or a closed log would be
+    # changed.
     path = tmp_path / "logs"
     error: type[logcore.LogError]
     with opened("in open_dir", path) as log:
@@ -229,7 +233,7 @@ def fill_with_keys(log: logcore.Log) -> None:
 
 
 def test_a_log_that_was_deleted_changes_nothing(tmp_path: Path) -> None:
-    # Broken if it failed: an object for a deleted log would cut the log that has its name now.
+    # Broken if it failed: an object for a deleted log would change the new log of the same name.
     with logcore.open_dir(tmp_path, **COMPACTED) as directory:
         old = directory.create("t")
         fill_with_keys(old)
@@ -248,8 +252,8 @@ def test_a_log_that_was_deleted_changes_nothing(tmp_path: Path) -> None:
         assert (new.start_offset, len(values(new))) == (0, 3)
 
 
-def test_another_process_holds_the_log(tmp_path: Path) -> None:
-    # Broken if it failed: two processes would cut and compact one log.
+def test_another_process_has_the_log_open(tmp_path: Path) -> None:
+    # Broken if it failed: two processes would change one log.
     holder = (
         "import logcore, sys\n"
         "with logcore.open_dir(sys.argv[1]) as directory:\n"
@@ -283,29 +287,29 @@ def test_another_process_holds_the_log(tmp_path: Path) -> None:
         assert directory.verify() == []
 
 
-def test_a_follower_is_told_of_a_cut(tmp_path: Path) -> None:
-    # Broken if it failed: a follower would wait at an offset that is long given to another record.
+def test_a_truncation_ends_a_follower_with_an_error(tmp_path: Path) -> None:
+    # Broken if it failed: a follower would wait at an offset that another record has by now.
     with logcore.open(tmp_path) as log:
         fill(log, 5)
         followed = log.follow(0, timeout=60)
         assert [next(followed).offset for _ in range(5)] == list(range(5))
-        told: list[BaseException] = []
+        raised: list[BaseException] = []
 
         def wait() -> None:
             try:
                 next(followed)
             except logcore.OffsetOutOfRangeError as error:
-                told.append(error)
+                raised.append(error)
 
         follower = threading.Thread(target=wait)
         follower.start()
         log.truncate(2)
         follower.join(60)
-        assert [error.code for error in told] == [1]  # type: ignore[attr-defined]
+        assert [error.code for error in raised] == [1]  # type: ignore[attr-defined]
 
 
 def test_compacting_a_directory(tmp_path: Path) -> None:
-    # Broken if it failed: a log that is not to be compacted would be, or one that is would be passed over.
+    # Broken if it failed: a log without compaction would be compacted, or a log with it would not.
     with logcore.open_dir(tmp_path, topics={"state": COMPACTED}) as directory:
         for topic in ("flights", "state"):
             for partition in range(2):
@@ -323,8 +327,8 @@ def test_compacting_a_directory(tmp_path: Path) -> None:
     assert lines == ["0", "2", "state 0 10", "state 1 10"]
 
 
-def test_lags_that_contradict_each_other(tmp_path: Path) -> None:
-    # Broken if it failed: a log would be taken that Kafka refuses, and that could never be compacted.
+def test_contradicting_compaction_lags_are_refused(tmp_path: Path) -> None:
+    # Broken if it failed: settings that Kafka refuses would be taken, and the log could never be compacted.
     bad = {"min_compaction_lag_ms": 11, "max_compaction_lag_ms": 10}
     match = r"min\.compaction\.lag\.ms=11.*max\.compaction\.lag\.ms"
     with pytest.raises(logcore.LogConfigError, match=match) as caught:
@@ -355,6 +359,7 @@ with logcore.open(sys.argv[1], readonly=True) as log:
 """
 
 
+# Broken if it failed: a program that reads a long open transaction could only be killed.
 def test_ctrl_c_interrupts_a_reader_of_committed_records(tmp_path: Path) -> None:
     with logcore.open(tmp_path) as log:
         log.append(b"first")
@@ -370,7 +375,7 @@ def test_ctrl_c_interrupts_a_reader_of_committed_records(tmp_path: Path) -> None
 
 
 def test_a_signal_is_handled_while_a_log_is_compacted(tmp_path: Path) -> None:
-    # Broken if it failed: Ctrl-C during a long compaction would do nothing, or leave half of a segment.
+    # Broken if it failed: Ctrl-C during a long compaction would do nothing, or leave a part of a segment.
     class StopError(Exception):
         pass
 
@@ -388,14 +393,14 @@ def test_a_signal_is_handled_while_a_log_is_compacted(tmp_path: Path) -> None:
         assert main is not None
 
         def interrupt() -> None:
-            # Once the compaction writes, it has read and not yet swapped anything.
+            # When the compaction writes its first file, it has not replaced a segment yet.
             while not list(tmp_path.glob("*.cleaned")) and compacting.is_set():
                 os.sched_yield()
             signal.pthread_kill(main, signal.SIGUSR1)
 
         def compact() -> None:
             log.compact()
-            # It was quicker: the signal comes here.
+            # The compaction was quicker, so the signal arrives here.
             compacting.clear()
             sender.join()
 

@@ -1,4 +1,4 @@
-"""A directory of logs as a mapping."""
+"""`LogDirectory`: a log directory as a mapping."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def values(log: logcore.Log) -> list[bytes | None]:
 
 
 def test_logs_come_back_under_their_names(tmp_path: Path) -> None:
-    # Broken if it failed: a log would be lost or become another's when its directory is opened again.
+    # Broken if it failed: a log would be lost, or exchanged with another, when its directory is opened again.
     with logcore.open_dir(tmp_path / "logs", compression="lz4") as directory:
         assert len(directory) == 0
         for topic, partition in [("flights", 1), ("a.b-c_d-9", 0), ("flights", 0)]:
@@ -44,8 +44,8 @@ def test_logs_come_back_under_their_names(tmp_path: Path) -> None:
             }
 
 
-def test_a_number_with_zeros_in_front(tmp_path: Path) -> None:
-    # Broken if it failed: a reader would list a log that it says is not there.
+def test_a_partition_number_with_leading_zeros(tmp_path: Path) -> None:
+    # Broken if it failed: a reader would list a log that it cannot open.
     with logcore.open_dir(tmp_path) as directory:
         directory.create("flights", 3).append(b"departed")
     (tmp_path / "flights-3").rename(tmp_path / "flights-03")
@@ -56,7 +56,7 @@ def test_a_number_with_zeros_in_front(tmp_path: Path) -> None:
 
 
 def test_the_files_are_a_brokers(tmp_path: Path) -> None:
-    # Broken if it failed: a broker would refuse the directory, or recover what was closed cleanly.
+    # Broken if it failed: a broker would refuse the directory, or recover logs that were closed cleanly.
     with logcore.open_dir(tmp_path, broker_id=5) as directory:
         directory.create("flights", 0).append(b"x")
         directory.create("flights", 1)
@@ -74,8 +74,10 @@ def test_the_files_are_a_brokers(tmp_path: Path) -> None:
 
 
 def test_a_directory_opened_as_the_wrong_kind_is_refused(tmp_path: Path) -> None:
-    # Broken if it failed: a mistaken path would mark a crashed broker's directory as closed, or delete somebody's files.
-    code = f"import logcore, os; logcore.open_dir({str(tmp_path / 'root')!r}).create('t').append(b'x'); os._exit(9)"
+    # Broken if it failed: a wrong path would mark a crashed broker's directory as closed, or delete unrelated
+    # files.
+    root = str(tmp_path / "root")
+    code = f"import logcore, os; logcore.open_dir({root!r}).create('t').append(b'x'); os._exit(9)"
     subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
     with pytest.raises(logcore.LogNotFoundError, match="open it with open_dir"):
         logcore.open(tmp_path / "root")
@@ -84,8 +86,8 @@ def test_a_directory_opened_as_the_wrong_kind_is_refused(tmp_path: Path) -> None
     with pytest.raises(logcore.LogNotFoundError, match="it is a log, not a directory of logs"):
         logcore.open_dir(tmp_path / "single")
     (tmp_path / "theirs" / "backup-2024").mkdir(parents=True)
-    for place in (tmp_path / "theirs", tmp_path / "theirs" / "backup-2024"):
-        (place / "notes.tmp").write_text("mine")
+    for foreign in (tmp_path / "theirs", tmp_path / "theirs" / "backup-2024"):
+        (foreign / "notes.tmp").write_text("mine")
     with pytest.raises(logcore.LogNotFoundError, match="is not empty and no log"):
         logcore.open(tmp_path / "theirs")
     with logcore.open_dir(tmp_path / "theirs") as directory:
@@ -100,8 +102,8 @@ def test_a_directory_opened_as_the_wrong_kind_is_refused(tmp_path: Path) -> None
     assert left == {"backup-2024", "notes.tmp"}
 
 
-def test_one_owner_and_readers_beside_it(tmp_path: Path) -> None:
-    # Broken if it failed: two owners would write the same logs, or a reader would disturb the owner.
+def test_one_writer_and_readers_beside_it(tmp_path: Path) -> None:
+    # Broken if it failed: two processes would write the same logs, or a reader would disturb the writer.
     with pytest.raises(logcore.LogNotFoundError):
         logcore.open_dir(tmp_path / "none", readonly=True)
     with logcore.open_dir(tmp_path) as owner:
@@ -145,7 +147,7 @@ def test_one_owner_and_readers_beside_it(tmp_path: Path) -> None:
 
 
 def test_create_and_delete(tmp_path: Path) -> None:
-    # Broken if it failed: a deleted log would come back, or one of its name would have its records.
+    # Broken if it failed: a deleted log would come back, or a new log of its name would have its records.
     with logcore.open_dir(tmp_path) as directory:
         old = directory.create("flights")
         old.append(b"old")
@@ -182,8 +184,8 @@ def test_create_and_delete(tmp_path: Path) -> None:
         assert values(directory["flights", 0]) == [b"new"]
 
 
-def test_settings_of_all_of_one_topic_and_of_one_log(tmp_path: Path) -> None:
-    # Broken if it failed: a topic would be kept longer or shorter than its settings say.
+def test_settings_for_all_topics_for_one_topic_and_for_one_log(tmp_path: Path) -> None:
+    # Broken if it failed: records would be kept longer or shorter than the settings say.
     topics = {"short": {"retention_bytes": 1000}, "long": {"retention_bytes": -1}}
     with logcore.open_dir(tmp_path, topics=topics, segment_bytes=1000, retention_bytes=5000) as directory:
         logs = {
@@ -208,7 +210,8 @@ def test_settings_of_all_of_one_topic_and_of_one_log(tmp_path: Path) -> None:
         logcore.open_dir(tmp_path, compression="rar")
 
 
-def test_a_log_of_a_directory_stays_open_until_that_is_closed(tmp_path: Path) -> None:
+# Broken if it failed: closing one log would break its directory, or a closed directory would leave logs open.
+def test_a_log_stays_open_until_its_directory_is_closed(tmp_path: Path) -> None:
     with logcore.open_dir(tmp_path) as directory:
         with directory.create("flights") as log:
             log.append(b"a")
@@ -219,7 +222,7 @@ def test_a_log_of_a_directory_stays_open_until_that_is_closed(tmp_path: Path) ->
 
 
 def test_after_a_crash_every_log_is_recovered(tmp_path: Path) -> None:
-    # Broken if it failed: what a crash tore would be served, or one damaged log would take all others with it.
+    # Broken if it failed: a torn batch would be read, or one damaged log would make all others unusable.
     directory = logcore.open_dir(tmp_path)
     for partition in range(3):
         directory.create("flights", partition).append_records([b"a", b"b"])
@@ -239,7 +242,8 @@ def test_after_a_crash_every_log_is_recovered(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_does_not_write(tmp_path: Path) -> None:
-    # Broken if it failed: a worker that inherited the directory would write over its parent's logs or checkpoints.
+    # Broken if it failed: a worker that inherited the directory would write over its parent's logs or
+    # checkpoints.
     with logcore.open_dir(tmp_path) as directory:
         log = directory.create("flights")
         log.append(b"parent")

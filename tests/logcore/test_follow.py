@@ -1,4 +1,4 @@
-"""Following a log: waiting for records, in threads, in asyncio, and beside another process that writes."""
+"""Following a log: in threads, in asyncio, and beside another process that writes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log(tmp_path: Path) -> Iterator[logcore.Log]:
 
 @contextlib.contextmanager
 def other_process(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has the log open and appends the lines that it is sent."""
+    """A process that has the log open and appends the lines of its standard input."""
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -56,8 +56,8 @@ def send(writer: subprocess.Popen[str], value: str) -> None:
     writer.stdin.flush()
 
 
-def test_each_append_is_seen_before_the_next_is_made(log: logcore.Log) -> None:
-    # Broken if it failed: a follower would sleep through an append, lose a record or give one twice.
+def test_each_append_is_seen_before_the_next(log: logcore.Log) -> None:
+    # Broken if it failed: a follower would miss an append, or yield a record twice.
     seen = threading.Semaphore(0)
     found: list[logcore.Record] = []
 
@@ -79,8 +79,8 @@ def test_each_append_is_seen_before_the_next_is_made(log: logcore.Log) -> None:
     assert [record.offset for record in found] == list(range(53))
 
 
-def test_a_follower_is_told_and_need_not_ask(tmp_path: Path) -> None:
-    # Broken if it failed: followers would see appends only when they look again, twice a second.
+def test_a_follower_is_woken_by_an_append(tmp_path: Path) -> None:
+    # Broken if it failed: followers would see appends only when they poll, twice a second.
     with logcore.open(tmp_path) as log, logcore.open(tmp_path, readonly=True) as reader:
         watches = [_native.Watch(log._native), _native.Watch(reader._native)]
         appends = [
@@ -98,6 +98,7 @@ def test_a_follower_is_told_and_need_not_ask(tmp_path: Path) -> None:
                 watch.clear()
 
 
+# Broken if it failed: a follower would begin at the wrong record, or not end at its timeout.
 def test_where_it_begins_and_ends(log: logcore.Log) -> None:
     log.append_records([b"a", b"b", b"c"])
     assert [record.value for record in log.follow(1, timeout=0)] == [b"b", b"c"]
@@ -113,8 +114,8 @@ def test_where_it_begins_and_ends(log: logcore.Log) -> None:
     assert next(log.follow(0, timeout=1e300)).value == b"a"
 
 
-def test_batches_as_they_are(log: logcore.Log) -> None:
-    # Broken if it failed: who sends batches on would send one twice, or miss one.
+def test_batches_are_followed_unchanged(log: logcore.Log) -> None:
+    # Broken if it failed: a program that sends batches on would send one twice, or miss one.
     batches = [logcore.build_batch([b"%d" % number] * 7, "zstd") for number in range(20)]
     for batch in batches:
         log.append_batches(batch)
@@ -124,7 +125,7 @@ def test_batches_as_they_are(log: logcore.Log) -> None:
 
 
 def test_closing_ends_the_wait(log: logcore.Log) -> None:
-    # Broken if it failed: a thread would wait for ever for a log that is gone.
+    # Broken if it failed: a thread would wait for ever for a closed log.
     log.append(b"a")
     began = threading.Event()
     ended: list[BaseException] = []
@@ -145,7 +146,7 @@ def test_closing_ends_the_wait(log: logcore.Log) -> None:
 
 
 def test_beside_another_process(tmp_path: Path) -> None:
-    # Broken if it failed: a reader would not see what another process appends, also into its next segments.
+    # Broken if it failed: a reader would not see another process's appends, also in its next segments.
     with (
         other_process(tmp_path / "log") as writer,
         logcore.open(tmp_path / "log", readonly=True) as log,
@@ -192,7 +193,7 @@ async def take(records: AsyncIterator[logcore.Record], count: int) -> list[bytes
 
 
 async def waiting_for_one(records: AsyncIterator[logcore.Record]) -> asyncio.Task[list[bytes | None]]:
-    """A task that has begun to wait: who is told that it begins goes on only once it gives the loop back."""
+    """A task that waits for `awaitable`; returns after the task has begun to wait."""
     begins = asyncio.Event()
 
     async def wait() -> list[bytes | None]:
@@ -205,14 +206,14 @@ async def waiting_for_one(records: AsyncIterator[logcore.Record]) -> asyncio.Tas
 
 
 def test_many_followers_in_one_loop(log: logcore.Log) -> None:
-    # Broken if it failed: one waiting follower would hold up the program, or not be woken by an append.
+    # Broken if it failed: one waiting follower would block the event loop, or an append would not wake it.
     async def run() -> None:
         followers = [log.follow_async(0) for _ in range(20)]
         for number in range(30):
             waiting = [asyncio.ensure_future(take(follower, 1)) for follower in followers]
             log.append(b"%d" % number)
             assert await asyncio.wait_for(asyncio.gather(*waiting), 60) == [[b"%d" % number]] * 20
-        # They wait for the next now; all are cancelled while they do.
+        # All of them wait for the next record, and are cancelled meanwhile.
         again = [await waiting_for_one(follower) for follower in followers]
         for waiter in again:
             waiter.cancel()
@@ -224,6 +225,7 @@ def test_many_followers_in_one_loop(log: logcore.Log) -> None:
     asyncio.run(run())
 
 
+# Broken if it failed: an asyncio program would not see another process's appends.
 def test_async_beside_another_process(tmp_path: Path) -> None:
     with (
         other_process(tmp_path / "log") as writer,
@@ -239,7 +241,8 @@ def test_async_beside_another_process(tmp_path: Path) -> None:
         asyncio.run(run())
 
 
-def test_async_ends_when_told(log: logcore.Log) -> None:
+# Broken if it failed: an asyncio program would wait for ever.
+def test_async_ends_at_its_timeout(log: logcore.Log) -> None:
     async def run() -> None:
         log.append(b"a")
         assert [record.value async for record in log.follow_async(0, timeout=0)] == [b"a"]
@@ -253,8 +256,8 @@ def test_async_ends_when_told(log: logcore.Log) -> None:
 
 
 @pytest.mark.parametrize("follow", ["follow", "follow_batches", "follow_async"])
-def test_a_timeout_that_is_no_time(log: logcore.Log, follow: str) -> None:
-    # Broken if it failed: a follower whose timeout was computed wrongly would never end.
+def test_a_timeout_of_nan_is_refused(log: logcore.Log, follow: str) -> None:
+    # Broken if it failed: a follower with a wrongly computed timeout would never end.
     with pytest.raises(ValueError, match="not nan"):
         getattr(log, follow)(0, timeout=float("nan"))
     with pytest.raises(TypeError):

@@ -1,6 +1,6 @@
-"""Directories that Apache Kafka 3.9.1 left (tests/compat/golden_directories.py), opened by us.
+"""Opens directories that Apache Kafka 3.9.1 wrote (tests/compat/golden_directories.py).
 
-If one failed, we would read other records than Kafka serves, or damage its directory by opening it.
+Broken if they failed: we would read other records than Kafka serves, or damage a directory by opening it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ NAMES = sorted(path.name.removesuffix("-0") for path in GOLDEN.iterdir() if path
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
-def test_all_of_it_is_there() -> None:
-    """Each format in each compression it knows, transactions, compaction, and what a kill leaves, of each."""
+def test_every_kind_of_directory_is_covered() -> None:
+    """Every format with each of its compressions, transactions, compaction, and a killed broker's
+    directory.
+    """
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     wanted = {
         *codecs,
@@ -40,7 +42,7 @@ def test_all_of_it_is_there() -> None:
 
 
 def served(name: str) -> list[Row]:
-    """What Kafka served of it."""
+    """The records that Kafka served from the directory."""
 
     def plain(part: str | None) -> bytes | None:
         return None if part is None else part.encode("latin-1")
@@ -81,14 +83,16 @@ def test_every_record_is_found_by_offset_and_by_time(name: str) -> None:
                 first = next(row[0] for row in rows if row[1] >= timestamp)
                 found = log.offset_for_time(timestamp)
                 assert found is not None
-                # A transaction's marker may be the first of that time.
+                # A transaction's marker may be the first entry of that time.
                 assert found == first or (found < first and found not in offsets)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_verifies_as_sound(name: str) -> None:
-    """But for what a kill leaves behind, a shorter index than is allocated or files that wait to be removed; and for offsets
-    that compaction removed between segments, which a directory without the cleaner's checkpoint cannot account for."""
+def test_it_has_no_damage(name: str) -> None:
+    """Allowed findings are those of a kill (a shorter index than allocated, files that wait to be removed),
+    and gaps between segments that compaction made: a directory without the cleaner's checkpoint cannot
+    explain them.
+    """
     findings = logcore.verify(GOLDEN / f"{name}-0")
     expected = {"unfinished"} if name.startswith("killed") else set()
     if "compacted" in name:
@@ -99,7 +103,7 @@ def test_it_verifies_as_sound(name: str) -> None:
 
 @pytest.mark.parametrize("name", TRANSACTIONAL)
 def test_committed_records_are_those_kafka_serves(name: str) -> None:
-    """With the aborted transactions of Kafka's index, up to the transaction that is open."""
+    """Up to the open transaction, without the aborted transactions in Kafka's index."""
     aborted = []
     for index in sorted((GOLDEN / f"{name}-0").glob("*.txnindex")):
         # Version, producer id, first and last offset, last stable offset.
@@ -116,8 +120,8 @@ def test_committed_records_are_those_kafka_serves(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_opened_for_writing_and_written_on(name: str, tmp_path: Path) -> None:
-    """As after a crash, for the directory has no marker of a clean shutdown: all of it is checked, nothing is cut."""
+def test_it_can_be_opened_for_writing_and_appended_to(name: str, tmp_path: Path) -> None:
+    """The directory has no marker of a clean shutdown, so all of it is checked. Nothing must be cut."""
     rows = served(name)
     directory = tmp_path / f"{name}-0"
     shutil.copytree(GOLDEN / f"{name}-0", directory)

@@ -1,4 +1,4 @@
-"""The embedded log through its Python face."""
+"""`logcore.open`, `Log`, and the package's names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def log(tmp_path: Path) -> Iterator[logcore.Log]:
 def test_examples_in_docstrings_are_true(
     module: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Broken if it failed: the documentation would show what does not work.
+    # Broken if it failed: the documentation would show code that does not work.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found = doctest.testmod(
         module,  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_examples_in_docstrings_are_true(
 
 
 def test_exported_names() -> None:
-    # Broken if it failed: a script's import would stop working, or an error not be caught by `LogError`.
+    # Broken if it failed: a script's import would fail, or `except LogError` would miss an error.
     errors = {name for name in logcore.__all__ if name.endswith("Error")}
     assert len(errors) == 14
     assert all(issubclass(getattr(logcore, name), logcore.LogError) for name in errors)
@@ -92,6 +92,7 @@ def test_exported_names() -> None:
     }
 
 
+# Broken if it failed: some record would be changed by a codec, or between Python and the disk.
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_come_back_as_they_went_in(tmp_path: Path, codec: str) -> None:
     given: list[logcore.RecordLike] = [
@@ -169,6 +170,7 @@ def test_fetch_is_a_view_that_outlives_the_log(tmp_path: Path) -> None:
         part[0] = 1
 
 
+# Broken if it failed: a fetch would end inside a batch, or return nothing for a large one.
 def test_fetch_returns_whole_batches(log: logcore.Log) -> None:
     for number in range(10):
         log.append(b"%03d" % number)
@@ -186,14 +188,14 @@ def test_fetch_returns_whole_batches(log: logcore.Log) -> None:
 
 
 @pytest.mark.parametrize("readonly", [False, True])
-def test_a_position_of_the_index_leads_to_its_offset(tmp_path: Path, readonly: bool) -> None:
-    # Broken if it failed: who reads the files itself would start behind the record it looks for, or far before it.
+def test_an_index_position_leads_to_its_offset(tmp_path: Path, readonly: bool) -> None:
+    # Broken if it failed: a program that reads the files would start behind its record, or far before it.
     with logcore.open(tmp_path, segment_bytes=20_000) as log:
         for number in range(500):
             log.append(bytes(number % 200))
-        asked = logcore.open(tmp_path, readonly=True) if readonly else log
+        opened = logcore.open(tmp_path, readonly=True) if readonly else log
         for offset in range(501):
-            base, position = asked.index_position(offset)
+            base, position = opened.index_position(offset)
             data = (tmp_path / f"{base:020}.log").read_bytes()
             walked = position
             while walked < len(data) and int.from_bytes(data[walked : walked + 8], "big") < offset:
@@ -203,8 +205,8 @@ def test_a_position_of_the_index_leads_to_its_offset(tmp_path: Path, readonly: b
                 assert int.from_bytes(data[walked : walked + 8], "big") == offset
         for offset in (-1, 501):
             with pytest.raises(logcore.OffsetOutOfRangeError):
-                asked.index_position(offset)
-        asked.close()
+                opened.index_position(offset)
+        opened.close()
     with pytest.raises(logcore.LogClosedError):
         log.index_position(0)
 
@@ -222,7 +224,8 @@ def test_batches_of_a_producer(log: logcore.Log) -> None:
     assert caught.value.code == 45
 
 
-def test_what_is_refused(log: logcore.Log) -> None:
+def test_wrong_arguments_are_refused(log: logcore.Log) -> None:
+    # Broken if it failed: a mistake would be written to the log.
     batch = logcore.build_batch([b"value"])
     damaged = bytearray(batch)
     damaged[-1] ^= 1
@@ -272,8 +275,8 @@ def test_reading_out_of_range(log: logcore.Log) -> None:
     assert list(log.records(2)) == []
 
 
-def test_nothing_is_deleted_by_its_age_unless_asked_for(tmp_path: Path) -> None:
-    # Broken if it failed: an embedded log would lose its history to Kafka's week.
+def test_no_record_is_deleted_for_its_age_by_default(tmp_path: Path) -> None:
+    # Broken if it failed: an embedded log would lose records older than Kafka's default of a week.
     for number, config in enumerate([{}, {"retention_ms": 604_800_000}]):
         with logcore.open(tmp_path / str(number), **config) as log:
             log.append(b"departed", timestamp=1357034400000)
@@ -285,6 +288,7 @@ def test_nothing_is_deleted_by_its_age_unless_asked_for(tmp_path: Path) -> None:
         assert len(list(directory["flights", 0].records())) == 1
 
 
+# Broken if it failed: a setting would be ignored, or a wrong one accepted.
 def test_settings(tmp_path: Path) -> None:
     with pytest.raises(logcore.LogConfigError, match="segmnt_bytes"):
         logcore.open(tmp_path / "new", segmnt_bytes=1)
@@ -297,7 +301,7 @@ def test_settings(tmp_path: Path) -> None:
         for _ in range(50):
             log.append(bytes(100))
         assert len(list(tmp_path.glob("*.log"))) > 4
-    # More than a segment at once is spread over several.
+    # Records larger than a segment are spread over several.
     with logcore.open(tmp_path, max_message_bytes=1000, segment_bytes=2000) as log:
         first, last = log.append_records([bytes(400)] * 20)
         assert last - first == 19
@@ -305,7 +309,7 @@ def test_settings(tmp_path: Path) -> None:
 
 
 def test_one_writer_many_readers(tmp_path: Path) -> None:
-    # Broken if it failed: two writers would mix their records, or a reader not see what is appended.
+    # Broken if it failed: two writers would mix their records, or a reader would not see appends.
     path = tmp_path / "log"
     with pytest.raises(logcore.LogNotFoundError):
         logcore.open(path, create=False)
@@ -348,7 +352,8 @@ while True:
 
 
 def test_killed_while_writing(tmp_path: Path) -> None:
-    # Broken if it failed: an append that returned would be gone after a kill, or a retry come twice.
+    # Broken if it failed: an append that returned would be lost after a kill, or a retry would be there
+    # twice.
     child = subprocess.Popen([sys.executable, "-c", CRASH, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     lines = []
@@ -372,6 +377,7 @@ def test_killed_while_writing(tmp_path: Path) -> None:
         assert log.end_offset == len(values)
 
 
+# Broken if it failed: a torn batch would be read after a crash, or later appends would fail.
 def test_torn_tail(tmp_path: Path) -> None:
     log = logcore.open(tmp_path)
     log.append_records([b"a", b"b"])
@@ -407,8 +413,8 @@ def test_a_forked_child_does_not_write(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_closes_nothing(tmp_path: Path) -> None:
-    # Broken if it failed: a worker's own exception would be lost as it leaves the block that its parent opened, or the
-    # worker would close its parent's log.
+    # Broken if it failed: a worker's exception would be lost when it leaves the block that its parent opened,
+    # or the worker would close its parent's log.
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
     directory = logcore.open_dir(tmp_path / "logs")
@@ -450,6 +456,7 @@ def test_threads(log: logcore.Log) -> None:
         assert len(set(values[at : at + 7])) == 1
 
 
+# Broken if it failed: records could not be compared, matched or pickled.
 def test_record() -> None:
     record = logcore.Record(b"v", key=b"k", headers={"h": None}, timestamp=3, offset=4)
     assert record == logcore.Record(b"v", b"k", [("h", None)], 3, 4)

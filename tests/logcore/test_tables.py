@@ -1,4 +1,4 @@
-"""Arrow tables into a log and out again."""
+"""Arrow tables are appended to a log and scanned from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ row = st.fixed_dictionaries(
     {
         "key": binary,
         "value": binary,
-        # Microseconds; the log keeps milliseconds.
+        # Microseconds, as multiples of the log's milliseconds.
         "timestamp": st.integers(0, 2**47).map(lambda milliseconds: milliseconds * 1000),
         "headers": st.none()
         | st.lists(
@@ -63,7 +63,7 @@ def test_any_table_comes_back(
     batch_bytes: int,
     chunk: int,
 ) -> None:
-    # Broken if it failed: a cell would be lost or changed on its way into a log, or come to another row.
+    # Broken if it failed: a cell would be lost or changed in a log, or belong to another row.
     table = table_of(rows, *types)
     table = pa.Table.from_batches(table.to_batches(max_chunksize=chunk))
     path = tmp_path_factory.mktemp("table")
@@ -71,15 +71,15 @@ def test_any_table_comes_back(
         assert log.append_table(table, compression=codec, batch_bytes=batch_bytes) == (0, len(rows) - 1)
         found = scanned(path, COLUMNS)
         assert found.to_pylist() == table.to_pylist()
-        # What a scan gives is a table again, its offsets and all.
+        # A scan's table, with its offsets, can be appended again.
         again = scanned(path, ["offset", "topic", *COLUMNS])
         assert log.append_table(again) == (len(rows), 2 * len(rows) - 1)
         assert scanned(path, COLUMNS).slice(len(rows)).to_pylist() == table.to_pylist()
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_batches_are_no_larger_than_asked_for(tmp_path: Path, codec: str) -> None:
-    # Broken if it failed: a log could not take what was made for it, or would get a batch a row.
+def test_batches_are_not_larger_than_batch_bytes(tmp_path: Path, codec: str) -> None:
+    # Broken if it failed: a log would refuse the batches, or get a batch for each row.
     values = [bytes([n % 251]) * 500 for n in range(1000)]
     with logcore.open(tmp_path) as log:
         log.append_table(pa.table({"value": values}), compression=codec, batch_bytes=10_000)
@@ -94,7 +94,7 @@ def test_batches_are_no_larger_than_asked_for(tmp_path: Path, codec: str) -> Non
 
 
 def bad_times() -> list[tuple[pa.Table, str]]:
-    """Tables whose second row has a time that no record can have, and what is wrong with it."""
+    """Tables whose second row has an impossible time, and the error for it."""
     before, beyond = "its timestamp is before 1970", "its timestamp is more than 64 bits"
     times = [
         *((pa.array([0, -1], pa.timestamp(unit)), before) for unit in ("s", "ms", "us", "ns")),
@@ -105,8 +105,8 @@ def bad_times() -> list[tuple[pa.Table, str]]:
     return [(pa.table({"value": [b"a", b"b"], "timestamp": column}), text) for column, text in times]
 
 
-def test_only_a_null_is_the_present(tmp_path: Path) -> None:
-    # Broken if it failed: a record would have another time than its row, or none where it should have the present.
+def test_only_a_null_stands_for_the_present(tmp_path: Path) -> None:
+    # Broken if it failed: a record would have another time than its row, or none instead of the present.
     units = [
         ("s", 2**53, 1000, 1),
         ("ms", 2**63 - 1, 1, 1),
@@ -123,8 +123,9 @@ def test_only_a_null_is_the_present(tmp_path: Path) -> None:
             assert before <= present <= int(time.time() * 1000)
 
 
-def test_a_layout_that_arrow_cannot_take_is_an_error(tmp_path: Path) -> None:
-    # Broken if it failed: a program that catches exceptions would be ended by somebody's table, for a panic is none.
+def test_an_invalid_table_is_an_error(tmp_path: Path) -> None:
+    # Broken if it failed: an invalid table would end the program with a panic, which `except Exception` does
+    # not catch.
     entry = pa.struct([("key", pa.string()), ("value", pa.binary())])
     fixed = pa.array([[{"key": "a", "value": b"1"}]] * 3, pa.list_(entry, 1))
     with logcore.open(tmp_path) as log:
@@ -133,19 +134,19 @@ def test_a_layout_that_arrow_cannot_take_is_an_error(tmp_path: Path) -> None:
             ("topic", "append a copy of it"),
         ):
             table = pa.table({"value": [b"1", b"2", b"3"], name: fixed}).slice(1)
-            for given in (table, table.to_reader()):
+            for source in (table, table.to_reader()):
                 with pytest.raises((TypeError, ValueError), match=expected):
-                    log.append_table(given)
+                    log.append_table(source)
             with pytest.raises((TypeError, ValueError)):
                 log.append_table(table.to_batches()[0])
         assert log.end_offset == 0
-        # The way out that is told.
+        # The error's advice works.
         table = pa.table({"value": [b"1", b"2", b"3"], "topic": fixed}).slice(1)
         assert log.append_table(table.take(list(range(len(table))))) == (0, 1)
 
 
 def test_a_level_the_codec_does_not_have_is_refused(tmp_path: Path) -> None:
-    # Broken if it failed: a mistake in a level would be taken for another level, and nobody would know.
+    # Broken if it failed: a wrong level would silently be another level.
     table, records = pa.table({"value": [b"departed"]}), [b"departed"]
     ranges = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131072, 22)}
     with logcore.open(tmp_path) as log:
@@ -159,7 +160,7 @@ def test_a_level_the_codec_does_not_have_is_refused(tmp_path: Path) -> None:
                     log.append_table(table, compression=codec, level=level)
                 with pytest.raises(ValueError, match=expected):
                     logcore.build_batch(records, codec, level=level)
-        # gzip's -1 is its default, not its least.
+        # -1 is gzip's default level, not its lowest.
         many = [b"%d" % n for n in range(5000)]
         times = [(None, value, None, 1000) for value in many]
         batches = {level: logcore.build_batch(times, "gzip", level=level) for level in (-1, None, 1)}
@@ -168,7 +169,7 @@ def test_a_level_the_codec_does_not_have_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_refused_appends_nothing(tmp_path: Path) -> None:
-    # Broken if it failed: somebody who mends a table and appends it again would have part of it twice.
+    # Broken if it failed: after a corrected table is appended, a part of its rows would be there twice.
     with logcore.open(tmp_path, segment_bytes=3000, max_message_bytes=2000) as log:
         good = [b"x" * 500] * 20
         wrong: list[tuple[pa.Table, type[Exception], str]] = [
@@ -191,8 +192,8 @@ def test_a_table_that_is_refused_appends_nothing(tmp_path: Path) -> None:
         assert log.append_table(pa.table({"value": good})) == (0, 19)
 
 
-def test_what_the_log_refuses_is_refused_before_the_first_segment(tmp_path: Path) -> None:
-    # Broken if it failed: of what is more than a segment, the part before a bad row would be appended all the same.
+def test_a_bad_row_is_refused_before_the_first_segment(tmp_path: Path) -> None:
+    # Broken if it failed: of a table larger than a segment, the rows before a bad one would be appended.
     now = int(time.time() * 1000)
     good = [(b"k", b"x" * 400, None, now)] * 10
     cases: list[tuple[dict[str, int | str], logcore.RecordLike, type[Exception]]] = [
@@ -205,8 +206,8 @@ def test_what_the_log_refuses_is_refused_before_the_first_segment(tmp_path: Path
         ({"max_message_bytes": 4000}, (b"k", b"y" * 3500, None, now), logcore.RecordTooLargeError),
     ]
     for number, (config, bad, error) in enumerate(cases):
-        given: dict[str, int | str] = {"segment_bytes": 3000, "max_message_bytes": 1000} | config
-        with logcore.open(tmp_path / str(number), **given) as log:
+        log_settings: dict[str, int | str] = {"segment_bytes": 3000, "max_message_bytes": 1000} | config
+        with logcore.open(tmp_path / str(number), **log_settings) as log:
             with pytest.raises(error):
                 log.append_records([*good, bad])
             rows = [*good, bad if len(bad) == 4 else (None, b"keyless", None, now)]
@@ -221,7 +222,7 @@ def test_what_the_log_refuses_is_refused_before_the_first_segment(tmp_path: Path
 
 
 def test_the_largest_times(tmp_path: Path) -> None:
-    # Broken if it failed: a record would be missing in Arrow, or have a time there that it has not.
+    # Broken if it failed: a record would be missing in Arrow, or have a wrong time there.
     with logcore.open(tmp_path) as log:
         log.append(b"a", timestamp=2**63 - 1)
         assert pa.table(log.scan(["offset"])).num_rows == 1
@@ -233,7 +234,8 @@ def test_the_largest_times(tmp_path: Path) -> None:
             next(log.scan(["timestamp"]))
 
 
-def test_a_batch_and_a_reader_are_taken_too(tmp_path: Path) -> None:
+def test_a_batch_and_a_reader_can_be_appended(tmp_path: Path) -> None:
+    # Broken if it failed: only tables could be appended.
     table = pa.table({"value": [b"a", b"b", b"c"]})
     with logcore.open(tmp_path) as log:
         assert log.append_table(table.to_batches()[0]) == (0, 2)
@@ -241,8 +243,8 @@ def test_a_batch_and_a_reader_are_taken_too(tmp_path: Path) -> None:
         assert [record.value for record in log.records()] == [b"a", b"b", b"c"] * 2
 
 
-def test_random_bytes_fit_whatever_the_codec(tmp_path: Path) -> None:
-    # Broken if it failed: records that compress badly would be refused, as a batch larger than the log takes.
+def test_random_bytes_fit_with_every_codec(tmp_path: Path) -> None:
+    # Broken if it failed: records that grow when compressed would be refused as a batch that is too large.
     import random
 
     noise = random.Random(4)

@@ -1,4 +1,4 @@
-"""Reading what is committed: every way of reading a log, over its own files and beside whoever writes them."""
+"""Reading committed records: every way of reading a log, alone and beside a process that writes it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def by_follow_async(log: Log) -> Found:
 
 
 def by_fetch(log: Log) -> Found:
-    # As a consumer does: small fetches, each with what its batches need.
+    # As a consumer: small fetches, each with the aborted transactions of its batches.
     found: Found = []
     offset = 0
     while view := log.fetch(offset, 1000, isolation_level="read_committed"):
@@ -60,7 +60,7 @@ def by_fetch(log: Log) -> Found:
 
 
 def by_follow_batches(log: Log) -> Found:
-    # Where a transaction ends is known by its marker alone here, as in the answer to a Fetch.
+    # As in a Fetch response, only the markers say where transactions end.
     aborted = [(entry.producer_id, entry.first_offset, None) for entry in log.aborted_transactions()]
     batches = b"".join(log.follow_batches(0, timeout=0, isolation_level="read_committed"))
     return pairs(logcore.parse_batches(batches, aborted=aborted))
@@ -122,14 +122,15 @@ def check(log: Log, segment: TransactionalSegment) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_only_what_is_committed(tmp_path: Path, choose: random.Random, compression: str) -> None:
-    # Broken if it failed: a reader of committed records would be given aborted or open ones, or miss committed ones.
+def test_only_committed_records_are_read(tmp_path: Path, choose: random.Random, compression: str) -> None:
+    # Broken if it failed: a reader of committed records would get aborted or open ones, or miss committed
+    # ones.
     segment = TransactionalSegment(tmp_path / "log", compression)
     for _ in range(120):
         segment.step(choose)
     with logcore.open(segment.directory, producer_id_expiration_ms=1 << 60) as log:
         check(log, segment)
-        # Parts of it: what reaches into them from before has to be known too.
+        # Parts of the log: transactions that began before a part must be known too.
         for start in range(0, segment.end, 7):
             end = min(start + 20, segment.end)
             expected = segment.committed(start, end)
@@ -146,8 +147,8 @@ def test_only_what_is_committed(tmp_path: Path, choose: random.Random, compressi
 
 
 def test_beside_a_writer(tmp_path: Path, choose: random.Random) -> None:
-    # Broken if it failed: a reader beside a broker would be given aborted records while their marker is newer than the
-    # index, or go on with what it knew before.
+    # Broken if it failed: a reader beside a broker would get aborted records while the index lacks their
+    # transaction, or use outdated knowledge.
     segment = TransactionalSegment(tmp_path / "log")
     with logcore.open(segment.directory, readonly=True) as log:
         for number in range(100):
@@ -158,8 +159,9 @@ def test_beside_a_writer(tmp_path: Path, choose: random.Random) -> None:
                 check(log, segment)
 
 
-def test_a_transaction_is_followed_once_it_is_decided(tmp_path: Path) -> None:
-    # Broken if it failed: who follows would see records of a transaction that is aborted later, or sleep through a commit.
+def test_a_transaction_is_followed_once_it_is_committed(tmp_path: Path) -> None:
+    # Broken if it failed: a follower would get records of a transaction that is aborted later, or miss a
+    # commit.
     segment = TransactionalSegment(tmp_path / "log")
     segment.plain(b"before")
     segment.write(1, b"committed")
@@ -191,6 +193,7 @@ def test_a_transaction_is_followed_once_it_is_decided(tmp_path: Path) -> None:
     assert [value for _, value in found] == [b"before", b"committed", b"after", b"last"]
 
 
+# Broken if it failed: a follower would get the records of a transaction that began before.
 def test_following_from_now_on_begins_at_the_last_stable_offset(tmp_path: Path) -> None:
     segment = TransactionalSegment(tmp_path / "log")
     segment.plain(b"before")
@@ -204,8 +207,9 @@ def test_following_from_now_on_begins_at_the_last_stable_offset(tmp_path: Path) 
         assert next(everything).value == b"new"
 
 
-def test_what_is_aborted_is_no_record_to_wait_for(tmp_path: Path) -> None:
-    # Broken if it failed: a follower with a timeout would never end beside a producer whose transactions are aborted.
+def test_aborted_records_do_not_restart_the_timeout(tmp_path: Path) -> None:
+    # Broken if it failed: a follower with a timeout would never end beside a producer that aborts its
+    # transactions.
     segment = TransactionalSegment(tmp_path / "log")
     for _ in range(50):
         segment.write(1, b"aborted" * 100)
@@ -215,7 +219,8 @@ def test_what_is_aborted_is_no_record_to_wait_for(tmp_path: Path) -> None:
         assert by_follow_async(log) == []
 
 
-def test_of_an_unknown_isolation_level(tmp_path: Path) -> None:
+# Broken if it failed: a misspelt isolation level would read uncommitted records.
+def test_an_unknown_isolation_level_is_refused(tmp_path: Path) -> None:
     with logcore.open(tmp_path) as log:
         log.append(b"a")
         bad: Any = "serializable"

@@ -1,4 +1,6 @@
-"""What `logcore` returns is data: it can be compared, hashed, copied, pickled and printed. Open files cannot be pickled."""
+"""What `logcore` returns is data: it can be compared, hashed, copied, pickled and printed. Open files
+cannot be pickled.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,8 @@ def classes(module: ModuleType) -> Iterator[type]:
     return (each for each in found if inspect.isclass(each))
 
 
-# Broken if it failed: a new class could be returned to users that they cannot send to another process, and nothing
-# would say so.
+# Broken if it failed: a new class could be returned to users that they cannot send to another process, and
+# nothing would say so.
 def test_every_class_is_covered() -> None:
     errors = set()
     for module in (logcore, logcore.columns, logcore.quorum, _native):
@@ -93,7 +95,8 @@ class TestValues:
             assert other == value
             assert hash(other) == hash(value)
 
-    # Broken if it failed: two different findings would be one in a set, or a comparison with another type would raise.
+    # Broken if it failed: two different findings would be one in a set, or a comparison with another type
+    # would raise.
     def test_a_different_value_differs(self, value: Any) -> None:
         assert value != "something else"
         assert (value == "something else") is False
@@ -159,8 +162,8 @@ def open_files(tmp_path: Path) -> Iterator[list[Any]]:
         yield [log, scan, appender, directory]
 
 
-# Broken if it failed: a pickled log would open in another process without its lock, or an unhelpful error would be
-# raised.
+# Broken if it failed: a pickled log would open in another process without its lock, or an unhelpful error
+# would be raised.
 def test_open_files_refuse_to_be_pickled(open_files: list[Any]) -> None:
     assert {type(each) for each in open_files} == OPEN_FILES
     for each in open_files:
@@ -170,7 +173,8 @@ def test_open_files_refuse_to_be_pickled(open_files: list[Any]) -> None:
             copy.deepcopy(each)
 
 
-# Broken if it failed: a directory would not equal itself, could not be in a set, or a comparison would open every log.
+# Broken if it failed: a directory would not equal itself, could not be in a set, or a comparison would open
+# every log.
 def test_open_files_equal_only_themselves(open_files: list[Any], tmp_path: Path) -> None:
     for each in open_files:
         assert each == each
@@ -194,7 +198,8 @@ def test_errors_keep_their_code(name: str) -> None:
         assert (str(other), other.code) == ("there is no log at /logs", 56)
 
 
-# Broken if it failed: `errno`, by which a full disk is told from a missing permission, would be lost between processes.
+# Broken if it failed: `errno`, by which a full disk is told from a missing permission, would be lost between
+# processes.
 def test_an_io_error_keeps_its_number() -> None:
     with pytest.raises(logcore.LogIOError) as raised:
         logcore.open("/proc/no-directory-can-be-made-here")
