@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 if TYPE_CHECKING:
     from cluster.broker import Broker
@@ -66,6 +66,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message} (--help lists the options)", status=2)
+
+
+def either(options: argparse.Namespace, old: str, new: str) -> Any:
+    """The value of a flag that has two names (KIP-1147); both at once are refused, as Kafka's tools do."""
+    values = [getattr(options, flag.strip("-").replace("-", "_").replace(".", "_")) for flag in (old, new)]
+    if all(values):
+        raise CommandError(f"{old} and {new} cannot be used together", status=2)
+    return values[0] or values[1]
 
 
 def directory(text: str) -> Path:

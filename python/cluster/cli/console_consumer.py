@@ -1,4 +1,7 @@
-"""`logcore console-consumer`: the flags and output of kafka-console-consumer.sh (Apache Kafka 3.9, ConsoleConsumer)."""
+"""`logcore console-consumer`: the flags and output of kafka-console-consumer.sh.
+
+Takes the flags of Kafka 3.9, and the new names of 4.2 (KIP-1147).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from cluster.cli._common import (
     Parser,
     client_config,
     connect,
+    either,
     pairs,
     properties_file,
 )
@@ -54,24 +58,50 @@ def parser() -> Parser:
         help="start at the earliest record when the group has no offset",
     )
     options.add_argument("--max-messages", type=int, metavar="N")
-    options.add_argument("--timeout-ms", type=int, metavar="MS", help="leave when no record came for so long")
+    options.add_argument("--timeout-ms", type=int, metavar="MS", help="end when no record comes for so long")
     options.add_argument("--group", metavar="ID")
     options.add_argument("--isolation-level", choices=["read_uncommitted", "read_committed"])
+    options.add_argument(
+        "--formatter-property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="how records are printed: print.timestamp, print.key, print.offset, print.partition, "
+        "print.headers, print.value, key.separator, line.separator, headers.separator, null.literal, key.deserializer, "
+        "value.deserializer, headers.deserializer",
+    )
     options.add_argument(
         "--property",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="print.timestamp, print.key, print.offset, print.partition, print.headers, print.value, "
-        "key.separator, line.separator, headers.separator, null.literal, key.deserializer, "
-        "value.deserializer, headers.deserializer",
+        help="the old name of --formatter-property",
     )
     options.add_argument("--formatter", metavar="CLASS", default=FORMATTERS[0], help=" or ".join(FORMATTERS))
     options.add_argument("--key-deserializer", metavar="CLASS", help=f"one of Kafka's own, {PACKAGE}*")
     options.add_argument("--value-deserializer", metavar="CLASS", help="likewise")
     options.add_argument("--formatter-config", metavar="FILE", help="a file of the same properties")
-    options.add_argument("--consumer-property", action="append", default=[], metavar="KEY=VALUE")
-    options.add_argument("--consumer.config", dest="consumer_config", metavar="FILE")
+    options.add_argument(
+        "--command-property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a property of the consumer",
+    )
+    options.add_argument(
+        "--consumer-property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the old name of --command-property",
+    )
+    options.add_argument("--command-config", metavar="FILE", help="a file of the consumer's properties")
+    options.add_argument(
+        "--consumer.config",
+        dest="consumer_config",
+        metavar="FILE",
+        help="the old name of --command-config",
+    )
     options.add_argument("--skip-message-on-error", action="store_true")
     options.add_argument(
         "--enable-systest-events", action="store_true", help="print shutdown_complete at the end"
@@ -83,7 +113,7 @@ DESERIALIZERS = {
     "key.deserializer": "key",
     "value.deserializer": "value",
     "headers.deserializer": "header",
-    # As the help of Kafka's tool has it; its code reads the name above.
+    # The name in the help of Kafka's tool; its code reads the one above.
     "header.deserializer": "header",
 }
 # Settings of a deserializer: Kafka's own have none that matters for UTF-8.
@@ -126,7 +156,8 @@ class RecordFormat:
         )
         if unknown:
             raise CommandError(
-                f"--property {unknown[0]} is not known; there are {', '.join(sorted(known))}", status=2
+                f"--formatter-property {unknown[0]} is not known; there are {', '.join(sorted(known))}",
+                status=2,
             )
         printed = {"print.value": "true", **properties}
         readers: dict[str, Deserializer] = {
@@ -150,7 +181,7 @@ class RecordFormat:
         )
 
     def line(self, message: Message) -> bytes:
-        """What is printed of a record. ValueError when a deserializer cannot read it."""
+        """The printed form of a record. ValueError when a deserializer cannot read it."""
         parts: list[bytes] = []
         if "print.timestamp" in self.flags:
             kind, milliseconds = message.timestamp()
@@ -171,14 +202,14 @@ class RecordFormat:
         return self.key_separator.join(parts) + self.line_separator if parts else b""
 
     def _text(self, value: bytes | str | None, reader: Deserializer) -> bytes:
-        # Kafka's tool hands its null literal to the deserializer, which then fails on four letters; null is null here.
+        # Kafka's tool deserializes its null literal, which fails for most types.
         if value is None:
             return self.null_literal
         return reader(value.encode() if isinstance(value, str) else value)
 
 
 def formatter(name: str) -> str:
-    """The formatter's class by its present name; CommandError for one that is not among ours."""
+    """The formatter's class by its present name. CommandError for one that is not built in."""
     if name in _OLD_FORMATTERS:
         print(
             f"logcore console-consumer: warning: {name} is an old name of {_OLD_FORMATTERS[name]}",
@@ -187,14 +218,15 @@ def formatter(name: str) -> str:
     found = _OLD_FORMATTERS.get(name, name)
     if found not in FORMATTERS:
         raise CommandError(
-            f"--formatter: {name!r} is not supported: no Java class can be loaded here; there are {', '.join(FORMATTERS)}",
+            f"--formatter: {name!r} is not supported, because no Java class can be loaded; "
+            f"there are {', '.join(FORMATTERS)}",
             status=2,
         )
     return found
 
 
 def show(record_format: RecordFormat, kind: str, message: Message) -> bytes:
-    """What the formatter `kind` prints of a record."""
+    """A record as the formatter `kind` prints it."""
     if kind.endswith(".NoOpMessageFormatter"):
         return b""
     line = record_format.line(message)
@@ -210,7 +242,7 @@ def check(options: argparse.Namespace) -> None:
     if options.partition is not None and options.topic is None:
         raise CommandError("--partition needs --topic", status=2)
     if options.offset is not None and options.partition is None:
-        raise CommandError("--offset needs --partition: the start is given per partition", status=2)
+        raise CommandError("--offset needs --partition: an offset is of one partition", status=2)
     if options.offset is not None and options.from_beginning:
         raise CommandError("--from-beginning and --offset cannot be used together", status=2)
 
@@ -224,7 +256,9 @@ def run(arguments: list[str]) -> int:
         {
             **properties_file(options.formatter_config, "--formatter-config"),
             **{name: value for name, value in flags.items() if value},
-            **pairs(options.property, "--property", exact=True),
+            **pairs(
+                either(options, "--property", "--formatter-property"), "--formatter-property", exact=True
+            ),
         }
     )
     translated = settings(options)
@@ -236,10 +270,10 @@ def run(arguments: list[str]) -> int:
 
 
 def settings(options: argparse.Namespace) -> Translated:
-    """The consumer's settings: the file's, over them --consumer-property, over them the flags."""
+    """The consumer's settings: the file's, over them --command-property, over them the flags."""
     layers = (
-        properties_file(options.consumer_config, "--consumer.config"),
-        pairs(options.consumer_property, "--consumer-property"),
+        properties_file(either(options, "--consumer.config", "--command-config"), "--command-config"),
+        pairs(either(options, "--consumer-property", "--command-property"), "--command-property"),
     )
     named = {"client.id": "console-consumer", **layers[0], **layers[1]}
     named.update(group_settings(options, layers, named))
@@ -258,20 +292,24 @@ def settings(options: argparse.Namespace) -> Translated:
 def group_settings(
     options: argparse.Namespace, layers: tuple[dict[str, str], ...], named: dict[str, str]
 ) -> dict[str, str]:
-    """The group, which every place that names one must name alike, or one of this run's own."""
+    """The group's settings.
+
+    Flags and properties must name the same group; without any, this run has its own.
+    """
     groups = {layer["group.id"] for layer in layers if "group.id" in layer}
     if options.group is not None:
         groups.add(options.group)
     if len(groups) > 1:
         raise CommandError(
-            f"--group, --consumer-property and --consumer.config name different groups: {', '.join(sorted(groups))}",
+            f"--group, --command-property and --command-config name different groups: "
+            f"{', '.join(sorted(groups))}",
             status=2,
         )
     if groups and options.partition is not None:
         raise CommandError("--group and --partition cannot be used together", status=2)
     if groups:
         return {"group.id": groups.pop()}
-    # A group nobody named starts afresh and leaves no offsets behind, as Kafka's tool does.
+    # As in Kafka's tool, a group without a name of the user's is new and commits no offsets.
     return {
         "group.id": f"console-consumer-{random.randrange(100_000)}",
         "enable.auto.commit": named.get("enable.auto.commit", "false"),
@@ -350,13 +388,13 @@ def pump(
 def write(
     message: Message, options: argparse.Namespace, record_format: RecordFormat, output: BinaryIO
 ) -> None:
-    """Prints one record; one that its deserializer cannot read ends the command, or is left out on request."""
+    """Prints one record. One that cannot be deserialized ends the command, or is skipped on request."""
     try:
         output.write(show(record_format, options.formatter, message))
     except ValueError as error:
         where = f"{message.topic()}-{message.partition()} offset {message.offset()}"
         if not options.skip_message_on_error:
-            # What was read before it is printed all the same.
+            # The records before it are printed first.
             output.flush()
             raise CommandError(f"{where} cannot be printed: {error}") from None
         print(f"logcore console-consumer: {where} is skipped: {error}", file=sys.stderr)

@@ -1,4 +1,7 @@
-"""`logcore console-producer`: the flags of kafka-console-producer.sh (Apache Kafka 3.9, ConsoleProducer)."""
+"""`logcore console-producer`: the flags of kafka-console-producer.sh.
+
+Takes the flags of Kafka 3.9, and the new names of 4.2 (KIP-1147).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from cluster.cli._common import (
     Parser,
     client_config,
     connect,
+    either,
     pairs,
     properties_file,
 )
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from cluster.client import KafkaError, Message, Producer
 
 OF_ONE_RECORD = frozenset({10, 18, 87})
-"""MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE and INVALID_RECORD: what is wrong with a line and not with the topic."""
+"""MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE and INVALID_RECORD: the line is wrong, not the topic."""
 
 # Flag -> the producer's property in Java's words. Of two for one property the later wins.
 PRODUCER_FLAGS: dict[str, tuple[str, type, str]] = {
@@ -50,9 +54,9 @@ READERS = (
 """The one reader there is, by its name in Kafka 3 and in Kafka 4."""
 
 MAX_BLOCK_SECONDS = 60.0
-"""How long a line waits for room in the producer's queue: max.block.ms, by Java's default."""
+"""How long a line waits while the producer's queue is full: max.block.ms, by Java's default."""
 
-# Where Java's producer and ours differ by default: its partition of a key, and the largest record it sends.
+# Java's defaults that differ from ours: the partition of a key, and the largest record.
 JAVA_DEFAULTS = {
     "client.id": "console-producer",
     "partitioner.class": "org.apache.kafka.clients.producer.internals.DefaultPartitioner",
@@ -70,16 +74,42 @@ def parser() -> Parser:
     )
     options.add_argument("--topic", required=True)
     options.add_argument(
+        "--reader-property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="how lines are read: parse.key, key.separator, parse.headers, headers.delimiter, "
+        "headers.separator, headers.key.separator, null.marker, ignore.error",
+    )
+    options.add_argument(
         "--property",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, "
-        "headers.key.separator, null.marker, ignore.error",
+        help="the old name of --reader-property",
     )
     options.add_argument("--reader-config", metavar="FILE", help="a file of the same properties")
-    options.add_argument("--producer-property", action="append", default=[], metavar="KEY=VALUE")
-    options.add_argument("--producer.config", dest="producer_config", metavar="FILE")
+    options.add_argument(
+        "--command-property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a property of the producer",
+    )
+    options.add_argument(
+        "--producer-property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the old name of --command-property",
+    )
+    options.add_argument("--command-config", metavar="FILE", help="a file of the producer's properties")
+    options.add_argument(
+        "--producer.config",
+        dest="producer_config",
+        metavar="FILE",
+        help="the old name of --command-config",
+    )
     options.add_argument(
         "--compression-codec",
         nargs="?",
@@ -124,7 +154,7 @@ class LineFormat:
         unknown = sorted(properties.keys() - known)
         if unknown:
             raise CommandError(
-                f"--property {unknown[0]} is not known; there are {', '.join(sorted(known))}", status=2
+                f"--reader-property {unknown[0]} is not known; there are {', '.join(sorted(known))}", status=2
             )
 
         def flag(name: str) -> bool:
@@ -147,7 +177,7 @@ class LineFormat:
         return found
 
     def _check(self) -> None:
-        """Refuses marks that could not be told apart, as LineMessageReader does, and empty ones."""
+        """Refuses equal marks, as LineMessageReader does, and empty ones."""
         marks = {
             "headers.delimiter": self.headers_delimiter,
             "headers.separator": self.headers_separator,
@@ -157,12 +187,11 @@ class LineFormat:
         }
         empty = [name for name, mark in marks.items() if mark == b"" and name != "null.marker"]
         if empty:
-            raise CommandError(f"--property {empty[0]} must not be empty", status=2)
+            raise CommandError(f"--reader-property {empty[0]} must not be empty", status=2)
         for (one, left), (other, right) in itertools.combinations(marks.items(), 2):
-            # After the headers comes the key: its mark may be any of theirs.
-            apart = other != "key.separator"
-            if apart and left == right:
-                raise CommandError(f"--property {one} and {other} may not be equal", status=2)
+            # The key comes after the headers, so its separator may equal one of theirs.
+            if left == right and other != "key.separator":
+                raise CommandError(f"--reader-property {one} and {other} must not be equal", status=2)
 
     def parse(
         self, line: bytes, number: int
@@ -184,11 +213,13 @@ class LineFormat:
         name, found, value = pair.partition(self.headers_key_separator)
         if not found and not self.ignore_error:
             raise CommandError(
-                f"no header key separator {shown(self.headers_key_separator)} found in pair {shown(pair)} on line number {number}"
+                f"no header key separator {shown(self.headers_key_separator)} found in pair {shown(pair)} "
+                f"on line number {number}"
             )
         if found and name == self.null_marker:
             raise CommandError(
-                f"a header's key is the null marker {shown(name)} on line number {number}; only values can be null"
+                f"a header's key is the null marker {shown(name)} on line number {number}; "
+                "only values can be null"
             )
         return name.decode(errors="replace"), self._null(value) if found else None
 
@@ -220,11 +251,10 @@ def lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def settings(options: argparse.Namespace) -> Translated:
-    """The producer's settings: the file's, over them --producer-property, over them the flags."""
-    named = {
-        **properties_file(options.producer_config, "--producer.config"),
-        **pairs(options.producer_property, "--producer-property"),
-    }
+    """The producer's settings: the file's, over them --command-property, over them the flags."""
+    file = either(options, "--producer.config", "--command-config")
+    given = either(options, "--producer-property", "--command-property")
+    named = {**properties_file(file, "--command-config"), **pairs(given, "--command-property")}
     for flag, (name, _, _) in PRODUCER_FLAGS.items():
         value = getattr(options, flag.replace("-", "_"))
         if value is not None:
@@ -235,7 +265,7 @@ def settings(options: argparse.Namespace) -> Translated:
 
 
 def defaults_for(named: dict[str, str]) -> dict[str, str]:
-    """Java's defaults, less those that a setting in the client's own words stands for."""
+    """Java's defaults, without those that a setting under the client's own name replaces."""
     own = {"partitioner.class": "partitioner", "max.request.size": "message.max.bytes"}
     ignores_keys = named.get("partitioner.ignore.keys", "").strip().lower() == "true"
     return {
@@ -259,7 +289,7 @@ def run(arguments: list[str]) -> int:
     line_format = LineFormat.of(
         {
             **properties_file(options.reader_config, "--reader-config"),
-            **pairs(options.property, "--property", exact=True),
+            **pairs(either(options, "--property", "--reader-property"), "--reader-property", exact=True),
         }
     )
     translated = settings(options)
@@ -271,7 +301,7 @@ def run(arguments: list[str]) -> int:
 
 
 class Limits(NamedTuple):
-    """Seconds for the broker's first answer, and for a line to find room in the producer's queue."""
+    """Seconds for the broker's first answer, and for a line while the producer's queue is full."""
 
     connect: float
     block: float
@@ -279,17 +309,25 @@ class Limits(NamedTuple):
 
 @dataclass
 class Deliveries:
-    """What became of the records: the ones refused are told as they come, the first that got lost ends the command."""
+    """What became of the records.
+
+    A refused one is reported at once, the first other failure ends the command.
+    """
 
     sync: bool
+    refused: int = 0
     lost: str | None = None
 
     def delivered(self, number: int, error: KafkaError | None, _message: Message | None = None) -> None:
-        """The report of one line's record. One that is refused leaves the others be, as in Kafka's tool without --sync."""
+        """The report of one line's record.
+
+        After a refused one the others are sent, as in Kafka's tool without --sync.
+        """
         if error is None:
             return
         text = f"line {number} was not delivered: {error.str()}"
         if error.code() in OF_ONE_RECORD and not self.sync:
+            self.refused += 1
             print(f"logcore console-producer: {text}", file=sys.stderr)
         elif self.lost is None:
             self.lost = text
@@ -315,7 +353,7 @@ def send(
             problems.append(str(error))
         except KafkaException as error:
             problems.append(error.error.str())
-        # What was read before a line that ends the command is delivered first.
+        # The lines before one that ends the command are delivered first.
         producer.flush()
     except KafkaException as error:
         raise CommandError(f"{config['bootstrap.servers']}: {error.error.str()}") from None
@@ -323,7 +361,8 @@ def send(
         problems.append(deliveries.lost)
     if problems:
         raise CommandError("; ".join(problems))
-    return 0
+    # Kafka's tool ends with 0 in this case, so a script would not notice the missing lines.
+    return 1 if deliveries.refused else 0
 
 
 def pump(
@@ -351,9 +390,9 @@ class Record(NamedTuple):
 
 
 def produce(producer: Producer, record: Record, report: Callable[..., None], block: float) -> None:
-    """Takes one record into the producer's queue, waiting up to `block` seconds for room.
+    """Puts one record into the producer's queue, waiting up to `block` seconds while it is full.
 
-    One that is too large is reported as any refused record is.
+    A record that is too large is reported like any refused one.
     """
     from cluster.client import KafkaError, KafkaException
 
@@ -366,7 +405,7 @@ def produce(producer: Producer, record: Record, report: Callable[..., None], blo
             return
         except BufferError as error:
             if time.monotonic() >= deadline:
-                raise CommandError(f"no room for {block:g} s (max.block.ms): {error}") from None
+                raise CommandError(f"the queue was full for {block:g} s (max.block.ms): {error}") from None
             producer.poll(min(0.1, block))
         except KafkaException as error:
             if error.error != KafkaError.MSG_SIZE_TOO_LARGE:
