@@ -16,7 +16,7 @@ its import or call:
     other clients         produce_batch and Messages, ShareConsumer and what belongs to it, the module aio
     of AdminClient        alter_configs, incremental_alter_configs, delete_records, elect_leaders, create_acls,
                           describe_acls, delete_acls, describe_user_scram_credentials, alter_user_scram_credentials,
-                          the types these take, and authorized operations; an error_cb is not called
+                          the types these take, and authorized operations
     helpers               version, libversion, murmur2, consistent, fnv1a, ThrottleEvent; RESOURCE_* and CONFIG_SOURCE_*
                           (the enums ResourceType and ConfigSource are there); error codes newer than Kafka 3.9
 

@@ -12,7 +12,7 @@ mod settings;
 use std::time::{Duration, Instant};
 
 use logcore_client::ClientError;
-use logcore_client::runtime::{Waiter, note_fork, slice_until};
+use logcore_client::runtime::{note_fork, slice_until};
 use pyo3::exceptions::{PyBufferError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -74,6 +74,9 @@ pub(crate) fn exception(py: Python<'_>, error: &ClientError) -> PyErr {
         | ClientError::AllBrokersDown { .. }
         | ClientError::Resolve { .. }
         | ClientError::TimedOut { .. }
+        | ClientError::Lasting { .. }
+        | ClientError::ResponseTooLarge { .. }
+        | ClientError::BatchTooLarge { .. }
         | ClientError::MessageTooLarge { .. }
         | ClientError::UnknownTopic(_)
         | ClientError::UnknownPartition { .. }
@@ -112,15 +115,4 @@ pub(crate) fn is_past(deadline: Option<Instant>) -> bool {
 /// The next slice of a wait until `deadline`.
 pub(crate) fn slice(deadline: Option<Instant>) -> Duration {
     slice_until(deadline, SIGNAL_SLICE)
-}
-
-/// Waits for a task of the background thread without the GIL, noticing signals.
-pub(crate) fn wait<T: Send>(py: Python<'_>, mut waiter: Waiter<T>) -> PyResult<T> {
-    loop {
-        let waited = py.detach(|| waiter.wait(SIGNAL_SLICE));
-        match waited.map_err(|error| exception(py, &error))? {
-            Some(result) => return Ok(result),
-            None => py.check_signals()?,
-        }
-    }
 }

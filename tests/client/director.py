@@ -1,4 +1,4 @@
-"""Stops a consumer's group thread at every request and event, so that a test decides what happens between two of them."""
+"""Stops a consumer's group thread at every request and event, where a test makes its calls."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.client.conftest import WAIT
 class Director:
     """Holds the group thread of one consumer at its next point until `step` or `let_go`.
 
-    The points are: before and after each of the thread's requests, and before each event it posts. Made before the
-    consumer subscribes.
+    The points are: before and after each of the thread's requests, and before each event it posts. Made
+    before the consumer subscribes.
     """
 
     def __init__(self, consumer: Consumer) -> None:

@@ -109,7 +109,8 @@ def test_an_unreachable_cluster_is_told_within_the_timeout(unused_port: int) -> 
             admin.create_topics([NewTopic("t", 1, 1)], request_timeout=0.3)["t"].result(WAIT)
 
 
-# Were this broken, a script that inspects a cluster would not see its brokers, or see others than confluent-kafka shows.
+# Were this broken, a script that inspects a cluster would not see its brokers, or see others than
+# confluent-kafka shows.
 def test_the_cluster_as_confluent_kafka_describes_it(admin: AdminClient, broker: BrokerProcess) -> None:
     ours = admin.describe_cluster().result(WAIT)
     theirs = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})

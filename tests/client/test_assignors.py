@@ -1,5 +1,6 @@
-"""If these fail, members of a group disagree with what Java and librdkafka members compute: partitions are left out or
-read twice."""
+"""If these fail, members of a group disagree with what Java and librdkafka members compute: partitions are
+left out or read twice.
+"""
 
 from __future__ import annotations
 

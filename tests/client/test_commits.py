@@ -1,4 +1,4 @@
-"""If these fail, an acknowledged commit is overwritten by an older one, or by a member that the group has thrown out."""
+"""If these fail, an acknowledged commit is overwritten by an older one, or by a removed member's."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def test_commits_of_two_generations_are_two_requests() -> None:
     assert (script.next().identity, offsets(script.next().partitions)) == (later, [(0, 2)])
 
 
-# Were this broken, a commit that may have arrived would be overwritten by an older one that has more time left.
+# Were this broken, a commit that may have arrived would be overwritten by an older one that has more time
+# left.
 def test_what_may_have_arrived_is_sent_again_with_older_commits() -> None:
     script = Script()
     script.add("older", {0: 1}, deadline=60)
@@ -387,7 +388,8 @@ def test_a_commit_is_tried_again_while_the_coordinator_is_not_ready(
     assert consumer.committed([TopicPartition(topic, 0)], WAIT)[0].offset == 2
 
 
-# Were this broken, a consumer would begin before what an open transaction is about to commit, and read it again.
+# Were this broken, a consumer would begin before what an open transaction is about to commit, and read it
+# again.
 def test_an_assignment_waits_for_an_offset_that_a_transaction_may_change(
     broker: BrokerProcess,
     new_topic: NewTopicFactory,
@@ -419,7 +421,8 @@ def test_an_assignment_waits_for_an_offset_that_a_transaction_may_change(
     assert asked == [True, True, False]
 
 
-# Were this broken, a partition whose offset cannot be looked up would be read from its beginning, or skipped to its end.
+# Were this broken, a partition whose offset cannot be looked up would be read from its beginning, or skipped
+# to its end.
 def test_a_partition_whose_offset_cannot_be_looked_up_is_told_and_not_read(
     broker: BrokerProcess,
     new_topic: NewTopicFactory,
@@ -455,7 +458,8 @@ def test_a_partition_whose_offset_cannot_be_looked_up_is_told_and_not_read(
     assert {partition for partition, error in met if error is None} == {1}
 
 
-# Were this broken, closing would hang on a broker that has stopped, or keep silent about what it did not commit.
+# Were this broken, closing would hang on a broker that has stopped, or keep silent about what it did not
+# commit.
 def test_close_tells_of_commits_that_a_silent_broker_does_not_answer(
     start_broker: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

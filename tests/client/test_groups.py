@@ -1,4 +1,4 @@
-"""If these fail, members of a group read a partition twice, not at all, or wait for a member that has gone."""
+"""If these fail, a group reads a partition twice or not at all, or waits for a member that is gone."""
 
 from __future__ import annotations
 
@@ -144,7 +144,8 @@ def test_on_assign_may_choose_where_to_begin(
     assert [message.offset() for message in read(consumer, 4)] == [6, 7, 8, 9]
 
 
-# Were this broken, an exception in on_assign would leave the consumer in the group without reading its partitions.
+# Were this broken, an exception in on_assign would leave the consumer in the group without reading its
+# partitions.
 def test_a_raising_on_assign_is_told_once_and_the_partitions_are_read(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
@@ -162,7 +163,8 @@ def test_a_raising_on_assign_is_told_once_and_the_partitions_are_read(
     assert read(consumer, 1)[0].value() == b"read all the same"
 
 
-# Were this broken, an exception in on_revoke would keep the partitions from the other member, or read them twice.
+# Were this broken, an exception in on_revoke would keep the partitions from the other member, or read them
+# twice.
 def test_a_raising_on_revoke_is_told_once_and_the_partitions_are_given_up(
     new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:

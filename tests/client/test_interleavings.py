@@ -1,4 +1,5 @@
-"""If these fail, a call that comes between two steps of a join is answered by an error, loses partitions or leaks a member.
+"""If these fail, a call that comes between two steps of a join is answered by an error, loses partitions or
+leaks a member.
 
 The group thread is held at every request and every event; the application makes each of its calls there.
 """
@@ -166,7 +167,7 @@ def new_application(topics: tuple[str, str], new_consumer: NewConsumer) -> NewAp
 
 
 def check_end(admin: AdminClient, group: str, application: Application, director: Director) -> None:
-    """Lets the thread go: in the end the application has what it subscribed to, and the group has no member but it."""
+    """Lets the thread go. The application gets what it subscribed to; the group has no other member."""
     director.let_go()
     consumer = application.consumer
 
@@ -227,7 +228,8 @@ def test_each_call_at_each_point_of_a_join(
         assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-# Were this broken, a consumer that leaves while the coordinator waits for another member would hang, or stay a member.
+# Were this broken, a consumer that leaves while the coordinator waits for another member would hang, or stay
+# a member.
 @pytest.mark.parametrize(
     "call",
     [

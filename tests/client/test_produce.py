@@ -1,4 +1,4 @@
-"""If these fail, records do not arrive as they were produced, or their producer hears the wrong thing of them."""
+"""If these fail, records do not arrive as they were produced, or their reports are wrong."""
 
 from __future__ import annotations
 
@@ -255,7 +255,8 @@ def test_a_killed_broker_loses_nothing_and_doubles_nothing(start_broker: StartBr
     assert values == [b"%d" % number for number in range(produced)] + [b"end"]
 
 
-# Were this broken, a record produced after close() would be lost without a word, or flush() would never return.
+# Were this broken, a record produced after close() would be lost without a word, or flush() would never
+# return.
 def test_a_closed_producer_refuses_everything_as_confluent_kafkas_does(
     broker: BrokerProcess, new_topic: NewTopicFactory
 ) -> None:
@@ -290,7 +291,8 @@ def test_close_tells_of_records_it_dropped(unused_port: int) -> None:
     assert producer.close() is True
 
 
-# Were this broken, a thread in flush() would wait for ever for records that close() in another thread has dropped.
+# Were this broken, a thread in flush() would wait for ever for records that close() in another thread has
+# dropped.
 def test_a_flush_ends_when_another_thread_closes(unused_port: int) -> None:
     told: list[str] = []
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{unused_port}"}, error_cb=lambda _: None)

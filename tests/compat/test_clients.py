@@ -180,7 +180,7 @@ CONSUMERS: dict[str, Callable[[str, str], list[Event]]] = {
 def test_every_consumer_reads_what_each_producer_wrote(
     broker: BrokerProcess, producer: str, codec: str
 ) -> None:
-    """Keys, values, nulls, headers and timestamps arrive as they were sent, whoever sends and whoever reads."""
+    """Keys, values, nulls, headers and timestamps arrive as they were sent, from and to each client."""
     topic = f"{producer}-{codec}-{uuid.uuid4().hex[:8]}"
     PRODUCERS[producer](broker.bootstrap, topic, codec)
     for name, consume in CONSUMERS.items():

@@ -1,13 +1,14 @@
 """Clients of a Kafka cluster in confluent-kafka's shape: `Producer`, `Consumer`, `AdminClient`.
 
-Owns what an application sees, configuration, group membership and administration. Connections, batching and fetching
-are the extension's; a client instance has one native thread, and a consumer in a group two Python threads beside it.
-Imports `cluster.errors` and `logcore` only. A client does not survive `fork`: it raises RuntimeError in the child.
+Owns configuration, group membership, administration and the types that applications use. The extension owns
+connections, batching and fetching. Each client has one native thread; a consumer has up to three Python
+threads for its group, commits and look-ups, and an admin client four. Imports `cluster.errors` and `logcore`
+only. After `fork` a client raises RuntimeError in the child.
 
 Failures:
 
     Exception
-    ├── KafkaException            args[0] (also .error) is a KafkaError: code(), name(), str(), retriable(), fatal()
+    ├── KafkaException            args[0] (also .error) is a KafkaError: code(), name(), str(), retriable()
     ├── BufferError               Producer.produce: the queue is full; poll() and try again
     ├── RuntimeError              the client was closed, or made before a fork
     └── TypeError, ValueError     an argument of the wrong type or value

@@ -1,7 +1,8 @@
-"""`AdminClient`: the cluster, topics, their settings, consumer groups and offsets, in confluent-kafka's shape.
+"""`AdminClient`: the cluster, topics, their settings, consumer groups and offsets, in confluent-kafka's
+shape.
 
-Every method that changes or describes returns futures at once; the requests run on a small thread pool. A future that is
-not done when the client is closed fails.
+Methods that change or describe return futures at once; their requests run on four threads. `close` fails the
+futures that are not done.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from cluster.errors import NotController
 from logcore import _native
 
 from . import _admin_groups, _config
@@ -43,7 +43,7 @@ from ._admin_types import (
     TopicPartitionInfo,
 )
 from ._coordinator import find_coordinator
-from ._errors import KafkaError, KafkaException
+from ._errors import KafkaError, KafkaException, log_error
 from ._group_protocol import read_assignment
 from ._requests import CONTROLLER, RETRY_PAUSE, Requests, list_topics, seconds
 from ._types import ClusterMetadata, Node, TopicPartition, Uuid
@@ -55,29 +55,44 @@ REQUEST_TIMEOUT = 60.0
 """Seconds for a request to be answered when the caller names no other time."""
 OPERATION_TIMEOUT = 60.0
 """Seconds the controller may take to carry a change out."""
-_NOT_CONTROLLER = NotController.code
+_ERROR_CHECK = 0.1
+"""Seconds between two looks for failures while `poll` waits."""
 _CLOSED = "AdminClient has been closed"
 
 
 class AdminClient:
-    """Administers a cluster. Threads may share one."""
+    """Administers a cluster. Several threads may share one."""
 
     def __init__(self, *configs: dict[str, Any], **overrides: Any) -> None:
         config = _config.parse(configs, "", overrides)
         _config.finish_common(config)
-        self._network = _native.Network(config.values)
+        error_cb = config.callbacks.get("error_cb")
+        self._error_cb = error_cb or log_error
+        self._network = _native.Network(config.values, None if error_cb is not None else log_error)
         self._requests = Requests(self._network)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="logcore-admin")
         self._closed = threading.Event()
 
     def poll(self, timeout: float | None = -1) -> int:
-        """Waits `timeout` seconds (negative: until closed) and returns 0: an admin client has no callbacks to serve."""
+        """Waits up to `timeout` seconds (negative: until closed) for failures, and calls error_cb with them.
+
+        Returns their number.
+        """
         self._check_open()
-        self._closed.wait(None if timeout is None or timeout < 0 else timeout)
-        return 0
+        deadline = time.monotonic() + seconds(timeout)
+        while True:
+            errors = self._network.take_errors()
+            for error in errors:
+                self._error_cb(error)
+            left = deadline - time.monotonic()
+            if errors or left <= 0 or self._closed.wait(min(left, _ERROR_CHECK)):
+                return len(errors)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
-        """The cluster's brokers and topics (or one topic). Seconds; negative waits for as long as it takes."""
+        """The cluster's brokers and topics (or one topic).
+
+        Seconds; negative waits for as long as it takes.
+        """
         self._check_open()
         return list_topics(self._network, topic, timeout, create=False)
 
@@ -90,7 +105,10 @@ class AdminClient:
         return self._one(lambda: self._describe_cluster(request_timeout))
 
     def list_groups(self, group: str | None = None, timeout: float = -1) -> list[GroupMetadata]:
-        """The groups of all brokers, or one, with their members. Seconds; negative waits for as long as it takes."""
+        """The groups of all brokers, or one, with their members.
+
+        Seconds; negative waits for as long as it takes.
+        """
         self._check_open()
         return _admin_groups.list_groups(self._requests, group, seconds(timeout))
 
@@ -101,7 +119,7 @@ class AdminClient:
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         request_timeout: float = REQUEST_TIMEOUT,
     ) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
-        """The offsets that the specifications ask for; a future for each partition."""
+        """One offset of each partition, as its specification says; a future for each."""
         questions = [
             (partition.topic, partition.partition, spec._value)
             for partition, spec in topic_partition_offsets.items()
@@ -118,7 +136,7 @@ class AdminClient:
         require_stable: bool = False,
         request_timeout: float = REQUEST_TIMEOUT,
     ) -> dict[str, Future[ConsumerGroupTopicPartitions]]:
-        """The committed offsets of one group: of the partitions named, or of all it has."""
+        """The committed offsets of one group, of the partitions given or of all."""
         group = _admin_groups.check_group_request(list_consumer_group_offsets_request, committing=False)
         ask = _admin_groups.list_offsets_of_group
         return {
@@ -131,7 +149,7 @@ class AdminClient:
         *,
         request_timeout: float = REQUEST_TIMEOUT,
     ) -> dict[str, Future[ConsumerGroupTopicPartitions]]:
-        """Sets the committed offsets of one group that has no members now."""
+        """Sets the committed offsets of one group, which must not have members."""
         group = _admin_groups.check_group_request(alter_consumer_group_offsets_request, committing=True)
         change = _admin_groups.alter_offsets_of_group
         return {group.group_id: self._one(lambda: change(self._requests, group, request_timeout))}
@@ -162,7 +180,7 @@ class AdminClient:
         operation_timeout: float = OPERATION_TIMEOUT,
         request_timeout: float = REQUEST_TIMEOUT,
     ) -> dict[str, Future[None]]:
-        """Deletes topics and all their records; a future each."""
+        """Deletes topics with their records; a future each."""
         message = {"topic_names": list(topics), "timeout_ms": int(operation_timeout * 1000)}
         return self._each(
             topics, lambda: self._change("DeleteTopics", message, "responses", "name", request_timeout)
@@ -216,13 +234,16 @@ class AdminClient:
         types: set[ConsumerGroupType] | None = None,
         request_timeout: float = REQUEST_TIMEOUT,
     ) -> Future[ListConsumerGroupsResult]:
-        """The groups of all brokers, of these states and types only when some are given."""
+        """The groups of all brokers; with states or types given, those only."""
         return self._one(lambda: self._list_groups(states, types, request_timeout))
 
     def describe_consumer_groups(
         self, group_ids: list[str], *, request_timeout: float = REQUEST_TIMEOUT
     ) -> dict[str, Future[ConsumerGroupDescription]]:
-        """Describes groups; a future each. A group that does not exist is described as DEAD, as brokers do."""
+        """Describes groups; a future each.
+
+        A group that does not exist is described as DEAD, as brokers do.
+        """
         ask = self._describe_group
         return {group: self._one(partial(ask, group, request_timeout)) for group in group_ids}
 
@@ -234,7 +255,10 @@ class AdminClient:
         return {group: self._one(partial(change, group, request_timeout)) for group in group_ids}
 
     def close(self) -> None:
-        """Stops; futures not done fail, and any use afterwards raises RuntimeError. Closing twice is allowed."""
+        """Stops.
+
+        Futures that are not done fail, and any later use raises RuntimeError. Closing twice is allowed.
+        """
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._network.close()
@@ -249,8 +273,11 @@ class AdminClient:
         if hasattr(self, "_pool"):
             self._pool.shutdown(wait=False)
 
-    # A failure of the whole request is the failure of each future; a result that is an exception, of its own.
     def _each(self, keys: Iterable[Key], ask: Callable[[], dict[Key, Any]]) -> dict[Key, Future[Any]]:
+        """One future a key, all answered by one call of `ask`.
+
+        A result that is an exception fails its future only.
+        """
         futures: dict[Key, Future[Any]] = {key: Future() for key in keys}
         for future in futures.values():
             future.set_running_or_notify_cancel()
@@ -270,7 +297,7 @@ class AdminClient:
                     future.set_result(answer)
 
         def cancelled(job: Future[None]) -> None:
-            # Closed before its turn came: nobody would hear of it otherwise.
+            # Closed before it began: nothing else would end these futures.
             if job.cancelled():
                 for future in futures.values():
                     future.set_exception(RuntimeError(_CLOSED))
@@ -310,13 +337,13 @@ class AdminClient:
     def _change(
         self, api: str, message: dict[str, Any], results: str, name: str, timeout: float
     ) -> dict[str, KafkaException | None]:
-        """A request for the controller, asked again when the controller has moved."""
+        """A request to the controller, sent again when the controller has moved."""
         deadline = time.monotonic() + timeout
         while True:
             left = max(deadline - time.monotonic(), 0.001)
             response = self._requests.send_until(api, message, broker=CONTROLLER, timeout=left)
             answers = response[results]
-            moved = any(answer["error_code"] == _NOT_CONTROLLER for answer in answers)
+            moved = any(answer["error_code"] == KafkaError.NOT_CONTROLLER for answer in answers)
             if not moved or time.monotonic() + RETRY_PAUSE >= deadline:
                 return {answer[name]: _failure(answer) for answer in answers}
             time.sleep(RETRY_PAUSE)
@@ -354,7 +381,7 @@ class AdminClient:
         described: dict[ConfigResource, dict[str, ConfigEntry] | KafkaException] = {}
         by_broker: dict[int, list[ConfigResource]] = {}
         for resource in resources:
-            # A broker's own settings are known to that broker only.
+            # Only the broker itself knows its settings.
             own = resource.restype is ResourceType.BROKER and re.fullmatch("[0-9]{1,10}", resource.name)
             by_broker.setdefault(int(resource.name) if own else -1, []).append(resource)
         for broker, asked in by_broker.items():
@@ -449,7 +476,7 @@ def _failure(answer: dict[str, Any]) -> KafkaException | None:
 
 
 def _missing() -> KafkaException:
-    return KafkaException(KafkaError(KafkaError._FAIL, "the broker's response says nothing about it"))
+    return KafkaException(KafkaError(KafkaError._FAIL, "the broker's response does not name it"))
 
 
 def _node(node: dict[str, Any]) -> Node:
@@ -457,7 +484,7 @@ def _node(node: dict[str, Any]) -> Node:
 
 
 def _node_of(nodes: dict[int, Node], node: int) -> Node:
-    """A broker that is down has an id and no address."""
+    """The node of an id. A broker that is down has no address."""
     return nodes.get(node, Node(node, "", -1))
 
 

@@ -1,4 +1,7 @@
-"""What `AdminClient` asks about groups and their offsets, one function an operation, each in the calling thread."""
+"""`AdminClient`'s operations on groups and their offsets, one function each.
+
+They run in the calling thread.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ def _described(broker: BrokerMetadata, group: dict[str, Any]) -> GroupMetadata:
 def list_offsets_of_group(
     requests: Requests, asked: ConsumerGroupTopicPartitions, require_stable: bool, timeout: float
 ) -> ConsumerGroupTopicPartitions:
-    """The group's committed offsets: of the partitions asked for, or of all it has committed."""
+    """The group's committed offsets, of the partitions given or of all."""
     offsets = Offsets(Coordinator(requests, asked.group_id), require_stable=require_stable)
     found = offsets.committed(asked.topic_partitions, timeout)
     return ConsumerGroupTopicPartitions(asked.group_id, found)
@@ -72,7 +75,7 @@ def alter_offsets_of_group(
 def check_group_request(
     request: list[ConsumerGroupTopicPartitions], committing: bool
 ) -> ConsumerGroupTopicPartitions:
-    """The one group that a request is about. Raises TypeError or ValueError for what cannot be asked."""
+    """The one group of a request. Raises TypeError or ValueError for a wrong request."""
     if not isinstance(request, list) or not all(
         isinstance(one, ConsumerGroupTopicPartitions) for one in request
     ):

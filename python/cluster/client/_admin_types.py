@@ -1,4 +1,4 @@
-"""What the admin client takes and returns, in confluent-kafka's shape."""
+"""The types that the admin client takes and returns, in confluent-kafka's shape."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NewTopic:
 
 
 class NewPartitions:
-    """A topic's partitions raised to `new_total_count`."""
+    """A topic's new number of partitions."""
 
     def __init__(
         self, topic: str, new_total_count: int, replica_assignment: list[list[int]] | None = None
@@ -49,7 +49,7 @@ class NewPartitions:
 
 
 class ResourceType(Enum):
-    """What a configuration belongs to."""
+    """The kind of thing that a configuration belongs to."""
 
     UNKNOWN = 0
     ANY = 1
@@ -89,7 +89,7 @@ class ConfigEntry:
 
 
 class ConfigResource:
-    """A topic or broker whose configuration is meant. Equality looks at type and name."""
+    """A topic or broker with a configuration. Equality and hash depend on type and name only."""
 
     Type = ResourceType
 
@@ -162,7 +162,7 @@ class ConsumerGroupState(Enum):
 
     @classmethod
     def of(cls, name: str) -> ConsumerGroupState:
-        """The state by the broker's name for it."""
+        """The state that the broker calls `name`."""
         return _STATES.get(name, cls.UNKNOWN)
 
 
@@ -176,7 +176,7 @@ _STATES = {
 
 
 class ConsumerGroupType(Enum):
-    """Which protocol a group's members speak."""
+    """The protocol that a group's members use."""
 
     UNKNOWN = 0
     CONSUMER = 1
@@ -184,13 +184,13 @@ class ConsumerGroupType(Enum):
 
     @classmethod
     def of(cls, name: str) -> ConsumerGroupType:
-        """The type by the broker's name for it; brokers before 3.8 give none."""
+        """The type that the broker calls `name`; brokers before 3.8 give none."""
         return cls.__members__.get(name.upper(), cls.UNKNOWN)
 
 
 @dataclass
 class ConsumerGroupListing:
-    """A group as `list_consumer_groups` names it."""
+    """A group as `list_consumer_groups` returns it."""
 
     group_id: str
     is_simple_consumer_group: bool
@@ -238,7 +238,7 @@ class ConsumerGroupDescription:
 
 @dataclass
 class GroupMember:
-    """A member as `list_groups` describes it; metadata and assignment are the group protocol's bytes."""
+    """A member as `list_groups` returns it; metadata and assignment are the group protocol's bytes."""
 
     id: str
     client_id: str
@@ -249,7 +249,7 @@ class GroupMember:
 
 @dataclass
 class GroupMetadata:
-    """A group as `list_groups` describes it."""
+    """A group as `list_groups` returns it."""
 
     broker: BrokerMetadata
     id: str
@@ -265,7 +265,7 @@ class GroupMetadata:
 
 @dataclass
 class ConsumerGroupTopicPartitions:
-    """A group and partitions, with the offsets committed or to be committed; None stands for all that it has."""
+    """A group and partitions with committed offsets, or offsets to commit; None stands for all partitions."""
 
     group_id: str
     topic_partitions: list[TopicPartition] | None = None
@@ -281,7 +281,7 @@ class DescribeClusterResult:
 
 
 class IsolationLevel(Enum):
-    """Whether the end of a partition is before the first open transaction (READ_COMMITTED) or not."""
+    """What counts as a partition's end: with READ_COMMITTED the first open transaction."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -289,28 +289,28 @@ class IsolationLevel(Enum):
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """Which offset of a partition `list_offsets` is to find."""
+    """The offset that `list_offsets` looks for."""
 
     _value: int
 
     @classmethod
     def earliest(cls) -> OffsetSpec:
-        """The first."""
+        """The first offset."""
         return cls(-2)
 
     @classmethod
     def latest(cls) -> OffsetSpec:
-        """The one after the last."""
+        """The offset after the last record."""
         return cls(-1)
 
     @classmethod
     def max_timestamp(cls) -> OffsetSpec:
-        """The record with the latest timestamp."""
+        """The offset of the record with the latest timestamp."""
         return cls(-3)
 
     @classmethod
     def for_timestamp(cls, timestamp: int) -> OffsetSpec:
-        """The first record at or after a time in milliseconds."""
+        """The offset of the first record at or after a time in milliseconds."""
         return cls(timestamp)
 
 

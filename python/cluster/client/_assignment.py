@@ -46,7 +46,7 @@ class Assignment:
         before_removal: Callable[[], None],
         after_removal: Callable[[Collection[TopicPartition]], None],
     ) -> None:
-        """`before_removal` commits what was read; `after_removal` forgets what was committed of the partitions."""
+        """`before_removal` commits consumed offsets; `after_removal` forgets the partitions' commits."""
         self._core = core
         self._offsets = offsets
         self._post = post
@@ -54,7 +54,7 @@ class Assignment:
         self._after_removal = after_removal
         self._partitions: set[TopicPartition] = set()
         self._lookups: dict[TopicPartition, int] = {}
-        """The partitions that wait for their committed offset, with the number of the look-up that finds it."""
+        """Partitions that wait for their committed offset -> the number of the look-up."""
         self._numbers = count()
 
     def __contains__(self, partition: TopicPartition) -> bool:
@@ -134,8 +134,8 @@ class Assignment:
     def begin(self, located: Located) -> list[KafkaError]:
         """Begins at the offsets found, except where the application has sought or unassigned meanwhile.
 
-        Returns the failures of partitions whose offset is not known. They are not read: auto.offset.reset is for groups
-        that have no offset.
+        Returns the failures of partitions whose offset is not known. They are not read: auto.offset.reset is
+        for groups that have no offset.
         """
         failures = []
         for partition in located.partitions:

@@ -1,7 +1,8 @@
-"""Which member of a group gets which partitions: `range` and `roundrobin`, as the Java client and librdkafka do it.
+"""Which member of a group gets which partitions: `range` and `roundrobin`, as in the Java client and
+librdkafka.
 
-Pure. The leader of a group runs one of these for all members, and any client may be the leader, so for equal input all
-clients must give equal output. Sources: the Java classes RangeAssignor and RoundRobinAssignor.
+Pure. The leader of a group assigns for all members, and any client may be the leader, so all clients must
+compute the same result. Sources: the Java classes RangeAssignor and RoundRobinAssignor.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Member:
 
     @property
     def order(self) -> tuple[bool, str]:
-        """Static members come first, by instance id, so that a restart under a new member id changes nothing."""
+        """Static members come first, by instance id: a restart with a new member id changes nothing."""
         return (self.instance is None, self.instance if self.instance is not None else self.id)
 
 
@@ -40,24 +41,24 @@ def assign_range(members: list[Member], partition_counts: Mapping[str, int]) -> 
             continue
         each, extra = divmod(partition_counts[topic], len(sharing))
         start = 0
-        for place, member in enumerate(sharing):
-            end = start + each + (1 if place < extra else 0)
+        for index, member in enumerate(sharing):
+            end = start + each + (1 if index < extra else 0)
             assignment[member.id].extend((topic, partition) for partition in range(start, end))
             start = end
     return assignment
 
 
 def assign_roundrobin(members: list[Member], partition_counts: Mapping[str, int]) -> Assignment:
-    """All partitions of all topics dealt out one by one, passing over members that did not subscribe to the topic."""
+    """All partitions of all topics go to the members in turn; members without the topic are skipped."""
     assignment: Assignment = {member.id: [] for member in members}
     ordered = sorted(members, key=lambda member: member.order)
     wanted = {topic for member in members for topic in member.topics}
-    turns = cycle(ordered)
+    cycled = cycle(ordered)
     for topic in sorted(wanted & partition_counts.keys()):
         for partition in range(partition_counts[topic]):
-            member = next(turns)
+            member = next(cycled)
             while topic not in member.topics:
-                member = next(turns)
+                member = next(cycled)
             assignment[member.id].append((topic, partition))
     return assignment
 

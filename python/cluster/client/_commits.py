@@ -1,9 +1,10 @@
 """A consumer's commits, which reach the coordinator in the order in which they are made.
 
-`CommitQueue` is the order, a state machine; `Commits` asks the coordinator. Whoever commits (the application, the interval of
-enable.auto.commit, a revocation) puts a `Commit` into the queue, with the generation it is made in, and one daemon thread per
-consumer, started when first needed, sends: one request at a time, the newest offset of each partition of all that waits. So no
-offset of a partition is sent after a newer one, and of another generation the coordinator takes none. A crash loses what waits.
+`CommitQueue` keeps the order; it is pure. `Commits` sends. The application, the interval of
+enable.auto.commit and a revocation each put a `Commit` into the queue, with the member and generation it is
+made in. One daemon thread per consumer sends one request at a time, with the newest offset of each waiting
+partition. So a newer offset is never overwritten by an older one, and the coordinator refuses those of
+another generation. A crash loses what waits.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ COMMIT_TIMEOUT = 60.0
 """Seconds a commit may take, retries included."""
 
 _OFFSET_COMMIT, _NEWEST_VERSION = 8, 8
-_OF_ONE_OFFSET = frozenset({12, 28})
-"""OFFSET_METADATA_TOO_LARGE, INVALID_COMMIT_OFFSET_SIZE: what is wrong with one commit and not with one before it."""
+_OF_ONE_OFFSET = frozenset({KafkaError.OFFSET_METADATA_TOO_LARGE, KafkaError.INVALID_COMMIT_OFFSET_SIZE})
+"""Errors of one commit's own offset or metadata; an earlier commit of the partition may still succeed."""
 
-Told = Callable[[KafkaError | None, list[TopicPartition]], None]
+Callback = Callable[[KafkaError | None, list[TopicPartition]], None]
+"""Called once with a commit's error, if all partitions failed alike, and its partitions with their errors."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who commits: a member of a generation, or (generation -1) a consumer that assigns partitions to itself."""
+    """The member that commits. Generation -1 is a consumer that assigns partitions to itself."""
 
     generation: int = -1
     member: str = ""
@@ -48,32 +50,32 @@ class Identity:
 
 @dataclass(eq=False)
 class Commit:
-    """One commit. `told` hears once how it ended; those that `merge` may end as one with the next of their kind."""
+    """One commit. `ended` is called once; a commit with `merge` may be merged with the next one."""
 
     identity: Identity
     partitions: list[TopicPartition]
     deadline: float
-    told: Told
+    ended: Callback
     merge: bool = False
     over: bool = False
     open: dict[TopicPartition, TopicPartition] = field(init=False)
-    """The partitions that the coordinator has not answered for."""
+    """The partitions without an answer."""
 
     def __post_init__(self) -> None:
-        # Of a partition that is named twice the last counts.
+        # If a partition is named twice, its last offset counts.
         self.open = {partition: partition for partition in self.partitions}
         self.partitions = list(self.open.values())
 
     def end(self, error: KafkaError | None) -> None:
-        """Tells, unless it has been told."""
+        """Ends the commit, unless it is over."""
         if not self.over:
             self.over = True
-            self.told(error, self.partitions)
+            self.ended(error, self.partitions)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to ask of the coordinator, and until when."""
+    """One OffsetCommit request, to be sent before its deadline."""
 
     identity: Identity
     partitions: list[TopicPartition]
@@ -81,16 +83,17 @@ class Request:
 
 
 class CommitQueue:
-    """The order of commits. Does no I/O and reads no clock; not for several threads at once.
+    """The order of commits. Does no I/O and reads no clock; its caller holds a lock.
 
-    At most one request is under way: after `next` has returned one comes `answered` or `failed`.
+    At most one request is under way: each one that `next` returns is followed by `answered` or `failed`.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Commit] = deque()
         self._sent: list[Commit] = []
-        """Those of the request under way, all of one identity. One that is over stays while another of them is not: it may
-        have arrived, and what is sent again must not be older."""
+        """The commits of the request under way, all of one identity. One that is over stays as long as
+        another is not: its offset may have been written, and the retry must not write an older one.
+        """
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._sent)
@@ -106,7 +109,7 @@ class CommitQueue:
             self._waiting.append(commit)
 
     def next(self, now: float) -> Request | None:
-        """What is to be sent: all commits in front that have one identity, the newest of each partition."""
+        """The next request: each partition's newest offset in the first commits that share an identity."""
         self._end_late(now, _late("it had to wait for others"))
         while self._waiting and (not self._sent or self._sent[0].identity == self._waiting[0].identity):
             self._sent.append(self._waiting.popleft())
@@ -116,7 +119,10 @@ class CommitQueue:
         return Request(self._sent[0].identity, list(self._newest().values()), deadline)
 
     def answered(self, codes: dict[tuple[str, int], int]) -> None:
-        """The coordinator's final answer, by topic and partition. What it leaves open is sent with the next request."""
+        """Takes the coordinator's codes by topic and partition.
+
+        The next request sends what they leave open.
+        """
         newest = self._newest()
         for commit in self._sent:
             for partition in list(commit.open.values()):
@@ -130,7 +136,7 @@ class CommitQueue:
         self._drop_over()
 
     def failed(self, error: KafkaError, now: float) -> None:
-        """There is no final answer. What has time left is sent again if that may help."""
+        """Notes that there is no answer. If the error may pass, commits with time left are sent again."""
         if error.retriable():
             self._end_late(now, error)
         else:
@@ -139,20 +145,20 @@ class CommitQueue:
         self._drop_over()
 
     def abandon(self, commit: Commit) -> None:
-        """Nobody waits for this commit; it is not sent unless it has been."""
+        """Drops a commit whose caller has given up. It may have been sent already."""
         commit.over = True
         if commit in self._waiting:
             self._waiting.remove(commit)
 
     def end_all(self, error: KafkaError) -> None:
-        """Ends what is left, sent or not."""
+        """Ends all commits, sent or not."""
         for commit in [*self._sent, *self._waiting]:
             commit.end(error)
         self._sent.clear()
         self._waiting.clear()
 
     def unanswered(self) -> list[Commit]:
-        """What has not ended yet."""
+        """The commits that are not over."""
         return [commit for commit in [*self._sent, *self._waiting] if not commit.over]
 
     def _newest(self) -> dict[TopicPartition, TopicPartition]:
@@ -177,7 +183,7 @@ def _late(why: str) -> KafkaError:
 
 
 def _common_error(partitions: list[TopicPartition]) -> KafkaError | None:
-    """What all partitions failed with."""
+    """The error that all partitions have; None when they differ."""
     codes = {None if partition.error is None else partition.error.code() for partition in partitions}
     return partitions[0].error if len(codes) == 1 else None
 
@@ -191,15 +197,18 @@ class Commits:
         identity: Callable[[], Identity],
         stored: Callable[[], list[TopicPartition]],
         interval: float | None,
-        told: Told | None,
+        ended: Callback | None,
     ) -> None:
-        """`identity` names who commits, or raises KafkaException when nobody may; `stored` what is to be committed;
-        `interval` (seconds) None means only when asked; `told` hears how each commit in the background ended."""
+        """`identity` returns the member to commit for, or raises KafkaException when it may not commit.
+
+        `stored` returns the offsets to commit. `interval` is in seconds; None commits only when asked.
+        `ended` is called for each commit in the background.
+        """
         self._coordinator = coordinator
         self._identity = identity
         self._stored = stored
         self._interval = interval
-        self._told = told
+        self._ended = ended
         self._changed = threading.Condition()
         self._queue = CommitQueue()
         self._last: dict[TopicPartition, int] = {}
@@ -209,7 +218,7 @@ class Commits:
         self._process = os.getpid()
 
     def __len__(self) -> int:
-        """How many commits are not answered yet."""
+        """The number of commits without an answer."""
         with self._changed:
             return len(self._queue)
 
@@ -233,7 +242,7 @@ class Commits:
         )
         self._add(commit)
         try:
-            # The thread knows better than this what it was that took so long.
+            # The sending thread times out first, with the reason.
             error, results = outcome.result(timeout + 2 * RETRY_PAUSE)
         except TimeoutError:
             with self._changed:
@@ -264,8 +273,8 @@ class Commits:
         self._add_in_background(identity, found)
 
     def commit_stored(self) -> None:
-        """Commits in the background what is stored and not committed yet."""
-        # Who commits comes first: what is stored is of this generation or a later one then.
+        """Commits in the background the stored offsets that are not committed yet."""
+        # The identity is read first, so that the offsets are of its generation or a later one.
         try:
             identity = self._identity()
         except KafkaException as error:
@@ -278,7 +287,7 @@ class Commits:
             self._add_in_background(identity, fresh)
 
     def flush(self, timeout: float) -> bool:
-        """Waits until all commits before are answered, at most `timeout` seconds; whether they are."""
+        """Waits at most `timeout` seconds until all commits before this call are over; whether they are."""
         with self._changed:
             before = self._queue.unanswered()
             return self._changed.wait_for(
@@ -286,7 +295,7 @@ class Commits:
             )
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions that others may commit from now on."""
+        """Forgets what was committed of partitions, because other members may commit them from now on."""
         with self._changed:
             for partition in partitions:
                 self._last.pop(partition, None)
@@ -319,11 +328,11 @@ class Commits:
 
     def _add_in_background(self, identity: Identity, partitions: list[TopicPartition]) -> None:
         deadline = time.monotonic() + COMMIT_TIMEOUT
-        merge = self._told is None
+        merge = self._ended is None
         self._add(Commit(identity, partitions, deadline, self._end_in_background, merge))
 
     def _add(self, commit: Commit) -> None:
-        # What cannot be encoded is this caller's mistake and must not spoil the request of others.
+        # Offsets that cannot be encoded raise here, and do not fail a request with others' offsets.
         _native.encode_request(
             _OFFSET_COMMIT, _NEWEST_VERSION, self._message(commit.identity, commit.partitions)
         )
@@ -343,8 +352,8 @@ class Commits:
                 partition.error = partition.error or error
         else:
             error = next((found.error for found in partitions if found.error is not None), None)
-        if self._told is not None:
-            self._told(error, partitions)
+        if self._ended is not None:
+            self._ended(error, partitions)
         elif error is not None:
             logger.warning("committing offsets of group %s failed: %s", self._coordinator.group, error.str())
 
@@ -397,7 +406,7 @@ class Commits:
         try:
             self._identity()
         except KafkaException:
-            # Not a member; what is stored is given up with the next poll.
+            # Not a member any more: the next poll gives the partitions up.
             return
         self.commit_stored()
 
@@ -435,7 +444,7 @@ def commit_without_members(
 
 
 def _copies(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """What results are written to, and what the application does not change meanwhile."""
+    """Copies to write results to. The application may change its own objects meanwhile."""
     return [
         TopicPartition(given.topic, given.partition, given.offset, given.metadata, given.leader_epoch)
         for given in partitions
@@ -443,7 +452,7 @@ def _copies(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
 
 
 def _real(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Those with an offset that can be committed."""
+    """Copies of the partitions whose offset can be committed."""
     return [found for found in _copies(partitions) if found.offset >= 0]
 
 

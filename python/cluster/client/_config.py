@@ -1,7 +1,8 @@
-"""Configuration: librdkafka's property names, with values parsed and checked before anything starts.
+"""Configuration under librdkafka's property names. Values are parsed and checked before a client starts.
 
-An unknown property or a value that cannot be is a KafkaException naming it. A property that is known and has no effect
-here is a logged warning; one that would change what is safe (TLS, transactions) is refused instead.
+An unknown property and a wrong value each raise a KafkaException that names the property. A property without
+effect here is logged as a warning. TLS and transactions are refused: without them a program would not be as
+safe as it says.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ logger = logging.getLogger("cluster.client")
 
 _I31 = 2**31 - 1
 _FOREVER_MS = 100 * 365 * 86_400_000
-"""What stands for "no limit" in milliseconds: a century."""
+"""Milliseconds that stand for "no limit": a century."""
+_FETCH_OVERHEAD = 512
+"""Bytes of a Fetch response beside its records, as librdkafka counts them."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,7 @@ _FALSE = frozenset({"false", "f", "0", "no"})
 
 @dataclass
 class Config:
-    """A checked configuration: canonical names, typed values, callbacks apart."""
+    """A checked configuration: canonical names with typed values, and the callbacks."""
 
     values: dict[str, Any] = field(default_factory=dict)
     callbacks: dict[str, Callable[..., Any]] = field(default_factory=dict)
@@ -269,7 +272,8 @@ def _number(known: _Property, name: str, value: Any, kind: type[int] | type[floa
     if not known.low <= number <= known.high:
         raise failed(
             KafkaError._INVALID_ARG,
-            f'Configuration property "{name}" value {value} is outside allowed range {known.low}..{known.high}',
+            f'Configuration property "{name}" value {value} is outside allowed range '
+            f"{known.low}..{known.high}",
         )
     return number
 
@@ -354,7 +358,7 @@ _READERS: dict[str, Callable[[_Property, str, Any], Any]] = {
 
 
 def _refuse_unsafe(config: Config) -> None:
-    """What this client lacks and must not pretend to have."""
+    """Refuses what this client does not have and must not ignore."""
     values = config.values
     if values.get("security.protocol", "plaintext") != "plaintext":
         raise failed(KafkaError._NOT_IMPLEMENTED, "security.protocol: only plaintext is supported so far")
@@ -365,13 +369,13 @@ def _refuse_unsafe(config: Config) -> None:
 
 
 def finish_common(config: Config) -> None:
-    """Where 0 or -1 means "never", a century will do."""
+    """Replaces -1, which means "never", by a century."""
     if config.values.get("topic.metadata.refresh.interval.ms") == -1:
         config.values["topic.metadata.refresh.interval.ms"] = _FOREVER_MS
 
 
 def finish_producer(config: Config) -> None:
-    """What depends on more than one property. Idempotence is on unless a setting stands against it."""
+    """Checks what depends on several properties. Idempotence is on unless a setting makes it impossible."""
     values = config.values
     finish_common(config)
     reasons = []
@@ -393,7 +397,7 @@ def finish_producer(config: Config) -> None:
 
 
 def finish_consumer(config: Config) -> None:
-    """What depends on more than one property."""
+    """Checks what depends on several properties."""
     values = config.values
     finish_common(config)
     if not values.get("group.id"):
@@ -407,3 +411,7 @@ def finish_consumer(config: Config) -> None:
         raise failed(KafkaError._INVALID_ARG, "`max.poll.interval.ms` must be >= `session.timeout.ms`")
     # A response may hold one partition's whole allowance.
     values.setdefault("fetch.max.bytes", max(52_428_800, values.get("max.partition.fetch.bytes", 0)))
+    longest = values["fetch.max.bytes"] + _FETCH_OVERHEAD
+    if values.setdefault("receive.message.max.bytes", max(100_000_000, longest)) < longest:
+        text = f"`receive.message.max.bytes` must be >= `fetch.max.bytes` + {_FETCH_OVERHEAD}"
+        raise failed(KafkaError._INVALID_ARG, text)

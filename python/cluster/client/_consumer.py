@@ -1,7 +1,7 @@
 """`Consumer`: confluent-kafka's, over the extension's fetcher, the group and the committed offsets.
 
-Everything here runs in the application's thread. Background threads post events (rebalances, commits, failures), which
-`poll` and `consume` carry out; no callback runs in another thread.
+Everything here runs in the application's thread. Background threads post events (rebalances, commits,
+failures), which `poll` and `consume` carry out; no callback runs in another thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ._types import (
 RebalanceCallback = Callable[["Consumer", list[TopicPartition]], None]
 
 CLOSE_TIMEOUT = 10.0
-"""Seconds that closing may wait for brokers in all: for the last commit, for leaving the group, for its threads."""
+"""Seconds that closing may wait for brokers: for the last commit, for leaving the group, for its threads."""
 UNREPORTED_MAX = 100_000
 """Commits that on_commit has not been called for yet. More are refused until the application polls."""
 
@@ -54,10 +54,12 @@ Event = Assigned | Revoked | Failed | Located | LookupFailed | Committed
 class Consumer:
     """Reads topics, alone (`assign`) or sharing them with its group (`subscribe`).
 
-    Call `poll` or `consume` often: they return messages, run the callbacks and show the group that the application lives
-    (`max.poll.interval.ms`). One thread at a time. `close` commits, leaves the group and lets others take over at once.
+    Call `poll` or `consume` often: they return messages, run the callbacks and show the group that the
+    application lives (`max.poll.interval.ms`). One thread at a time. `close` commits, leaves the group and
+    lets others take over at once.
 
-    Raises KafkaException naming the property for a wrong configuration, RuntimeError when closed or used after a fork.
+    Raises KafkaException naming the property for a wrong configuration, RuntimeError when closed or used
+    after a fork.
     """
 
     def __init__(self, *configs: dict[str, Any], **overrides: Any) -> None:
@@ -65,10 +67,11 @@ class Consumer:
         _config.finish_consumer(config)
         values = config.values
         self._callbacks = config.callbacks
-        self._report_error = self._callbacks.get("error_cb", log_error)
+        error_cb = self._callbacks.get("error_cb")
+        self._report_error = error_cb or log_error
         core = _native.ConsumerCore(values, self._report_error)
         self._core: _native.ConsumerCore | None = core
-        self._network = core.network()
+        self._network = core.network(None if error_cb is not None else log_error)
         self._events: deque[Event] = deque()
         post = self._post = _Poster(self._events, core)
         coordinator = Coordinator(Requests(self._network), values["group.id"])
@@ -96,7 +99,7 @@ class Consumer:
         self._owned: list[TopicPartition] = []
         """The group's partitions that the application has taken over."""
         self._callback_must_assign = False
-        """A rebalance is being carried out, and its callback has called none of assign, unassign and their kin."""
+        """A rebalance is being carried out, and its callback has not assigned or unassigned partitions."""
         self._on_assign: RebalanceCallback | None = None
         self._on_revoke: RebalanceCallback | None = None
         self._on_lost: RebalanceCallback | None = None
@@ -112,8 +115,9 @@ class Consumer:
     ) -> None:
         """Joins the group for these topics; a name that begins with ^ is a regular expression.
 
-        The callbacks get the consumer and the partitions. on_assign may change where they begin by calling `assign`.
-        on_lost (without one, on_revoke) is called for partitions that other members may have already.
+        The callbacks get the consumer and the partitions. on_assign may change where they begin by calling
+        `assign`. on_lost (without one, on_revoke) is called for partitions that other members may have
+        already.
         """
         self._open()
         if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
@@ -139,8 +143,8 @@ class Consumer:
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Reads exactly these partitions from now on.
 
-        Each begins at its offset; OFFSET_STORED and OFFSET_INVALID stand for the group's committed offset, or what
-        auto.offset.reset says without one.
+        Each begins at its offset; OFFSET_STORED and OFFSET_INVALID stand for the group's committed offset, or
+        what auto.offset.reset says without one.
         """
         self._open()
         self._callback_must_assign = False
@@ -208,7 +212,10 @@ class Consumer:
             group.polling = False
 
     def consume(self, num_messages: int = 1, timeout: float | None = -1) -> list[_native.Message]:
-        """Up to `num_messages` messages: as many as come within `timeout` seconds. Events are among them, as of `poll`."""
+        """Up to `num_messages` messages: as many as come within `timeout` seconds.
+
+        Events are among them, as of `poll`.
+        """
         core = self._core or self._open()
         if not 0 <= num_messages <= 1_000_000:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
@@ -273,8 +280,8 @@ class Consumer:
             if self._on_assign is not None:
                 self._on_assign(self, list(partitions))
         finally:
-            # A callback that raises does not keep its partitions from being read: the group counts on this member
-            # for them. poll raises its exception.
+            # A callback that raises does not keep its partitions from being read: the group counts on this
+            # member for them. poll raises its exception.
             if self._core is not None and self._callback_must_assign:
                 self.assign(partitions)
 
@@ -336,8 +343,9 @@ class Consumer:
     def offsets_for_times(
         self, partitions: list[TopicPartition], timeout: float = -1
     ) -> list[TopicPartition]:
-        """The first offset at or after the timestamp (milliseconds) given as each partition's offset, OFFSET_END where
-        no record is as late."""
+        """The first offset at or after the timestamp (milliseconds) given as each partition's offset,
+        OFFSET_END where no record is as late.
+        """
         self._open()
         questions = [(partition.topic, partition.partition, partition.offset) for partition in partitions]
         answers = {
@@ -379,7 +387,10 @@ class Consumer:
         return limits[0], limits[1]
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
-        """The cluster's brokers and topics (or one topic). Seconds; negative waits for as long as it takes."""
+        """The cluster's brokers and topics (or one topic).
+
+        Seconds; negative waits for as long as it takes.
+        """
         self._open()
         return list_topics(self._network, topic, timeout, create=False)
 
@@ -412,9 +423,10 @@ class Consumer:
     ) -> list[TopicPartition] | None:
         """Commits a message's offset + 1, the offsets given, or (without either) what was consumed.
 
-        Asynchronous: returns None at once, and on_commit is called with the outcome. Otherwise waits for this commit and
-        those before it, returns the partitions with each one's error, and raises KafkaException when nothing was
-        committed: UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION when the group has given the partitions to others.
+        Asynchronous: returns None at once, and on_commit is called with the outcome. Otherwise waits for this
+        commit and those before it, returns the partitions with each one's error, and raises KafkaException
+        when nothing was committed: UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION when the group has given the
+        partitions to others.
         """
         core = self._open()
         partitions = self._named(message, offsets)
@@ -423,7 +435,7 @@ class Consumer:
         if not asynchronous:
             return self._commits.commit(partitions)
         if "on_commit" in self._callbacks and len(self._commits) + len(self._events) >= UNREPORTED_MAX:
-            text = f"Commit failed: on_commit waits to be called for {UNREPORTED_MAX:,} commits; poll, and commit again"
+            text = f"Commit failed: {UNREPORTED_MAX:,} commits wait for on_commit; poll, and commit again"
             raise failed(KafkaError._QUEUE_FULL, text)
         if partitions:
             self._commits.commit_later(partitions)

@@ -1,4 +1,4 @@
-"""Finding a group's coordinator and talking to it, again and again until it answers or time is up."""
+"""A group's coordinator: finding it, and requests to it. Any thread may call it."""
 
 from __future__ import annotations
 
@@ -7,45 +7,36 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cluster.errors import (
-    CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
-    NotCoordinator,
-    RequestTimedOut,
-    UnstableOffsetCommit,
-)
-
 from ._errors import KafkaError, KafkaException
-from ._requests import RETRY_PAUSE, Requests
+from ._requests import Requests, retry
 from ._types import Node
 
-# The coordinator moved, is not ready or could not write in time (offsets.commit.timeout.ms): find it anew and ask again.
-_MOVED = frozenset(error.code for error in (RequestTimedOut, CoordinatorNotAvailable, NotCoordinator))
-# The coordinator is loading, or an open transaction may change the offset: ask again.
-_NOT_YET = frozenset(error.code for error in (CoordinatorLoadInProgress, UnstableOffsetCommit))
+_MOVED = frozenset(
+    {KafkaError.REQUEST_TIMED_OUT, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
+)
+"""The coordinator moved, is not ready or did not write in time (offsets.commit.timeout.ms): find it anew."""
+_NOT_YET = frozenset({KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.UNSTABLE_OFFSET_COMMIT})
+"""The coordinator loads, or an open transaction may change the offset: ask again."""
 
 
 def find_coordinator(requests: Requests, group: str, timeout: float) -> Node:
     """The broker that coordinates `group`. Raises KafkaException when none is found in time."""
-    deadline = time.monotonic() + timeout
-    while True:
-        left = max(deadline - time.monotonic(), 0.001)
+
+    def attempt(left: float) -> Node:
         message = {"key": group, "key_type": 0}
-        served = requests.network.versions(10, timeout=left)
+        served = requests.network.versions(requests.key("FindCoordinator"), timeout=left)
         if served is not None and served[1] < 1:
             del message["key_type"]
-        response = requests.send_until("FindCoordinator", message, timeout=left)
-        code = response["error_code"]
-        if code == 0:
-            return Node(response["node_id"], response["host"], response["port"])
-        error = KafkaException(KafkaError(code, response.get("error_message")))
-        if not error.error.retriable() or time.monotonic() + RETRY_PAUSE >= deadline:
-            raise error
-        time.sleep(RETRY_PAUSE)
+        response = requests.send("FindCoordinator", message, timeout=left)
+        if response["error_code"]:
+            raise KafkaException(KafkaError(response["error_code"], response.get("error_message")))
+        return Node(response["node_id"], response["host"], response["port"])
+
+    return retry(attempt, timeout, f"finding the coordinator of group {group}")
 
 
 class Coordinator:
-    """One group's coordinator, found when needed and forgotten when it moves. Any thread may use it."""
+    """One group's coordinator, found when needed and forgotten when it moves."""
 
     def __init__(self, requests: Requests, group: str) -> None:
         self._requests = requests
@@ -84,7 +75,7 @@ class Coordinator:
         purpose: str = "general",
         newest: int | None = None,
     ) -> dict[str, Any]:
-        """One attempt. A failure to reach the coordinator makes the next call find it anew."""
+        """Sends one request. After a failure the next call finds the coordinator anew."""
         deadline = time.monotonic() + timeout
         node = self._find(timeout)
         left = max(deadline - time.monotonic(), 0.001)
@@ -107,9 +98,9 @@ class Coordinator:
         *,
         timeout: float,
     ) -> dict[str, Any]:
-        """One attempt. A response with a code that only says "not now" or "not here" is a KafkaException, too.
+        """Sends one request, and raises KafkaException for codes that ask to try again, here or elsewhere.
 
-        `codes` names the codes of a response.
+        `codes` returns the error codes in a response.
         """
         response = self.call(api, message, timeout=timeout)
         found = codes(response)
@@ -128,12 +119,6 @@ class Coordinator:
         *,
         timeout: float,
     ) -> dict[str, Any]:
-        """`ask`, again and again while that may help and time is left. Raises the last failure."""
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                return self.ask(api, message, codes, timeout=max(deadline - time.monotonic(), 0.001))
-            except KafkaException as error:
-                if not error.error.retriable() or time.monotonic() + RETRY_PAUSE >= deadline:
-                    raise
-            time.sleep(RETRY_PAUSE)
+        """`ask`, tried again while that may help and time is left. Raises the last failure."""
+        what = f"{api} for group {self._group}"
+        return retry(lambda left: self.ask(api, message, codes, timeout=left), timeout, what)

@@ -1,7 +1,8 @@
-"""`KafkaError` and `KafkaException`: what went wrong, by number, name and sentence.
+"""`KafkaError` and `KafkaException`: a failure with its number, name and sentence.
 
-Owns the numbers librdkafka gives to failures on the client's side (negative) and its names for the broker's. The
-broker's sentences come from `cluster.errors`. Registers both classes with the extension, whose hot paths raise them.
+Owns librdkafka's negative numbers, for failures on the client's side, and its names for the broker's errors.
+The broker's sentences come from `cluster.errors`. Registers both classes with the extension, which raises
+them.
 """
 
 from __future__ import annotations
@@ -416,5 +417,5 @@ def log_error(error: KafkaError) -> None:
 
 
 _native.client_set_error_types(KafkaError, KafkaException)
-# A background thread does not survive fork(); clients made before it must say so instead of waiting for ever.
+# Background threads do not survive fork(): the child's clients must raise instead of waiting for ever.
 os.register_at_fork(after_in_child=_native.client_after_fork)

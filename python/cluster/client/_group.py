@@ -1,10 +1,11 @@
 """A consumer's part in its group: joining, the eager rebalance protocol, heartbeats, leaving.
 
-`Group` owns one daemon thread, started by the first `subscribe`, and one `Membership` at a time. The thread joins, sends
-heartbeats and posts events; it never calls the application. `Consumer.poll` carries the events out in the application's
-thread. All state is in the `Membership`, under one lock. `subscribe` begins a membership and `leave` ends it: what a
-request under way brings afterwards belongs to the ended one and is dropped. Partitions are given up before the member
-joins the next generation, so no two members have one at once. Sources: KIP-62 (two timeouts), ConsumerCoordinator.
+`Group` owns one daemon thread, started by the first `subscribe`, and one `Membership` at a time. The thread
+joins, sends heartbeats and posts events; it never calls the application. `Consumer.poll` carries the events
+out in the application's thread. All state is in the `Membership`, under one lock. `subscribe` begins a
+membership and `leave` ends it: what a request under way brings afterwards belongs to the ended one and is
+dropped. Partitions are given up before the member joins the next generation, so no two members have one at
+once. Sources: KIP-62 (two timeouts), ConsumerCoordinator.
 """
 
 from __future__ import annotations
@@ -313,7 +314,7 @@ class Group:
         self._stay(membership, topics, led)
 
     def _keep_member_id(self, membership: Membership, member_id: str) -> bool:
-        """Notes the id, or leaves with it when the application has left without knowing it; whether to go on."""
+        """Notes the id. Leaves with it instead if the application has left without knowing it; then False."""
         with self._changed:
             if membership.standing is not Standing.LEFT:
                 membership.member_id = member_id
@@ -359,7 +360,7 @@ class Group:
                 self._look_for_changes(membership, topics, led)
 
     def _look_for_changes(self, membership: Membership, topics: list[str], led: _Led | None) -> None:
-        """Joins anew when the subscription matches other topics, or a leader's topics have other partitions."""
+        """Ends the generation when other topics match, or a leader's topics have more partitions."""
         try:
             found = self._topics.find(membership.subscription, lambda error: self._fail(membership, error))
             changed = found != topics
@@ -399,7 +400,7 @@ class Group:
                 logger.info("a heartbeat to group %s failed", self._name, exc_info=True)
 
     def _is_revoking(self, membership: Membership) -> bool:
-        """Waits for the application, at most one heartbeat interval; whether it is still to give partitions up."""
+        """Waits at most one heartbeat interval; whether the application still has partitions to give up."""
 
         def done() -> bool:
             return self._closing or membership.standing is Standing.LEFT or not membership.revoking
@@ -435,7 +436,7 @@ class Group:
             )
 
     def _join_failed(self, membership: Membership, error: KafkaError) -> None:
-        """Reports a failure to join, a passing one once it has lasted; the next attempt follows in any case."""
+        """Reports a failure to join; one that may pass once it has lasted. The thread then joins again."""
         if error.retriable():
             if membership.join_fault.lasts(error, time.monotonic()):
                 text = f"joining group {self._name} fails and is tried again: {error.str()}"

@@ -1,7 +1,7 @@
 """A member's requests to its group's coordinator: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Holds no state of the membership; the group's thread calls it, and the application's thread `leave`. Sources: KIP-345 (static
-members), KIP-394 (member id required), ConsumerProtocol of the Java client.
+Holds no state of the membership; the group's thread calls it, and the application's thread `leave`. Sources:
+KIP-345 (static members), KIP-394 (member id required), ConsumerProtocol of the Java client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ._types import TopicPartition
 logger = logging.getLogger("cluster.client")
 
 _SUBSCRIPTION_VERSION = 0
-"""Every client reads version 0 of the consumer protocol's data; later fields are for cooperative assignors."""
+"""Every client reads version 0 of the consumer protocol; later fields are for cooperative assignors."""
 _HEARTBEAT_TIMEOUT = 10.0
 _JOIN_SLACK = 5.0
 """Seconds beyond the rebalance timeout that the answer to a JoinGroup may take."""
@@ -88,7 +88,10 @@ class GroupProtocol:
         return Joined(joined["member_id"], joined["generation_id"], joined["protocol_name"], members)
 
     def sync(self, joined: Joined, counts: Mapping[str, int]) -> list[TopicPartition]:
-        """SyncGroup; returns the partitions this member was assigned. A leader assigns `counts` partitions."""
+        """SyncGroup; returns the partitions this member was assigned.
+
+        A leader assigns `counts` partitions.
+        """
         assignment = ASSIGNORS[joined.assignor](list(joined.members), counts) if joined.members else {}
         synced = self._coordinator.call(
             "SyncGroup",

@@ -1,6 +1,7 @@
 """A group's committed offsets, looked up in the caller's thread or in the background.
 
-One daemon thread per consumer, started when first needed, finds where assigned partitions begin.
+One daemon thread per consumer, started by the first look-up in the background, finds where assigned
+partitions begin.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ class Offsets:
         settle: Callable[[float], bool] | None = None,
         require_stable: bool = False,
     ) -> None:
-        """`settle` waits, at most so many seconds, until the commits before a look-up are answered; `require_stable`: an
-        offset that an open transaction may change is waited for."""
+        """`settle` waits at most so many seconds for the commits before a look-up; whether they are answered.
+
+        `require_stable` waits for open transactions that may change an offset.
+        """
         self._coordinator = coordinator
         self._settle = settle
         self._require_stable = require_stable
@@ -44,7 +47,7 @@ class Offsets:
         self._thread: threading.Thread | None = None
 
     def committed(self, partitions: list[TopicPartition] | None, timeout: float) -> list[TopicPartition]:
-        """The group's committed offsets, OFFSET_INVALID where there is none; without partitions all that there are."""
+        """The committed offsets, OFFSET_INVALID where there is none. `partitions` None asks for all."""
         deadline = time.monotonic() + timeout
         if self._settle is not None and not self._settle(timeout):
             text = f"the commits before were not answered within {timeout:g} s; look up again"
@@ -112,12 +115,12 @@ class Offsets:
         self._submit(job)
 
     def stop(self, timeout: float) -> None:
-        """Lets what was submitted finish, at most `timeout` seconds."""
+        """Waits at most `timeout` seconds for the look-ups under way, and ends the thread."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put(None)
-            # A consumer that was let go of may end in here, with the last job that knew it.
+            # The garbage collector may end a consumer in this very thread.
             if thread is not threading.current_thread():
                 thread.join(timeout)
 
@@ -140,7 +143,7 @@ class Offsets:
                 return
             except Exception:
                 logger.exception("a background task of the consumer failed")
-            # A job knows its consumer; one that was let go of must not live on in a thread that waits.
+            # While the thread waits it must not keep alive what the job refers to.
             del job
 
 

@@ -1,19 +1,23 @@
-"""Requests of any API by name, over a client's connections: version negotiation, encoding, decoding."""
+"""Requests of any API by name, over a client's connections: negotiates versions, encodes and decodes."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from logcore import _native
 
-from ._errors import KafkaError, KafkaException, failed
+from ._errors import KafkaError, KafkaException, failed, logger
+from ._faults import LastingFault
 from ._types import ClusterMetadata, cluster_metadata
+
+Result = TypeVar("Result")
 
 ANY_BROKER = -1
 CONTROLLER = -2
 
-# The newest versions this package's code is written for, where the codec knows newer ones.
+# The newest versions this package is written for, where the codec knows newer ones.
 _NEWEST = {
     "Metadata": 12,
     "CreateTopics": 7,
@@ -46,10 +50,11 @@ class Requests:
         timeout: float = 60.0,
         newest: int | None = None,
     ) -> dict[str, Any]:
-        """Sends one request in the newest version both sides speak, and returns the decoded response.
+        """Sends one request in the newest version that both sides know, and returns the decoded response.
 
-        Fields that the version lacks are left out. Raises KafkaException when the broker cannot be reached, does not
-        serve the API, or does not answer in time; error codes inside the response are the caller's.
+        Fields that the version does not have are left out. Raises KafkaException when the broker cannot be
+        reached, does not serve the API, or does not answer in time. The caller handles error codes inside the
+        response.
         """
         key = self._keys[api]
         deadline = time.monotonic() + timeout
@@ -58,6 +63,10 @@ class Requests:
         left = max(deadline - time.monotonic(), 0.001)
         answer = self.network.request(key, version, body, broker=broker, purpose=purpose, timeout=left)
         return _native.decode_response(key, version, answer)
+
+    def key(self, api: str) -> int:
+        """The API's key."""
+        return self._keys[api]
 
     def _version(
         self, api: str, key: int, broker: int, purpose: str, timeout: float, newest: int | None
@@ -77,14 +86,27 @@ class Requests:
         self, api: str, message: dict[str, Any], *, timeout: float, **where: Any
     ) -> dict[str, Any]:
         """`send`, tried again while the failure may pass and time is left."""
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                return self.send(api, message, timeout=max(deadline - time.monotonic(), 0.001), **where)
-            except KafkaException as error:
-                if not error.error.retriable() or time.monotonic() + RETRY_PAUSE >= deadline:
-                    raise
-            time.sleep(RETRY_PAUSE)
+        return retry(lambda left: self.send(api, message, timeout=left, **where), timeout, api)
+
+
+def retry(attempt: Callable[[float], Result], timeout: float, what: str) -> Result:
+    """Calls `attempt` with the seconds that are left, again while its failure may pass. Raises the last
+    failure.
+
+    Logs a broker's answer that lasts; the extension reports connections by itself.
+    """
+    deadline = time.monotonic() + timeout
+    fault = LastingFault()
+    while True:
+        try:
+            return attempt(max(deadline - time.monotonic(), 0.001))
+        except KafkaException as failure:
+            error, now = failure.error, time.monotonic()
+            if not error.retriable() or now + RETRY_PAUSE >= deadline:
+                raise
+            if error.code() > 0 and fault.lasts(error, now):
+                logger.warning("%s fails and is tried again: %s", what, error.str())
+        time.sleep(RETRY_PAUSE)
 
 
 FOREVER = 10 * 365 * 86_400.0

@@ -50,7 +50,10 @@ class SubscribedTopics:
         self._create = create
 
     def find(self, subscription: Subscription, report: Callable[[KafkaError], None]) -> list[str]:
-        """The topics subscribed to: all names, and what the patterns match. Reports each missing name once."""
+        """The topics subscribed to: all names, and what the patterns match.
+
+        Reports each missing name once.
+        """
         answer = self._ask(None if subscription.patterns else subscription.topics)
         existing = {name for name, (code, _, _) in answer.items() if code == 0}
         matched = {

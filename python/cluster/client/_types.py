@@ -22,9 +22,9 @@ TIMESTAMP_LOG_APPEND_TIME = 2
 
 @total_ordering
 class TopicPartition:
-    """A partition of a topic, with an offset, a commit's metadata or an error where the context has one.
+    """A partition of a topic, with an offset, a commit's metadata and an error, depending on the context.
 
-    Equality and order look at topic and partition only.
+    Equality, order and hash depend on topic and partition only.
     """
 
     __slots__ = ("error", "leader_epoch", "metadata", "offset", "partition", "topic")
@@ -68,7 +68,7 @@ class TopicPartition:
 
 
 class Uuid:
-    """Kafka's 128-bit ids; printed as URL-safe base64 without padding."""
+    """A 128-bit id of Kafka's; printed as URL-safe base64 without padding."""
 
     __slots__ = ("_bytes",)
 
@@ -119,7 +119,7 @@ class Node:
 
 @dataclass
 class BrokerMetadata:
-    """A broker as `list_topics` names it."""
+    """A broker as `list_topics` returns it."""
 
     id: int = -1
     host: str = ""
@@ -131,7 +131,7 @@ class BrokerMetadata:
 
 @dataclass
 class PartitionMetadata:
-    """A partition as `list_topics` names it; leader, replicas and isrs are broker ids, leader -1 is none."""
+    """A partition as `list_topics` returns it. Leader (-1: none), replicas and isrs are broker ids."""
 
     id: int = -1
     leader: int = -1
@@ -145,7 +145,7 @@ class PartitionMetadata:
 
 @dataclass
 class TopicMetadata:
-    """A topic as `list_topics` names it; partitions by id."""
+    """A topic as `list_topics` returns it; partitions by id."""
 
     topic: str = ""
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class TopicMetadata:
 
 @dataclass
 class ClusterMetadata:
-    """The cluster as `list_topics` describes it; brokers by id, topics by name."""
+    """The cluster as `list_topics` returns it; brokers by id, topics by name."""
 
     cluster_id: str | None = None
     controller_id: int = -1

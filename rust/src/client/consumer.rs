@@ -171,13 +171,16 @@ impl ConsumerCore {
             .collect()
     }
 
-    /// Requests beside fetching, over this consumer's connections.
-    fn network(&self) -> Network {
+    /// Requests beside fetching, over this consumer's connections. `log` is called with failures that are tried again,
+    /// by the threads that wait for requests; without it they wait for `poll`.
+    #[pyo3(signature = (log=None))]
+    fn network(&self, log: Option<Py<PyAny>>) -> Network {
         let consumer = &self.consumer;
         Network::new(
             consumer.background(),
             consumer.cluster(),
             consumer.read_committed(),
+            log,
         )
     }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use logcore_client::metadata::Metadata;
 use logcore_client::offsets::list_offsets;
-use logcore_client::{Background, Cluster, Purpose, Target};
+use logcore_client::{Background, Cluster, Purpose, Reporter, Target};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use super::settings::Settings;
-use super::{exception, kafka_error, wait};
+use super::{SIGNAL_SLICE, exception, kafka_error};
 
 /// (topic, partition, offset, timestamp, leader epoch, KafkaError or None)
 type Listed = (String, i32, i64, i64, i32, Option<Py<PyAny>>);
@@ -23,14 +23,22 @@ pub(crate) struct Network {
     background: Arc<Background>,
     cluster: Arc<Cluster>,
     read_committed: bool,
+    /// Called with each report while a request waits; `None`: the application asks for them.
+    log: Option<Py<PyAny>>,
 }
 
 impl Network {
-    pub(crate) fn new(background: &Arc<Background>, cluster: &Arc<Cluster>, read_committed: bool) -> Self {
+    pub(crate) fn new(
+        background: &Arc<Background>,
+        cluster: &Arc<Cluster>,
+        read_committed: bool,
+        log: Option<Py<PyAny>>,
+    ) -> Self {
         Self {
             background: Arc::clone(background),
             cluster: Arc::clone(cluster),
             read_committed,
+            log,
         }
     }
 }
@@ -58,19 +66,31 @@ fn timeout(seconds: f64) -> Duration {
 
 #[pymethods]
 impl Network {
-    /// A network of its own, for administration.
+    /// A network of its own, for administration. `log` is called with failures that are tried again, by the threads that
+    /// wait for requests.
     #[new]
-    fn create(py: Python<'_>, config: &Bound<'_, PyDict>) -> PyResult<Self> {
+    #[pyo3(signature = (config, log=None))]
+    fn create(py: Python<'_>, config: &Bound<'_, PyDict>, log: Option<Py<PyAny>>) -> PyResult<Self> {
         let config = Settings(config).client()?;
         let background = Background::start("logcore-admin").map_err(|error| exception(py, &error))?;
         let background = Arc::new(background);
-        let cluster = Arc::new(Cluster::new(config, |_| {}));
+        let cluster = Arc::new(Cluster::new(config, Arc::new(Reporter::new(|| {}))));
         background.spawn(Arc::clone(&cluster).keep_fresh());
         Ok(Self {
             background,
             cluster,
             read_committed: false,
+            log,
         })
+    }
+
+    /// The failures that are tried again and were not reported yet.
+    fn take_errors(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
+        let mut errors = Vec::new();
+        while let Some(error) = self.cluster.reporter().next() {
+            errors.push(kafka_error(py, &error)?);
+        }
+        Ok(errors)
     }
 
     /// Sends an encoded request body and returns the response's body.
@@ -133,8 +153,9 @@ impl Network {
         metadata_dict(py, &fresh)
     }
 
-    /// Offsets by timestamp (ms; -1 the end, -2 the beginning, -3 the record with the latest time) of (topic, partition, timestamp) triples.
-    /// `read_committed`: the end is the last stable offset; None is what the client was configured with.
+    /// Offsets by timestamp of (topic, partition, timestamp) triples. Timestamps are in milliseconds; -1 is the end, -2
+    /// the beginning, -3 the record with the latest time. `read_committed`: the end is the last stable offset; None is
+    /// what the client was configured with.
     #[pyo3(signature = (questions, *, timeout=60.0, read_committed=None))]
     fn list_offsets(
         &self,
@@ -190,8 +211,19 @@ impl Network {
         T: Send + 'static,
         F: Future<Output = logcore_client::Result<T>> + Send + 'static,
     {
-        let waiter = self.background.run(task).map_err(|error| exception(py, &error))?;
-        wait(py, waiter)?.map_err(|error| exception(py, &error))
+        let mut waiter = self.background.run(task).map_err(|error| exception(py, &error))?;
+        loop {
+            let waited = py.detach(|| waiter.wait(SIGNAL_SLICE));
+            if let Some(log) = &self.log {
+                for error in self.take_errors(py)? {
+                    log.call1(py, (error,))?;
+                }
+            }
+            match waited.map_err(|error| exception(py, &error))? {
+                Some(result) => return result.map_err(|error| exception(py, &error)),
+                None => py.check_signals()?,
+            }
+        }
     }
 }
 

@@ -209,10 +209,17 @@ impl ProducerCore {
         true
     }
 
-    /// Requests beside producing, over this producer's connections.
-    fn _network(&self, py: Python<'_>) -> PyResult<Network> {
+    /// Requests beside producing, over this producer's connections. `log` is called with failures that are tried again,
+    /// by the threads that wait for requests; without it they wait for `poll`.
+    #[pyo3(signature = (log=None))]
+    fn _network(&self, py: Python<'_>, log: Option<Py<PyAny>>) -> PyResult<Network> {
         let producer = &self.running(py)?.producer;
-        Ok(Network::new(producer.background(), producer.cluster(), false))
+        Ok(Network::new(
+            producer.background(),
+            producer.cluster(),
+            false,
+            log,
+        ))
     }
 
     /// Stops the background thread. Records still open are dropped; returns how many.

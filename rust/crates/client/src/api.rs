@@ -62,6 +62,11 @@ pub(crate) fn request(api: Api) -> Struct {
     }
 }
 
+/// An API's name, for messages.
+pub(crate) fn name(api_key: i16) -> &'static str {
+    schema(api_key, Direction::Request).map_or("unknown", |schema| schema.name)
+}
+
 /// Decodes a response body.
 pub(crate) fn decode(api: Api, version: i16, body: &Bytes) -> Result<Value> {
     decode_response(api.key, version, body).map_err(bad_data)

@@ -1,10 +1,9 @@
-//! The cluster as one client sees it: a connection per broker and purpose, the metadata cache, and its refreshing.
+//! The cluster as one client sees it: which broker a request goes to, the metadata cache, and its refreshing.
 //!
-//! All futures here run on the client's background thread. Connections are made on demand, one attempt at a time per
-//! broker and purpose, with a growing pause after failures. A lost broker is reported once, then again only after it
-//! had come back.
+//! All futures here run on the client's background thread. A broker that cannot be reached is reported once, and again
+//! only after it has come back.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,22 +15,10 @@ use tokio::sync::{Notify, watch};
 use crate::api::{self, Api};
 use crate::config::ClientConfig;
 use crate::connection::{Body, Connection};
-use crate::error::{ClientError, Result};
+use crate::connections::{Connections, Purpose};
+use crate::error::{ClientError, Result, milliseconds};
 use crate::metadata::{Metadata, Topic};
-
-/// What a connection is for. A broker answers one connection's requests one after another, so requests that wait at
-/// the broker (Fetch, JoinGroup) do not share one with those that should be quick.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Purpose {
-    /// Metadata, Produce, ListOffsets, administration.
-    General,
-    /// Fetch.
-    Fetch,
-    /// Fetch beside one that waits.
-    SecondFetch,
-    /// Group membership and offsets.
-    Group,
-}
+use crate::reporter::{Lasting, Reporter};
 
 /// Which broker a request goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,33 +31,22 @@ pub enum Target {
     Any,
 }
 
-/// An address and purpose with its connection, if there is one.
-#[derive(Debug, Default)]
-struct Slot {
-    connection: Option<Arc<Connection>>,
-    failures: u32,
-    not_before: Option<Instant>,
-}
-
 /// A topic that stays missing is asked about ever more rarely: after 16 rounds, 16 times the retry backoff apart.
 const UNSETTLED_ROUNDS_MAX: u32 = 16;
-
-type SlotKey = (String, u16, Purpose);
-/// Told about lost brokers.
-type ErrorSink = Box<dyn Fn(ClientError) + Send + Sync>;
 
 /// See the module. Shared by a client's tasks.
 pub struct Cluster {
     config: ClientConfig,
-    slots: Mutex<HashMap<SlotKey, Arc<tokio::sync::Mutex<Slot>>>>,
+    connections: Connections,
+    reporter: Arc<Reporter>,
     metadata: RwLock<Arc<Metadata>>,
     /// Counts the changes of `metadata`.
     version: watch::Sender<u64>,
     /// Topics that the background refresh asks about.
     tracked: Mutex<BTreeSet<Arc<str>>>,
     refresh_wanted: Notify,
+    /// The addresses whose last connection attempt failed.
     down: Mutex<HashSet<String>>,
-    errors: ErrorSink,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -82,17 +58,18 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// A cluster nothing is known about yet; `errors` hears of brokers lost.
-    pub fn new(config: ClientConfig, errors: impl Fn(ClientError) + Send + Sync + 'static) -> Self {
+    /// A cluster that nothing is known of yet.
+    #[must_use]
+    pub fn new(config: ClientConfig, reporter: Arc<Reporter>) -> Self {
         Self {
             config,
-            slots: Mutex::new(HashMap::new()),
+            connections: Connections::default(),
+            reporter,
             metadata: RwLock::new(Arc::default()),
             version: watch::Sender::new(0),
             tracked: Mutex::new(BTreeSet::new()),
             refresh_wanted: Notify::new(),
             down: Mutex::new(HashSet::new()),
-            errors: Box::new(errors),
         }
     }
 
@@ -101,7 +78,12 @@ impl Cluster {
         &self.config
     }
 
-    /// What is known now.
+    /// Where failures that are tried again are reported.
+    pub fn reporter(&self) -> &Arc<Reporter> {
+        &self.reporter
+    }
+
+    /// The metadata known now.
     pub fn metadata(&self) -> Arc<Metadata> {
         Arc::clone(&self.metadata.read())
     }
@@ -140,17 +122,27 @@ impl Cluster {
     /// The background task: refreshes tracked topics when asked and every `metadata_refresh`. Never returns.
     pub async fn keep_fresh(self: Arc<Self>) {
         let mut unsettled_rounds = 0;
+        let mut lasting = Lasting::default();
         loop {
             let asked = tokio::time::timeout(self.config.metadata_refresh, self.refresh_wanted.notified());
             let periodic = asked.await.is_err();
             let topics: Vec<Arc<str>> = self.tracked.lock().iter().cloned().collect();
             if topics.is_empty() && periodic {
-                // Without a topic to look after, the brokers' addresses are news only when one was lost.
+                // Without topics only the brokers' addresses could be new, and nobody needs them.
                 continue;
             }
             let again = match self.refresh(Some(&topics)).await {
-                Ok(fresh) => topics.iter().any(|name| is_unsettled(fresh.topics.get(name))),
-                Err(_) => true,
+                Ok(fresh) => {
+                    lasting.passed();
+                    topics.iter().any(|name| is_unsettled(fresh.topics.get(name)))
+                }
+                Err(error) => {
+                    // The connections report their own failures; this is what else can be wrong with an answer.
+                    if !error.is_retriable() && lasting.failed(&error, Instant::now()) {
+                        self.reporter.report(error);
+                    }
+                    true
+                }
             };
             unsettled_rounds = if again {
                 (unsettled_rounds + 1).min(UNSETTLED_ROUNDS_MAX)
@@ -201,10 +193,10 @@ impl Cluster {
             .await?;
         let fresh = Arc::new(Metadata::from_response(&response));
         {
-            let mut held = self.metadata.write();
-            let mut merged = Metadata::clone(&held);
+            let mut cache = self.metadata.write();
+            let mut merged = Metadata::clone(&cache);
             merged.merge(Metadata::clone(&fresh));
-            *held = Arc::new(merged);
+            *cache = Arc::new(merged);
         }
         self.version.send_modify(|version| *version += 1);
         Ok(fresh)
@@ -230,7 +222,7 @@ impl Cluster {
                 Err(_) => {
                     return Err(last.unwrap_or(ClientError::TimedOut {
                         what: "asking for the cluster's metadata".into(),
-                        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+                        timeout_ms: milliseconds(timeout),
                     }));
                 }
             }
@@ -306,7 +298,7 @@ impl Cluster {
             Ok(result) => result,
             Err(_) => Err(ClientError::TimedOut {
                 what: "connecting to a broker".into(),
-                timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+                timeout_ms: milliseconds(timeout),
             }),
         }
     }
@@ -330,14 +322,19 @@ impl Cluster {
             Box::pin(self.refresh(Some(&[]))).await?;
             known = self.metadata().broker(id).cloned();
         }
+        let name = format!("broker {id}");
         match known {
-            Some(broker) => self.connect(&broker.host, broker.port, purpose).await,
+            Some(broker) => {
+                self.reporter.request_answered(&name, "connecting");
+                self.connect(&broker.host, broker.port, purpose).await
+            }
             None => {
-                let what = "the cluster's metadata names no such broker; it may be down".to_owned();
-                Err(ClientError::Transport {
-                    broker: format!("broker {id}"),
-                    what,
-                })
+                let error = ClientError::Transport {
+                    broker: name.clone(),
+                    what: "the cluster's metadata does not have this broker; it may be down".to_owned(),
+                };
+                self.reporter.request_failed(&name, "connecting", &error);
+                Err(error)
             }
         }
     }
@@ -345,13 +342,13 @@ impl Cluster {
     async fn any_connection(&self, purpose: Purpose) -> Result<Arc<Connection>> {
         let candidates = self.candidates();
         for (host, port) in &candidates {
-            if let Some(connection) = self.open_connection(host, *port, purpose).await {
+            if let Some(connection) = self.connections.open(host, *port, purpose) {
                 return Ok(connection);
             }
         }
         let mut last = ClientError::Config("bootstrap.servers is empty".into());
         let mut candidates = candidates;
-        // Those that failed wait for their turn; one that did not fail yet should not wait for them.
+        // An address that failed waits for its backoff; the others are tried before it.
         candidates.sort_by_key(|(host, port)| self.down.lock().contains(&format!("{host}:{port}")));
         for (host, port) in &candidates {
             match self.connect(host, *port, purpose).await {
@@ -385,61 +382,24 @@ impl Cluster {
         all
     }
 
-    fn slot(&self, host: &str, port: u16, purpose: Purpose) -> Arc<tokio::sync::Mutex<Slot>> {
-        Arc::clone(
-            self.slots
-                .lock()
-                .entry((host.to_owned(), port, purpose))
-                .or_default(),
-        )
-    }
-
-    async fn open_connection(&self, host: &str, port: u16, purpose: Purpose) -> Option<Arc<Connection>> {
-        let slot = self.slot(host, port, purpose);
-        let slot = slot.try_lock().ok()?;
-        slot.connection.clone().filter(|connection| connection.is_open())
-    }
-
     async fn connect(&self, host: &str, port: u16, purpose: Purpose) -> Result<Arc<Connection>> {
-        let slot = self.slot(host, port, purpose);
-        let mut slot = slot.lock().await;
-        if let Some(connection) = slot.connection.as_ref().filter(|connection| connection.is_open()) {
-            return Ok(Arc::clone(connection));
-        }
-        slot.connection = None;
-        if let Some(not_before) = slot.not_before {
-            tokio::time::sleep_until(not_before.into()).await;
-        }
-        match Connection::open(host, port, &self.config).await {
+        let attempt = self
+            .connections
+            .connect(host, port, purpose, &self.config, &self.reporter);
+        match attempt.await {
             Ok(connection) => {
-                self.came_back(connection.peer());
-                let connection = Arc::new(connection);
-                *slot = Slot {
-                    connection: Some(Arc::clone(&connection)),
-                    ..Slot::default()
-                };
+                self.down.lock().remove(connection.peer());
                 Ok(connection)
             }
             Err(error) => {
-                slot.failures += 1;
-                slot.not_before = Some(Instant::now() + self.backoff(slot.failures));
                 self.went_down(&format!("{host}:{port}"), &error);
                 Err(error)
             }
         }
     }
 
-    fn backoff(&self, failures: u32) -> Duration {
-        let doubled = self.config.reconnect_backoff * 2_u32.pow(failures.saturating_sub(1).min(10));
-        doubled.min(self.config.reconnect_backoff_max)
-    }
-
-    fn came_back(&self, peer: &str) {
-        self.down.lock().remove(peer);
-    }
-
     fn went_down(&self, peer: &str, error: &ClientError) {
-        // A broker that moved or died is news to the metadata as well.
+        // The broker may have moved, and its partitions may have other leaders.
         self.refresh_soon();
         let candidates = self.candidates();
         let mut down = self.down.lock();
@@ -450,13 +410,13 @@ impl Cluster {
             .iter()
             .all(|(host, port)| down.contains(&format!("{host}:{port}")));
         drop(down);
-        (self.errors)(error.clone());
+        self.reporter.report(error.clone());
         if all_down {
             let tried: Vec<String> = candidates
                 .iter()
                 .map(|(host, port)| format!("{host}:{port}"))
                 .collect();
-            (self.errors)(ClientError::AllBrokersDown {
+            self.reporter.report(ClientError::AllBrokersDown {
                 tried: tried.join(", "),
                 last: error.to_string(),
             });

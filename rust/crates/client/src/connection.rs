@@ -19,7 +19,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::api::{self, Api, Fields};
 use crate::config::ClientConfig;
-use crate::error::{ClientError, Result};
+use crate::error::{ClientError, Result, milliseconds};
+use crate::reporter::Reporter;
 
 /// A response's body, header taken off, or why there is none.
 type Answer = Result<Bytes>;
@@ -36,6 +37,7 @@ struct Waiting {
 struct Shared {
     /// host:port, for messages.
     peer: String,
+    reporter: Arc<Reporter>,
     waiting: Mutex<VecDeque<Waiting>>,
     /// Why the connection ended; nothing is sent after that.
     ended: Mutex<Option<ClientError>>,
@@ -105,13 +107,23 @@ impl Pending {
     /// # Errors
     /// The connection's end, or [`ClientError::TimedOut`].
     pub async fn answer(self, timeout: Duration) -> Answer {
+        let (shared, request) = (Arc::clone(&self.shared), api::name(self.api_key));
+        let answer = self.unreported_answer(timeout).await;
+        match &answer {
+            Ok(_) => shared.reporter.request_answered(&shared.peer, request),
+            Err(error) => shared.reporter.request_failed(&shared.peer, request, error),
+        }
+        answer
+    }
+
+    async fn unreported_answer(self, timeout: Duration) -> Answer {
         match tokio::time::timeout(timeout, self.receiver).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(self.shared.broken("connection closed")),
             Err(_) => {
                 let error = ClientError::TimedOut {
-                    what: format!("{}: request of API {}", self.shared.peer, self.api_key),
-                    timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+                    what: format!("{}: a {} request", self.shared.peer, api::name(self.api_key)),
+                    timeout_ms: milliseconds(timeout),
                 };
                 self.shared.end(error.clone());
                 Err(error)
@@ -125,14 +137,14 @@ impl Connection {
     ///
     /// # Errors
     /// [`ClientError::Resolve`], [`ClientError::Transport`] or [`ClientError::TimedOut`].
-    pub async fn open(host: &str, port: u16, config: &ClientConfig) -> Result<Self> {
+    pub async fn open(host: &str, port: u16, config: &ClientConfig, reporter: Arc<Reporter>) -> Result<Self> {
         let peer = format!("{host}:{port}");
-        let opening = Self::open_without_timeout(host, port, peer.clone(), config);
+        let opening = Self::open_without_timeout(host, port, peer.clone(), config, reporter);
         match tokio::time::timeout(config.connect_timeout, opening).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::TimedOut {
                 what: format!("{peer}: connecting"),
-                timeout_ms: u64::try_from(config.connect_timeout.as_millis()).unwrap_or(u64::MAX),
+                timeout_ms: milliseconds(config.connect_timeout),
             }),
         }
     }
@@ -142,10 +154,12 @@ impl Connection {
         port: u16,
         peer: String,
         config: &ClientConfig,
+        reporter: Arc<Reporter>,
     ) -> Result<Self> {
         let stream = connect(host, port, &peer).await?;
         let shared = Arc::new(Shared {
             peer,
+            reporter,
             waiting: Mutex::new(VecDeque::new()),
             ended: Mutex::new(None),
             closing: Notify::new(),
@@ -181,7 +195,7 @@ impl Connection {
             let body = Body::Message(&message, 64);
             let answer = self
                 .send(api::API_VERSIONS.key, version, &body)?
-                .answer(timeout)
+                .unreported_answer(timeout)
                 .await?;
             let refused = answer.first_chunk() == Some(&ErrorCode::UNSUPPORTED_VERSION.0.to_be_bytes());
             if refused && version > 0 {
@@ -388,11 +402,14 @@ async fn read_frames(shared: &Shared, mut stream: OwnedReadHalf, frame_max: usiz
     loop {
         while let Some(prefix) = buffer.first_chunk::<4>() {
             let length = i32::from_be_bytes(*prefix);
-            let Some(length) = usize::try_from(length).ok().filter(|length| *length <= frame_max) else {
+            let Ok(length) = usize::try_from(length) else {
                 return shared.broken(format_args!(
-                    "a response claims {length} bytes, beyond receive.message.max.bytes ({frame_max})"
+                    "a response claims {length} bytes; check that the port speaks Kafka's protocol without TLS"
                 ));
             };
+            if length > frame_max {
+                return refuse_long_response(shared, length, frame_max);
+            }
             if buffer.len() < 4 + length {
                 buffer.reserve(4 + length - buffer.len());
                 break;
@@ -413,9 +430,24 @@ async fn read_frames(shared: &Shared, mut stream: OwnedReadHalf, frame_max: usiz
     }
 }
 
+/// Tells the requester whose response is too long. The connection ends, because its rest cannot be skipped.
+fn refuse_long_response(shared: &Shared, size: usize, limit: usize) -> ClientError {
+    if let Some(waiting) = shared.waiting.lock().pop_front() {
+        let _ = waiting.answer.send(Err(ClientError::ResponseTooLarge {
+            broker: shared.peer.clone(),
+            request: api::name(waiting.api_key),
+            size,
+            limit,
+        }));
+    }
+    shared.broken(format_args!(
+        "the response to another request is longer than receive.message.max.bytes"
+    ))
+}
+
 fn deliver(shared: &Shared, mut frame: Bytes) -> Result<()> {
     let Some(waiting) = shared.waiting.lock().pop_front() else {
-        return Err(shared.broken("a response that nothing asked for"));
+        return Err(shared.broken("a response came without a request"));
     };
     let correlation_id = decode_header(&waiting, &mut frame).map_err(|what| shared.broken(what))?;
     if correlation_id != waiting.correlation_id {

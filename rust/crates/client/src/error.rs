@@ -59,6 +59,38 @@ pub enum ClientError {
     /// No answer within the time allowed.
     #[error("{what}: no answer within {timeout_ms} ms")]
     TimedOut { what: String, timeout_ms: u64 },
+    /// A request that fails again and again, reported once; see [`crate::reporter`].
+    #[error(
+        "{last}: {request} failed {times} times in a row and is tried again; check the broker, and what is between"
+    )]
+    Lasting {
+        request: &'static str,
+        times: u32,
+        last: Box<ClientError>,
+    },
+    /// A response above `receive.message.max.bytes`.
+    #[error(
+        "{broker}: the response to {request} has {size} bytes, more than receive.message.max.bytes ({limit}); \
+         raise it"
+    )]
+    ResponseTooLarge {
+        broker: String,
+        request: &'static str,
+        size: usize,
+        limit: usize,
+    },
+    /// A batch that no response below `receive.message.max.bytes` can carry.
+    #[error(
+        "{topic}-{partition}: the batch at offset {offset} makes a response of {size} bytes, more than \
+         receive.message.max.bytes ({limit}); raise it, or seek behind the batch"
+    )]
+    BatchTooLarge {
+        topic: String,
+        partition: i32,
+        offset: i64,
+        size: usize,
+        limit: usize,
+    },
     /// `queue.buffering.max.messages` or `queue.buffering.max.kbytes` is reached.
     #[error(
         "the producer's queue is full ({messages} messages, {bytes} bytes); call poll() or flush() and try again"
@@ -135,7 +167,11 @@ impl ClientError {
             Self::Resolve { .. } => local::RESOLVE,
             Self::TimedOut { .. } => local::TIMED_OUT,
             Self::QueueFull { .. } => local::QUEUE_FULL,
-            Self::MessageTooLarge { .. } => i32::from(ErrorCode::MESSAGE_TOO_LARGE.0),
+            Self::Lasting { last, .. } => last.code(),
+            Self::ResponseTooLarge { .. } => local::BAD_MSG,
+            Self::MessageTooLarge { .. } | Self::BatchTooLarge { .. } => {
+                i32::from(ErrorCode::MESSAGE_TOO_LARGE.0)
+            }
             Self::UnknownTopic(_) => local::UNKNOWN_TOPIC,
             Self::UnknownPartition { .. } => local::UNKNOWN_PARTITION,
             Self::Broker { code, .. } => i32::from(*code),
@@ -163,9 +199,12 @@ impl ClientError {
             | Self::AllBrokersDown { .. }
             | Self::Resolve { .. }
             | Self::TimedOut { .. }
+            | Self::Lasting { .. }
             | Self::QueueFull { .. } => true,
             Self::Broker { code, .. } => ErrorCode(*code).is_retriable(),
-            Self::MessageTooLarge { .. }
+            Self::ResponseTooLarge { .. }
+            | Self::BatchTooLarge { .. }
+            | Self::MessageTooLarge { .. }
             | Self::UnknownTopic(_)
             | Self::UnknownPartition { .. }
             | Self::DeliveryTimedOut { .. }
@@ -182,3 +221,8 @@ impl ClientError {
 
 /// What the functions of this crate return.
 pub type Result<T> = std::result::Result<T, ClientError>;
+
+/// A duration for an error's text.
+pub(crate) fn milliseconds(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

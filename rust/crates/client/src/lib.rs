@@ -11,7 +11,9 @@
 //! | [`runtime`] | the background thread, and noticing a fork |
 //! | [`connection`] | one TCP connection: pipelining, versions |
 //! | [`metadata`] | brokers, topics, leaders |
-//! | [`cluster`] | connections per broker and purpose, refreshing metadata |
+//! | [`connections`] | one connection per broker and purpose |
+//! | [`cluster`] | which broker a request goes to, refreshing metadata |
+//! | [`reporter`] | failures that are tried again, and when the application hears of them |
 //! | [`producer`] | accumulate, send, retry in order, report |
 //! | [`consumer`] | fetch ahead, decode, hand out |
 //! | [`offsets`] | offsets by time |
@@ -21,16 +23,20 @@ pub mod api;
 pub mod cluster;
 pub mod config;
 pub mod connection;
+pub mod connections;
 pub mod consumer;
 pub mod error;
 pub mod metadata;
 pub mod offsets;
 pub mod producer;
+pub mod reporter;
 pub mod runtime;
 
-pub use cluster::{Cluster, Purpose, Target};
+pub use cluster::{Cluster, Target};
 pub use config::{ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig};
+pub use connections::Purpose;
 pub use consumer::Consumer;
 pub use error::{ClientError, Result};
 pub use producer::Producer;
+pub use reporter::Reporter;
 pub use runtime::Background;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use logcore_protocol::ErrorCode;
 
 use crate::api::{self, Fields};
-use crate::cluster::{Cluster, Purpose, Target};
-use crate::error::{ClientError, Result};
+use crate::cluster::{Cluster, Target};
+use crate::connections::Purpose;
+use crate::error::{ClientError, Result, milliseconds};
 
 /// The timestamp that stands for the end of the log (the last stable offset under `read_committed`).
 pub const LATEST: i64 = -1;
@@ -54,7 +55,7 @@ pub async fn list_offsets(
             answers.entry(key.clone()).or_insert_with(|| {
                 Err(ClientError::TimedOut {
                     what: format!("looking up an offset of {}-{}", key.0, key.1),
-                    timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+                    timeout_ms: milliseconds(timeout),
                 })
             });
         }

@@ -1,7 +1,8 @@
-//! Keeps assigned partitions filled: looks up where to start, fetches ahead of the application. One task decides, one
-//! per question waits for its answer, all on the client's background thread. At most two Fetches per broker are on their
-//! way, each on a connection of its own: the first may wait at the broker for new records, the second is for partitions
-//! that surely have some, or were just sought, and must not wait behind it.
+//! Keeps assigned partitions filled: looks up where to start, and fetches ahead of the application.
+//!
+//! One task decides what to ask, and one task per request waits for its answer, all on the client's background thread.
+//! At most two Fetch requests per broker are under way, each on its own connection. The first may wait at the broker for
+//! new records. The second is for partitions that have records or were just sought, which must not wait behind it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,20 +15,25 @@ use super::decode::{Aborted, Chunk};
 use super::state::{PartitionState, Phase, Waiting};
 use super::{Event, Shared};
 use crate::api::{self, Fields};
-use crate::cluster::{Purpose, Target};
+use crate::cluster::Target;
+use crate::config::ConsumerConfig;
+use crate::connections::Purpose;
 use crate::error::{ClientError, Result};
+use crate::metadata::Metadata;
 use crate::offsets::{PartitionKey, list_offsets};
 
-/// How long nothing can happen without the task being woken.
+/// The longest time without a look at the partitions; whatever changes them also wakes the task.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long the second Fetch to a broker may wait there: its partitions shall soon join the first.
 const SECOND_WAIT: Duration = Duration::from_millis(20);
-/// How long the lookup of a start may take before its failure is told.
+/// How long one lookup of an offset to start at may take.
 const LOCATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause before partitions whose Fetch failed as a whole are fetched again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// One partition of a Fetch request.
 #[derive(Debug)]
-struct Wanted {
+struct FetchPartition {
     key: PartitionKey,
     generation: u64,
     offset: i64,
@@ -35,18 +41,19 @@ struct Wanted {
 }
 
 /// A broker, and which of its two Fetch connections.
-type Line = (i32, Purpose);
+type Channel = (i32, Purpose);
 
-/// One Fetch request.
 #[derive(Debug)]
-struct Question {
-    partitions: Vec<Wanted>,
+struct FetchRequest {
+    partitions: Vec<FetchPartition>,
     wait: Duration,
+    /// Its partition's response was too long; no other one joins the request.
+    alone: bool,
 }
 
 /// The deciding task. Ends when the client's thread stops.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let fetching: Arc<Mutex<HashSet<Line>>> = Arc::default();
+    let fetching: Arc<Mutex<HashSet<Channel>>> = Arc::default();
     let mut metadata_changed = shared.cluster.watch_metadata();
     loop {
         metadata_changed.mark_unchanged();
@@ -56,14 +63,14 @@ pub(super) async fn run(shared: Arc<Shared>) {
         if !located.is_empty() {
             tokio::spawn(locate(Arc::clone(&shared), located));
         }
-        let questions = to_fetch(&shared, &fetching.lock(), now, &mut next);
-        for (line, question) in questions {
-            fetching.lock().insert(line);
+        let requests = to_fetch(&shared, &fetching.lock(), now, &mut next);
+        for (channel, request) in requests {
+            fetching.lock().insert(channel);
             let (shared, fetching) = (Arc::clone(&shared), Arc::clone(&fetching));
             tokio::spawn(async move {
-                let answer = fetch(&shared, line, &question).await;
-                take_answer(&shared, question, answer);
-                fetching.lock().remove(&line);
+                let answer = fetch(&shared, channel, &request).await;
+                take_answer(&shared, request, answer);
+                fetching.lock().remove(&channel);
                 shared.wake.notify_one();
             });
         }
@@ -75,7 +82,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Whether a partition may be asked about now; otherwise `next` learns when.
+/// Whether a partition may be asked about now; otherwise lowers `next` to the time when it may.
 fn is_due(partition: &PartitionState, now: Instant, next: &mut Instant) -> bool {
     if partition.busy || partition.paused {
         return false;
@@ -89,7 +96,7 @@ fn is_due(partition: &PartitionState, now: Instant, next: &mut Instant) -> bool 
     }
 }
 
-/// A partition to look up: which, of which generation, the timestamp to ask with.
+/// A partition to look up: its key and generation, and the timestamp to ask with.
 type Locating = (PartitionKey, u64, i64);
 
 fn to_locate(shared: &Shared, now: Instant, next: &mut Instant) -> Vec<Locating> {
@@ -111,8 +118,9 @@ async fn locate(shared: Arc<Shared>, questions: Vec<Locating>) {
         .iter()
         .map(|(key, _, timestamp)| (key.clone(), *timestamp))
         .collect();
-    let read_committed = shared.read_committed;
+    let (read_committed, since) = (shared.read_committed, Instant::now());
     let mut answers = list_offsets(&shared.cluster, asked, read_committed, LOCATE_TIMEOUT).await;
+    let (mut reports, now) = (Vec::new(), Instant::now());
     let mut state = shared.state.lock();
     let backoff = state.config.error_backoff;
     for (key, generation, _) in questions {
@@ -124,34 +132,36 @@ async fn locate(shared: Arc<Shared>, questions: Vec<Locating>) {
         match answer {
             Some(Ok(listed)) => partition.located(listed.offset),
             Some(Err(error)) => {
-                partition.not_before = Some(Instant::now() + backoff);
-                partition.tell(error);
+                partition.not_before = Some(now + backoff);
+                reports.extend(partition.failed_since(since, "ListOffsets", error, now));
             }
-            None => partition.not_before = Some(Instant::now() + backoff),
+            None => partition.not_before = Some(now + backoff),
         }
     }
     drop(state);
+    shared.report(reports);
     shared.arrived.notify_all();
     shared.wake.notify_one();
 }
 
-/// A question for each line that has none open, for the partitions that have room.
+/// The next request of each free channel, for the partitions that have not reached their budget.
 fn to_fetch(
     shared: &Shared,
-    fetching: &HashSet<Line>,
+    fetching: &HashSet<Channel>,
     now: Instant,
     next: &mut Instant,
-) -> Vec<(Line, Question)> {
+) -> Vec<(Channel, FetchRequest)> {
     let metadata = shared.cluster.metadata();
     let mut state = shared.state.lock();
     let (budget, wait) = (state.partition_budget(), state.config.fetch_wait);
-    let mut questions: HashMap<Line, Question> = HashMap::new();
+    let mut requests: HashMap<Channel, FetchRequest> = HashMap::new();
     let mut leaderless = false;
+    let mut reports = Vec::new();
     let count = state.partitions.len();
     // A response is filled in the order of the request: begin elsewhere each time.
-    let offset_in_turn = shared.rotate(count);
+    let first = shared.rotate(count);
     for step in 0..count {
-        let partition = &mut state.partitions[(offset_in_turn + step) % count];
+        let partition = &mut state.partitions[(first + step) % count];
         let Phase::Fetching(offset) = partition.phase else {
             continue;
         };
@@ -160,37 +170,59 @@ fn to_fetch(
         }
         let Some((leader, leader_epoch)) = metadata.leader(&partition.key.0, partition.key.1) else {
             leaderless = true;
+            if let Some(error) = why_leaderless(&metadata, &partition.key) {
+                reports.extend(partition.failed("Metadata", error, now));
+            }
             continue;
         };
-        let (first, second) = ((leader, Purpose::Fetch), (leader, Purpose::SecondFetch));
-        let (line, wait) = if !fetching.contains(&first) {
-            (first, wait)
+        let (waiting, second) = ((leader, Purpose::Fetch), (leader, Purpose::SecondFetch));
+        let (channel, wait) = if !fetching.contains(&waiting) {
+            (waiting, wait)
         } else if !partition.at_end && !fetching.contains(&second) {
             (second, wait.min(SECOND_WAIT))
         } else {
             continue;
         };
+        if requests
+            .get(&channel)
+            .is_some_and(|request| request.alone || partition.fetch_alone)
+        {
+            continue;
+        }
         partition.busy = true;
-        let wanted = Wanted {
+        let request = requests.entry(channel).or_insert(FetchRequest {
+            partitions: Vec::new(),
+            wait,
+            alone: partition.fetch_alone,
+        });
+        request.partitions.push(FetchPartition {
             key: partition.key.clone(),
             generation: partition.generation,
             offset,
             leader_epoch,
-        };
-        let question = questions.entry(line).or_insert(Question {
-            partitions: Vec::new(),
-            wait,
         });
-        question.partitions.push(wanted);
     }
     drop(state);
+    shared.report(reports);
     if leaderless {
         shared.cluster.refresh_soon();
     }
-    questions.into_iter().collect()
+    requests.into_iter().collect()
 }
 
-async fn fetch(shared: &Shared, (leader, purpose): Line, question: &Question) -> Result<Value> {
+/// What the cluster says of a partition without a leader; `None` while it was not asked.
+fn why_leaderless(metadata: &Metadata, (topic, id): &PartitionKey) -> Option<ClientError> {
+    let found = metadata.topics.get(topic)?;
+    let code = match (found.error, found.partition(*id)) {
+        (0, Some(_)) => ErrorCode::LEADER_NOT_AVAILABLE.0,
+        (0, None) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.0,
+        (code, _) => code,
+    };
+    let what = format!("{topic}-{id} has no leader");
+    Some(ClientError::Broker { code, what })
+}
+
+async fn fetch(shared: &Shared, (leader, purpose): Channel, request: &FetchRequest) -> Result<Value> {
     let connection = shared.cluster.connection(Target::Broker(leader), purpose).await?;
     let version = connection.version(api::FETCH)?;
     let message = {
@@ -200,19 +232,19 @@ async fn fetch(shared: &Shared, (leader, purpose): Line, question: &Question) ->
         message
             .set(
                 "max_wait_ms",
-                i32::try_from(question.wait.as_millis()).unwrap_or(i32::MAX),
+                i32::try_from(request.wait.as_millis()).unwrap_or(i32::MAX),
             )
             .set("min_bytes", config.fetch_bytes_min)
             .set("max_bytes", config.fetch_bytes_max)
             .set("isolation_level", i8::from(config.read_committed));
-        for topic in by_topic(&question.partitions) {
+        for topic in by_topic(&request.partitions) {
             let mut element = message.element("topics").with("topic", &*topic[0].key.0);
-            for wanted in topic {
+            for asked in topic {
                 let partition = element
                     .element("partitions")
-                    .with("partition", wanted.key.1)
-                    .with("current_leader_epoch", wanted.leader_epoch)
-                    .with("fetch_offset", wanted.offset)
+                    .with("partition", asked.key.1)
+                    .with("current_leader_epoch", asked.leader_epoch)
+                    .with("fetch_offset", asked.offset)
                     .with("partition_max_bytes", config.partition_bytes_max);
                 element.push("partitions", partition);
             }
@@ -222,113 +254,150 @@ async fn fetch(shared: &Shared, (leader, purpose): Line, question: &Question) ->
     };
     shared
         .cluster
-        .call(&connection, api::FETCH, version, message, question.wait)
+        .call(&connection, api::FETCH, version, message, request.wait)
         .await
 }
 
 /// Groups of one topic each, in the order of their first partition.
-fn by_topic(partitions: &[Wanted]) -> Vec<Vec<&Wanted>> {
+fn by_topic(partitions: &[FetchPartition]) -> Vec<Vec<&FetchPartition>> {
     let mut order: HashMap<&str, usize> = HashMap::new();
-    let mut groups: Vec<Vec<&Wanted>> = Vec::new();
-    for wanted in partitions {
-        let at = *order.entry(&wanted.key.0).or_insert(groups.len());
+    let mut groups: Vec<Vec<&FetchPartition>> = Vec::new();
+    for asked in partitions {
+        let at = *order.entry(&asked.key.0).or_insert(groups.len());
         if at == groups.len() {
             groups.push(Vec::new());
         }
-        groups[at].push(wanted);
+        groups[at].push(asked);
     }
     groups
 }
 
-fn take_answer(shared: &Shared, question: Question, answer: Result<Value>) {
-    let mut wanted: HashMap<PartitionKey, Wanted> = question
+fn take_answer(shared: &Shared, request: FetchRequest, answer: Result<Value>) {
+    let alone = request.partitions.len() == 1;
+    let mut unanswered: HashMap<PartitionKey, FetchPartition> = request
         .partitions
         .into_iter()
-        .map(|wanted| (wanted.key.clone(), wanted))
+        .map(|asked| (asked.key.clone(), asked))
         .collect();
-    let mut stale = false;
+    let (mut stale, mut reports, now) = (answer.is_err(), Vec::new(), Instant::now());
     let mut state = shared.state.lock();
-    let backoff = state.config.error_backoff;
     if let Ok(response) = &answer {
         for topic in response.field("responses").structs() {
             let name: Arc<str> = Arc::from(topic.text("topic"));
             for answer in topic.field("partitions").structs() {
                 let key = (Arc::clone(&name), answer.i32("partition_index"));
-                let Some(wanted) = wanted.remove(&key) else {
+                let Some(asked) = unanswered.remove(&key) else {
                     continue;
                 };
                 let config = state.config.clone();
-                if let Some(partition) = state.current(&wanted.key, wanted.generation) {
+                if let Some(partition) = state.current(&asked.key, asked.generation) {
                     partition.busy = false;
-                    stale |= take_partition(partition, &config, &wanted, answer);
+                    stale |= ErrorCode(answer.i16("error_code")).needs_metadata();
+                    reports.extend(take_partition(partition, &config, &asked, answer, now));
                 }
             }
         }
-        if response.i16("error_code") != 0 {
-            stale = true;
-        }
+        stale |= response.i16("error_code") != 0;
     }
-    // Partitions the answer does not name, or all of them when there is none.
-    for wanted in wanted.into_values() {
-        if let Some(partition) = state.current(&wanted.key, wanted.generation) {
-            partition.busy = false;
-            partition.not_before = Some(Instant::now() + backoff.min(Duration::from_millis(100)));
-        }
-    }
-    if let Err(error) = answer {
-        stale = true;
-        if !error.is_retriable() {
-            state.errors.push_back(error);
+    let (backoff, pause) = (
+        state.config.error_backoff,
+        state.config.error_backoff.min(RETRY_PAUSE),
+    );
+    for asked in unanswered.into_values() {
+        let Some(partition) = state.current(&asked.key, asked.generation) else {
+            continue;
+        };
+        partition.busy = false;
+        partition.not_before = Some(now + pause);
+        match &answer {
+            Err(ClientError::ResponseTooLarge { .. }) if !alone => {
+                // One of them has a batch that is too long. Each by itself, the others are read on.
+                partition.fetch_alone = true;
+            }
+            Err(ClientError::ResponseTooLarge { size, limit, .. }) => {
+                partition.not_before = Some(now + backoff);
+                let error = ClientError::BatchTooLarge {
+                    topic: asked.key.0.to_string(),
+                    partition: asked.key.1,
+                    offset: asked.offset,
+                    size: *size,
+                    limit: *limit,
+                };
+                reports.extend(partition.failed("Fetch", error, now));
+            }
+            // The connection reports it: it concerns all partitions of the broker.
+            Err(error) if error.is_retriable() => {}
+            Err(error) => reports.extend(partition.failed("Fetch", error.clone(), now)),
+            Ok(response) => {
+                let error = not_named(&asked.key, response.i16("error_code"));
+                reports.extend(partition.failed("Fetch", error, now));
+            }
         }
     }
     drop(state);
+    shared.report(reports);
     if stale {
         shared.cluster.refresh_soon();
     }
     shared.arrived.notify_all();
 }
 
-/// Takes one partition's answer; `true` when metadata should be refreshed.
+/// Why a Fetch response does not name a partition.
+fn not_named((topic, id): &PartitionKey, code: i16) -> ClientError {
+    if code == 0 {
+        ClientError::Transport {
+            broker: format!("leader of {topic}-{id}"),
+            what: "its Fetch response does not name the partition".to_owned(),
+        }
+    } else {
+        let what = format!("{topic}-{id}: Fetch");
+        ClientError::Broker { code, what }
+    }
+}
+
+/// Takes one partition's answer; returns what is to be reported.
 fn take_partition(
     partition: &mut PartitionState,
-    config: &crate::config::ConsumerConfig,
-    wanted: &Wanted,
+    config: &ConsumerConfig,
+    asked: &FetchPartition,
     answer: &Struct,
-) -> bool {
-    let code = ErrorCode(answer.i16("error_code"));
-    match code {
+    now: Instant,
+) -> Option<ClientError> {
+    match ErrorCode(answer.i16("error_code")) {
         ErrorCode::NONE => {
-            partition.told = None;
             partition.high_watermark = answer.i64("high_watermark");
             partition.log_start = answer.i64("log_start_offset");
-            if let Err(error) = take_records(partition, config, wanted, answer) {
-                partition.not_before = Some(Instant::now() + config.error_backoff);
-                partition.tell(error);
+            match take_records(partition, config, asked, answer) {
+                Ok(()) => {
+                    partition.passed();
+                    None
+                }
+                Err(error) => {
+                    partition.not_before = Some(now + config.error_backoff);
+                    partition.failed("Fetch", error, now)
+                }
             }
-            return false;
         }
         ErrorCode::OFFSET_OUT_OF_RANGE => {
-            let why = format!("offset {} is out of range", wanted.offset);
+            let why = format!("offset {} is out of range", asked.offset);
             partition.reset(config.offset_reset, &why);
+            None
         }
-        _ => {
-            partition.not_before = Some(Instant::now() + config.error_backoff);
-            if !code.is_retriable() {
-                let what = format!("{}-{}: Fetch", wanted.key.0, wanted.key.1);
-                partition.tell(ClientError::Broker { code: code.0, what });
-            }
+        ErrorCode(code) => {
+            partition.not_before = Some(now + config.error_backoff);
+            let what = format!("{}-{}: Fetch", asked.key.0, asked.key.1);
+            partition.failed("Fetch", ClientError::Broker { code, what }, now)
         }
     }
-    code.needs_metadata()
 }
 
 fn take_records(
     partition: &mut PartitionState,
-    config: &crate::config::ConsumerConfig,
-    wanted: &Wanted,
+    config: &ConsumerConfig,
+    asked: &FetchPartition,
     answer: &Struct,
 ) -> Result<()> {
-    let mut end = wanted.offset;
+    let mut end = asked.offset;
     partition.at_end = true;
     if let Some(records) = answer
         .field("records")
@@ -340,22 +409,19 @@ fn take_records(
         } else {
             Vec::new()
         };
-        let (topic, id) = (Arc::clone(&wanted.key.0), wanted.key.1);
+        let (topic, id) = (Arc::clone(&asked.key.0), asked.key.1);
         let chunk = Chunk::new(
             topic,
             id,
             records.clone(),
-            wanted.offset,
+            asked.offset,
             config.check_crcs,
             aborted,
         )?;
         end = match chunk.next_offset() {
-            Some(next) => next.max(wanted.offset),
+            Some(next) => next.max(asked.offset),
             None => {
-                let what = format!(
-                    "{}-{}: no whole batch at offset {end}",
-                    wanted.key.0, wanted.key.1
-                );
+                let what = format!("{}-{}: no whole batch at offset {end}", asked.key.0, asked.key.1);
                 return Err(ClientError::BadData { what });
             }
         };
@@ -374,11 +440,11 @@ fn take_records(
     } else {
         partition.high_watermark
     };
-    if config.partition_eof && end >= visible && partition.eof_told != Some(end) {
-        partition.eof_told = Some(end);
+    if config.partition_eof && end >= visible && partition.eof_reported != Some(end) {
+        partition.eof_reported = Some(end);
         partition
             .waiting
-            .push_back(Waiting::Event(Event::End(wanted.key.clone(), end)));
+            .push_back(Waiting::Event(Event::End(asked.key.clone(), end)));
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ use crate::cluster::Cluster;
 use crate::config::{ClientConfig, ConsumerConfig};
 use crate::error::{ClientError, Result};
 use crate::offsets::PartitionKey;
+use crate::reporter::Reporter;
 use crate::runtime::Background;
 
 /// Something of a partition that is no message.
@@ -52,13 +53,20 @@ pub(crate) struct Shared {
     pub(crate) arrived: Condvar,
     pub(crate) wake: Notify,
     pub(crate) read_committed: bool,
-    turn: AtomicUsize,
+    rotation: AtomicUsize,
 }
 
 impl Shared {
-    /// Where to begin among `count`, another place each time.
+    /// Which of `count` partitions to begin with, the next one each time.
     fn rotate(&self, count: usize) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed) % count.max(1)
+        self.rotation.fetch_add(1, Ordering::Relaxed) % count.max(1)
+    }
+
+    /// Hands reports to the application. Not under the state's lock: it is taken to wake a waiting thread.
+    fn report(&self, reports: Vec<ClientError>) {
+        for report in reports {
+            self.cluster.reporter().report(report);
+        }
     }
 }
 
@@ -100,20 +108,22 @@ impl Consumer {
     pub fn new(client: ClientConfig, config: ConsumerConfig) -> Result<Self> {
         let background = Arc::new(Background::start("logcore-consumer")?);
         let shared = Arc::new_cyclic(|shared: &std::sync::Weak<Shared>| {
-            let sink = shared.clone();
-            let cluster = Arc::new(Cluster::new(client, move |error| {
-                if let Some(shared) = sink.upgrade() {
-                    shared.state.lock().errors.push_back(error);
-                    shared.arrived.notify_all();
+            let consumer = shared.clone();
+            let reporter = Reporter::new(move || {
+                if let Some(consumer) = consumer.upgrade() {
+                    // The lock orders this against a thread that is about to wait.
+                    drop(consumer.state.lock());
+                    consumer.arrived.notify_all();
                 }
-            }));
+            });
+            let cluster = Arc::new(Cluster::new(client, Arc::new(reporter)));
             Shared {
                 cluster,
                 read_committed: config.read_committed,
                 state: Mutex::new(State::new(config)),
                 arrived: Condvar::new(),
                 wake: Notify::new(),
-                turn: AtomicUsize::new(0),
+                rotation: AtomicUsize::new(0),
             }
         });
         background.spawn(Arc::clone(&shared.cluster).keep_fresh());
@@ -213,7 +223,7 @@ impl Consumer {
         }
         {
             let mut state = self.shared.state.lock();
-            let idle = state.errors.is_empty()
+            let idle = self.shared.cluster.reporter().is_empty()
                 && state
                     .partitions
                     .iter()
@@ -243,11 +253,11 @@ impl Consumer {
                     }
                 }
                 None => {
-                    let mut state = self.shared.state.lock();
-                    if let Some(error) = state.errors.pop_front() {
+                    if let Some(error) = self.shared.cluster.reporter().next() {
                         items.push(Item::Error(error));
                         continue;
                     }
+                    let mut state = self.shared.state.lock();
                     let Some((at, generation, waiting)) = state.next_waiting() else {
                         break;
                     };

@@ -1,16 +1,19 @@
-//! The assigned partitions and how far each has come: fetched, handed out, stored for commit.
+//! The assigned partitions and the progress of each: fetched, handed out, stored for commit.
 //!
-//! Pure; one lock around it. Whatever makes fetched data stale (seek, pause, a new assignment) gives the partition a new
-//! generation, and answers to older questions are dropped.
+//! Pure; one lock around it. A seek, a pause or a new assignment makes fetched data stale: the partition gets a new
+//! generation, and answers to older requests are dropped.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
+
+use logcore_protocol::ErrorCode;
 
 use super::Event;
 use super::decode::Chunk;
 use crate::config::{ConsumerConfig, OffsetReset};
 use crate::error::ClientError;
 use crate::offsets::{EARLIEST, LATEST, PartitionKey};
+use crate::reporter::Lasting;
 
 /// Where an assigned partition shall begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,24 +53,26 @@ pub(crate) struct PartitionState {
     pub(crate) key: PartitionKey,
     pub(crate) generation: u64,
     pub(crate) phase: Phase,
-    /// The next offset the application will get; unknown until it got one or sought.
+    /// The next offset the application will get; `None` before the first message after an assignment or seek.
     pub(crate) position: Option<i64>,
     /// Where the next message would come from, for a refetch before anything was handed out.
     resume_at: Phase,
     pub(crate) stored: Option<(i64, i32)>,
     pub(crate) paused: bool,
-    /// A question is on its way.
+    /// A request for it is under way.
     pub(crate) busy: bool,
-    /// The last answer had no records: the next one may be long in coming.
+    /// The last answer had no records: the next one may wait at the broker.
     pub(crate) at_end: bool,
+    /// A response with this partition was too long: it is fetched without others until one fits.
+    pub(crate) fetch_alone: bool,
     pub(crate) not_before: Option<Instant>,
     pub(crate) waiting: VecDeque<Waiting>,
     pub(crate) buffered: usize,
     pub(crate) high_watermark: i64,
     pub(crate) log_start: i64,
-    pub(crate) eof_told: Option<i64>,
-    /// The error told last, so that each is told once.
-    pub(crate) told: Option<i32>,
+    /// The end that was last reported to the application.
+    pub(crate) eof_reported: Option<i64>,
+    lasting: Lasting,
 }
 
 /// See the module.
@@ -77,10 +82,8 @@ pub(crate) struct State {
     pub(crate) partitions: Vec<PartitionState>,
     index: HashMap<PartitionKey, usize>,
     next_generation: u64,
-    /// Where the search for the next data begins, so that every partition gets its turn.
+    /// Where the search for the next data begins, so that the partitions take turns.
     cursor: usize,
-    /// What concerns no partition.
-    pub(crate) errors: VecDeque<ClientError>,
     pub(crate) closed: bool,
 }
 
@@ -92,7 +95,6 @@ impl State {
             index: HashMap::new(),
             next_generation: 1,
             cursor: 0,
-            errors: VecDeque::new(),
             closed: false,
         }
     }
@@ -117,13 +119,14 @@ impl State {
                 paused: false,
                 busy: false,
                 at_end: false,
+                fetch_alone: false,
                 not_before: None,
                 waiting: VecDeque::new(),
                 buffered: 0,
                 high_watermark: -1,
                 log_start: -1,
-                eof_told: None,
-                told: None,
+                eof_reported: None,
+                lasting: Lasting::default(),
             };
             partition.start(start, self.config.offset_reset);
             self.index.insert(key, self.partitions.len());
@@ -131,7 +134,7 @@ impl State {
         }
     }
 
-    /// Removes partitions with all that was fetched of them.
+    /// Removes partitions, and the data fetched of them.
     pub(crate) fn unassign(&mut self, keys: &[PartitionKey]) {
         for key in keys {
             if let Some(at) = self.index.remove(key) {
@@ -156,7 +159,7 @@ impl State {
         self.partitions.get_mut(*self.index.get(key)?)
     }
 
-    /// The partition, if it is still the one that was asked about.
+    /// The partition, if it still has the generation of the request.
     pub(crate) fn current(&mut self, key: &PartitionKey, generation: u64) -> Option<&mut PartitionState> {
         self.find_mut(key)
             .filter(|partition| partition.generation == generation)
@@ -255,6 +258,7 @@ impl PartitionState {
         self.resume_at = self.phase;
     }
 
+    /// Drops what was fetched, and what is known of its failures.
     fn forget(&mut self, generation: u64) {
         self.generation = generation;
         self.waiting.clear();
@@ -262,11 +266,12 @@ impl PartitionState {
         self.busy = false;
         self.at_end = false;
         self.not_before = None;
-        self.eof_told = None;
-        self.told = None;
+        self.eof_reported = None;
+        self.fetch_alone = false;
+        self.lasting = Lasting::default();
     }
 
-    /// Back to what the application got last.
+    /// Goes back to the next offset the application will get.
     fn rewind(&mut self, generation: u64) {
         self.forget(generation);
         if let Phase::Fetching(_) = self.phase {
@@ -283,12 +288,39 @@ impl PartitionState {
         }
     }
 
-    /// Tells the application of a failure, unless it was told the same last.
-    pub(crate) fn tell(&mut self, error: ClientError) {
-        if self.told != Some(error.code()) {
-            self.told = Some(error.code());
-            self.waiting
-                .push_back(Waiting::Event(Event::Failed(self.key.clone(), error)));
+    /// Notes a failure. One for the application to see becomes an event of the partition; one that is tried again is
+    /// returned for the reporter, once it lasts.
+    pub(crate) fn failed(
+        &mut self,
+        request: &'static str,
+        error: ClientError,
+        now: Instant,
+    ) -> Option<ClientError> {
+        self.failed_since(now, request, error, now)
+    }
+
+    /// [`PartitionState::failed`], of an operation that was tried since `since`.
+    pub(crate) fn failed_since(
+        &mut self,
+        since: Instant,
+        request: &'static str,
+        error: ClientError,
+        now: Instant,
+    ) -> Option<ClientError> {
+        if !self.lasting.failed_since(since, &error, now) {
+            return None;
         }
+        if error.is_retriable() && !error.is_answer(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) {
+            return Some(self.lasting.report(request, error));
+        }
+        self.waiting
+            .push_back(Waiting::Event(Event::Failed(self.key.clone(), error)));
+        None
+    }
+
+    /// Notes that records or none were fetched without a failure.
+    pub(crate) fn passed(&mut self) {
+        self.lasting.passed();
+        self.fetch_alone = false;
     }
 }

@@ -21,8 +21,9 @@ use super::partitioner::Dice;
 use super::record::{NewRecord, Unplaced};
 use super::topic_queue::{GivenUp, Place, TopicQueue};
 use crate::config::ProducerConfig;
-use crate::error::{ClientError, Result};
+use crate::error::{ClientError, Result, milliseconds};
 use crate::metadata::Metadata;
+use crate::reporter::Lasting;
 
 /// A batch taken out to be sent.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub(crate) struct Drained<T> {
     pub(crate) needs_producer_id: bool,
     /// Batches given up while draining.
     pub(crate) reports: Vec<Report<T>>,
+    /// Failures that are tried again and have lasted.
+    pub(crate) lasting: Vec<ClientError>,
 }
 
 /// What the broker said about a batch.
@@ -66,6 +69,11 @@ pub(crate) struct Accumulator<T> {
     /// Requests in flight by broker.
     broker_in_flight: HashMap<i32, usize>,
     producer: Option<ProducerId>,
+    /// Why there is no producer id.
+    producer_id_failure: Option<ClientError>,
+    producer_id_lasting: Lasting,
+    /// Failures that have lasted, for the next [`Drained`].
+    lasting: Vec<ClientError>,
     messages: usize,
     bytes: usize,
     flushing: usize,
@@ -93,6 +101,9 @@ impl<T> Accumulator<T> {
             topics: HashMap::new(),
             broker_in_flight: HashMap::new(),
             producer: None,
+            producer_id_failure: None,
+            producer_id_lasting: Lasting::default(),
+            lasting: Vec::new(),
             messages: 0,
             bytes: 0,
             flushing: 0,
@@ -143,6 +154,7 @@ impl<T> Accumulator<T> {
                 partitions: Vec::new(),
                 unplaced: VecDeque::new(),
                 missing: None,
+                lasting: Lasting::default(),
                 sticky: None,
             };
             self.topics.insert(name, queue);
@@ -202,10 +214,11 @@ impl<T> Accumulator<T> {
                 continue;
             };
             if topic.error != 0 || topic.partitions.is_empty() {
-                queue.note_missing(topic, now);
+                self.lasting.extend(queue.note_missing(topic, now));
                 continue;
             }
             queue.missing = None;
+            queue.lasting.passed();
             while queue.partitions.len() < topic.partitions.len() {
                 queue.partitions.push(PartitionQueue::default());
             }
@@ -234,6 +247,17 @@ impl<T> Accumulator<T> {
     /// A new identity from the broker; partitions that need one take it.
     pub(crate) fn set_producer_id(&mut self, producer: ProducerId) {
         self.producer = Some(producer);
+        self.producer_id_failure = None;
+        self.producer_id_lasting.passed();
+    }
+
+    /// There is no producer id yet, and it is asked for again.
+    pub(crate) fn producer_id_failed(&mut self, error: ClientError, now: Instant) {
+        if is_answer(&error) && self.producer_id_lasting.failed(&error, now) {
+            let report = self.producer_id_lasting.report("InitProducerId", error.clone());
+            self.lasting.push(report);
+        }
+        self.producer_id_failure = Some(error);
     }
 
     /// Takes out what can be sent now, and gives up what is too old.
@@ -244,6 +268,7 @@ impl<T> Accumulator<T> {
             needs_metadata: false,
             needs_producer_id: false,
             reports: Vec::new(),
+            lasting: std::mem::take(&mut self.lasting),
         };
         self.expire(now, &mut drained);
         let round = Round {
@@ -302,7 +327,7 @@ impl<T> Accumulator<T> {
                 };
                 let error = match &queue.missing {
                     Some((error, _)) => error.clone(),
-                    None => delivery_timed_out(timeout, None),
+                    None => delivery_timed_out(timeout, None, "the topic's partitions are not known"),
                 };
                 freed = (freed.0 + 1, freed.1 + waiting.size());
                 drained.reports.extend(waiting.refused(&queue.name, error));
@@ -323,7 +348,8 @@ impl<T> Accumulator<T> {
                     };
                     partition.broken |= batch.sequence.is_some();
                     freed = (freed.0 + batch.count as usize, freed.1 + batch.bytes);
-                    let error = delivery_timed_out(timeout, batch.last_failure.as_ref());
+                    let last = batch.last_failure.as_ref().or(self.producer_id_failure.as_ref());
+                    let error = delivery_timed_out(timeout, last, "its partition has no leader");
                     drained
                         .reports
                         .extend(batch.report(&queue.name, index as i32, Err(error)));
@@ -367,6 +393,11 @@ impl<T> Accumulator<T> {
                 let spent = batch.attempts > self.config.retries
                     || now.duration_since(batch.begun) >= self.config.delivery_timeout;
                 if !spent && partition.may_retry(&batch, &error) {
+                    // A broken connection is reported by itself.
+                    if is_answer(&error) && partition.lasting.failed(&error, now) {
+                        self.lasting
+                            .push(partition.lasting.report("Produce", error.clone()));
+                    }
                     batch.last_failure = Some(error);
                     partition.give_back(batch, now + self.retry_backoff);
                     return None;
@@ -375,12 +406,15 @@ impl<T> Accumulator<T> {
                 partition.broken |= batch.sequence.is_some();
                 partition.muted |= partition.in_flight > 0;
                 Err(if spent && error.is_retriable() {
-                    delivery_timed_out(self.config.delivery_timeout, Some(&error))
+                    delivery_timed_out(self.config.delivery_timeout, Some(&error), "")
                 } else {
                     error
                 })
             }
         };
+        if outcome.is_ok() {
+            partition.lasting.passed();
+        }
         if partition.in_flight == 0 {
             partition.muted = false;
         }
@@ -441,6 +475,12 @@ impl Round<'_> {
         }
         let Some((leader, _)) = self.metadata.leader(topic, id) else {
             drained.needs_metadata = true;
+            let what = format!("{topic}-{id} has no leader");
+            let ErrorCode(code) = ErrorCode::LEADER_NOT_AVAILABLE;
+            let error = ClientError::Broker { code, what };
+            if partition.lasting.failed(&error, self.now) {
+                drained.lasting.push(partition.lasting.report("Metadata", error));
+            }
             return None;
         };
         // Batches on their way to an old leader come back before the new one gets any.
@@ -459,9 +499,14 @@ impl Round<'_> {
     }
 }
 
-fn delivery_timed_out(timeout: Duration, last: Option<&ClientError>) -> ClientError {
+/// Whether a broker answered, as opposed to a connection that broke.
+fn is_answer(error: &ClientError) -> bool {
+    matches!(error, ClientError::Broker { .. })
+}
+
+fn delivery_timed_out(timeout: Duration, last: Option<&ClientError>, otherwise: &str) -> ClientError {
     ClientError::DeliveryTimedOut {
-        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-        last: last.map_or_else(|| "no leader could be asked".to_owned(), ToString::to_string),
+        timeout_ms: milliseconds(timeout),
+        last: last.map_or_else(|| otherwise.to_owned(), ToString::to_string),
     }
 }

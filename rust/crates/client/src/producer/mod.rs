@@ -27,6 +27,7 @@ pub use self::record::{HeaderSlice, NewRecord};
 use crate::cluster::Cluster;
 use crate::config::{ClientConfig, ProducerConfig};
 use crate::error::{ClientError, Result};
+use crate::reporter::Reporter;
 use crate::runtime::Background;
 
 /// Something the application shall hear of.
@@ -39,9 +40,9 @@ pub enum Event<T> {
 }
 
 #[derive(Debug)]
-struct Events<T> {
-    queue: VecDeque<Event<T>>,
-    /// Records in the queue's reports.
+struct Reports<T> {
+    queue: VecDeque<Report<T>>,
+    /// The number of records in the queue.
     records: usize,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Shared<T> {
     pub(crate) cluster: Arc<Cluster>,
     accumulator: Mutex<Accumulator<T>>,
     wake: Notify,
-    events: Arc<(Mutex<Events<T>>, Condvar)>,
+    events: Arc<(Mutex<Reports<T>>, Condvar)>,
     /// Set under the accumulator's lock: what was taken before it counts as open, what comes after it is refused.
     closed: AtomicBool,
 }
@@ -65,33 +66,17 @@ impl<T> Shared<T> {
         let mut events = events.lock();
         for report in reports {
             events.records += report.records.len();
-            events.queue.push_back(Event::Report(report));
+            events.queue.push_back(report);
         }
         arrived.notify_all();
     }
 
-    fn error(&self, error: ClientError) {
-        push_error(&self.events, error);
-    }
-
-    /// Room in the queue and in flight: the sender and those who flush look again.
+    /// Batches are settled: the sender and the threads that flush look again.
     fn batches_settled(&self) {
         self.wake.notify_one();
         let (events, arrived) = &*self.events;
         // The lock orders this against a waiter that just looked.
         drop(events.lock());
-        arrived.notify_all();
-    }
-}
-
-/// Errors kept for an application that does not ask; older ones go first.
-const ERRORS_MAX: usize = 1000;
-
-fn push_error<T>(events: &(Mutex<Events<T>>, Condvar), error: ClientError) {
-    let (events, arrived) = events;
-    let mut events = events.lock();
-    if events.queue.len() - events.records.min(events.queue.len()) < ERRORS_MAX {
-        events.queue.push_back(Event::Error(error));
         arrived.notify_all();
     }
 }
@@ -111,15 +96,21 @@ impl<T: Send + 'static> Producer<T> {
     pub fn new(client: ClientConfig, config: ProducerConfig) -> Result<Self> {
         let background = Arc::new(Background::start("logcore-producer")?);
         let events = Arc::new((
-            Mutex::new(Events {
+            Mutex::new(Reports {
                 queue: VecDeque::new(),
                 records: 0,
             }),
             Condvar::new(),
         ));
-        let sink = Arc::clone(&events);
+        let waiting = Arc::clone(&events);
+        let reporter = Reporter::new(move || {
+            let (events, arrived) = &*waiting;
+            // The lock orders this against a thread that is about to wait.
+            drop(events.lock());
+            arrived.notify_all();
+        });
         let (propagation, backoff) = (client.topic_propagation, client.retry_backoff);
-        let cluster = Arc::new(Cluster::new(client, move |error| push_error(&sink, error)));
+        let cluster = Arc::new(Cluster::new(client, Arc::new(reporter)));
         let shared = Arc::new(Shared {
             accumulator: Mutex::new(Accumulator::new(config.clone(), propagation, backoff)),
             config,
@@ -171,22 +162,24 @@ impl<T: Send + 'static> Producer<T> {
     /// The oldest event, waiting for one at most `slice`.
     pub fn next_event(&self, slice: Duration) -> Option<Event<T>> {
         let (events, arrived) = &*self.shared.events;
+        let reporter = self.shared.cluster.reporter();
         let mut events = events.lock();
-        if events.queue.is_empty() && !slice.is_zero() {
+        if events.queue.is_empty() && reporter.is_empty() && !slice.is_zero() {
             arrived.wait_for(&mut events, slice);
         }
-        let event = events.queue.pop_front()?;
-        if let Event::Report(report) = &event {
-            events.records -= report.records.len();
-        }
-        Some(event)
+        let Some(report) = events.queue.pop_front() else {
+            drop(events);
+            return reporter.next().map(Event::Error);
+        };
+        events.records -= report.records.len();
+        Some(Event::Report(report))
     }
 
     /// Puts back what is left of a report whose handling was interrupted; it will be the next event.
     pub fn put_back(&self, report: Report<T>) {
         let mut events = self.shared.events.0.lock();
         events.records += report.records.len();
-        events.queue.push_front(Event::Report(report));
+        events.queue.push_front(report);
     }
 
     /// Waits for an event, or for the last record to be settled, at most `slice`.

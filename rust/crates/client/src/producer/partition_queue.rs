@@ -7,6 +7,7 @@ use logcore_protocol::ErrorCode;
 
 use super::batch::{Batch, ProducerId, Sequence};
 use crate::error::ClientError;
+use crate::reporter::Lasting;
 
 /// See the module.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct PartitionQueue<T> {
     pub(super) next_sequence: i32,
     /// A gap in the numbers: a fresh producer id is needed.
     pub(super) broken: bool,
+    /// Failures since the last batch that was written.
+    pub(super) lasting: Lasting,
 }
 
 impl<T> Default for PartitionQueue<T> {
@@ -36,6 +39,7 @@ impl<T> Default for PartitionQueue<T> {
             producer: None,
             next_sequence: 0,
             broken: false,
+            lasting: Lasting::default(),
         }
     }
 }

@@ -13,8 +13,9 @@ use super::Shared;
 use super::accumulator::{Outcome, Outgoing};
 use super::batch::ProducerId;
 use crate::api::{self, Fields};
-use crate::cluster::{Purpose, Target};
+use crate::cluster::Target;
 use crate::connection::{Body, Connection, Pending};
+use crate::connections::Purpose;
 use crate::error::{ClientError, Result};
 
 type Requests<T> = mpsc::UnboundedSender<Vec<Outgoing<T>>>;
@@ -43,6 +44,9 @@ pub(super) async fn run<T: Send + 'static>(shared: Arc<Shared<T>>) {
             drained
         };
         shared.deliver(drained.reports);
+        for failure in drained.lasting {
+            shared.cluster.reporter().report(failure);
+        }
         if drained.needs_metadata {
             shared.cluster.refresh_soon();
         }
@@ -80,11 +84,14 @@ async fn obtain_producer_id<T: Send + 'static>(shared: Arc<Shared<T>>, done: mps
     match ask_producer_id(&shared).await {
         Ok(producer) => shared.accumulator.lock().set_producer_id(producer),
         Err(error) => {
-            if !error.is_retriable() {
+            if error.is_retriable() {
+                let mut accumulator = shared.accumulator.lock();
+                accumulator.producer_id_failed(error, Instant::now());
+            } else {
                 // Waiting would not help the records that need one.
                 let reports = shared.accumulator.lock().give_up(&error);
                 shared.deliver(reports);
-                shared.error(error);
+                shared.cluster.reporter().report(error);
                 shared.batches_settled();
             }
             tokio::time::sleep(shared.cluster.config().retry_backoff).await;

@@ -14,6 +14,7 @@ use super::record::{NewRecord, Unplaced};
 use crate::config::ProducerConfig;
 use crate::error::ClientError;
 use crate::metadata::Topic;
+use crate::reporter::Lasting;
 
 /// See the module.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(super) struct TopicQueue<T> {
     pub(super) unplaced: VecDeque<Unplaced<T>>,
     /// Why records of this topic are refused, and since when the cluster has said so.
     pub(super) missing: Option<(ClientError, Instant)>,
+    pub(super) lasting: Lasting,
     pub(super) sticky: Option<(i32, Instant)>,
 }
 
@@ -127,22 +129,29 @@ impl<T> TopicQueue<T> {
         }
     }
 
-    pub(super) fn note_missing(&mut self, topic: &Topic, now: Instant) {
-        let error = match ErrorCode(topic.error) {
+    /// Notes why the topic has no partitions; returns the failure once it lasts.
+    pub(super) fn note_missing(&mut self, topic: &Topic, now: Instant) -> Option<ClientError> {
+        let code = topic.error;
+        let answered = ClientError::Broker {
+            code,
+            what: format!("topic {:?}", &*self.name),
+        };
+        let error = match ErrorCode(code) {
             ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => ClientError::UnknownTopic(self.name.to_string()),
-            // In creation: nothing to hold against it.
-            ErrorCode::NONE => return,
-            code if code.is_retriable() => return,
-            ErrorCode(code) => ClientError::Broker {
-                code,
-                what: format!("topic {:?}", &*self.name),
-            },
+            // In creation.
+            ErrorCode::NONE => return None,
+            code if code.is_retriable() => {
+                let lasts = self.lasting.failed(&answered, now);
+                return lasts.then(|| self.lasting.report("Metadata", answered));
+            }
+            _ => answered,
         };
         let since = match (&self.missing, topic.error) {
             (Some((_, since)), _) => *since,
             (None, _) => now,
         };
         self.missing = Some((error, since));
+        None
     }
 }
 

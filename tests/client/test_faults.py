@@ -1,0 +1,292 @@
+"""If these fail, a client tries a request that can never succeed for ever, and says nothing.
+
+A proxy stands between the clients and their broker; the broker advertises the proxy's address.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cluster import (
+    AdminClient,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
+from cluster.client import _faults
+from cluster.client._coordinator import find_coordinator
+from cluster.client._requests import Requests
+from logcore import _native
+from tests.client.conftest import WAIT, poll_until, produce, read
+from tests.client.proxy import Proxy
+from tests.conftest import BrokerProcess
+from tests.ports import free_port
+
+_numbers = itertools.count()
+MANY = 8
+"""Connections that are closed before a test looks at what was reported: more than a client waits for."""
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    proxy = Proxy()
+    proxy.broker_port = free_port()
+    override = f"advertised.listeners=PLAINTEXT://{proxy.address}"
+    data = tmp_path_factory.mktemp("broker") / "data"
+    broker = BrokerProcess(data, proxy.broker_port, ("--override", override)).wait_ready()
+    yield proxy
+    proxy.close()
+    assert broker.stop() == 0
+
+
+@pytest.fixture
+def proxy(proxied: Proxy) -> Iterator[Proxy]:
+    yield proxied
+    proxied.cut()
+
+
+@pytest.fixture
+def topic(proxy: Proxy) -> str:
+    name = f"topic-{next(_numbers)}"
+    with AdminClient({"bootstrap.servers": proxy.address}) as admin:
+        admin.create_topics([NewTopic(name, 2, 1)])[name].result(WAIT)
+    return name
+
+
+def consumer_of(proxy: Proxy, **settings: object) -> Consumer:
+    named = {name if callable(value) else name.replace("_", "."): value for name, value in settings.items()}
+    return Consumer(
+        {
+            "bootstrap.servers": proxy.address,
+            "group.id": f"group-{next(_numbers)}",
+            "auto.offset.reset": "earliest",
+            **named,
+        }
+    )
+
+
+def one_report(errors: list[KafkaError], api: str, proxy: Proxy) -> None:
+    """The application was told once which request fails, of which broker, and why."""
+    [error] = errors
+    assert error == KafkaError._TRANSPORT
+    assert error.retriable()
+    for part in (proxy.address, api, "closed the connection", "times in a row"):
+        assert part in error.str()
+
+
+def test_a_consumer_whose_fetches_are_cut_says_so_once_and_goes_on(proxy: Proxy, topic: str) -> None:
+    produce(proxy.address, topic, [b"v"], partition=0)
+    errors: list[KafkaError] = []
+    with consumer_of(proxy, error_cb=errors.append) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        proxy.cut("Fetch")
+        poll_until([consumer], lambda: bool(errors))
+        proxy.wait_for_cuts(MANY)
+        assert consumer.poll(0.1) is None
+        one_report(errors, "Fetch", proxy)
+        proxy.cut()
+        assert read(consumer, 1)[0].value() == b"v"
+
+
+def test_a_consumer_without_error_cb_logs_the_failure(
+    proxy: Proxy, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with consumer_of(proxy) as consumer, caplog.at_level(logging.WARNING, "cluster.client"):
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        proxy.cut("Fetch")
+        poll_until([consumer], lambda: "Fetch failed" in caplog.text)
+        proxy.cut()
+
+
+def test_a_group_that_cannot_be_joined_says_so_once_and_is_joined_later(proxy: Proxy, topic: str) -> None:
+    errors: list[KafkaError] = []
+    with consumer_of(proxy, error_cb=errors.append) as consumer:
+        proxy.cut("JoinGroup")
+        consumer.subscribe([topic])
+        poll_until([consumer], lambda: bool(errors))
+        proxy.wait_for_cuts(MANY)
+        assert consumer.poll(0.1) is None
+        one_report(errors, "JoinGroup", proxy)
+        proxy.cut()
+        poll_until([consumer], lambda: len(consumer.assignment()) == 2)
+
+
+def test_a_group_whose_coordinator_never_loads_is_reported(
+    proxy: Proxy, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_faults, "REPORT_AFTER", 0.5)
+    loading = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
+
+    def refuse(version: int, body: bytes) -> bytes:
+        key = _native.api_keys()["JoinGroup"]
+        message = _native.decode_response(key, version, body)
+        return _native.encode_response(key, version, {**message, "error_code": loading})
+
+    errors: list[KafkaError] = []
+    with consumer_of(proxy, error_cb=errors.append) as consumer:
+        proxy.change("JoinGroup", refuse)
+        consumer.subscribe([topic])
+        poll_until([consumer], lambda: bool(errors))
+        proxy.change("JoinGroup", None)
+        poll_until([consumer], lambda: len(consumer.assignment()) == 2)
+        [error] = errors
+        assert error == loading
+        assert "is tried again" in error.str()
+
+
+@pytest.mark.parametrize("api", ["Produce", "InitProducerId"])
+def test_a_producer_whose_requests_are_cut_says_so_once_and_delivers_later(
+    proxy: Proxy, topic: str, api: str
+) -> None:
+    errors: list[KafkaError] = []
+    delivered: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": proxy.address, "error_cb": errors.append})
+    producer.list_topics(topic, WAIT)
+    proxy.cut(api)
+    for _ in range(3):
+        producer.produce(topic, b"v", partition=0, on_delivery=lambda error, _: delivered.append(error))
+
+    def reported() -> bool:
+        producer.poll(0.05)
+        return bool(errors)
+
+    poll_until([], reported)
+    proxy.wait_for_cuts(MANY)
+    producer.poll(0)
+    one_report(errors, api, proxy)
+    assert delivered == []
+    proxy.cut()
+    assert producer.flush(WAIT) == 0
+    assert delivered == [None] * 3
+    with consumer_of(proxy) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        assert len(read(consumer, 3)) == 3
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), WAIT) == (0, 3)
+
+
+def test_an_admin_client_whose_requests_are_cut_says_so_and_then_fails(
+    proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors: list[KafkaError] = []
+    with AdminClient({"bootstrap.servers": proxy.address, "error_cb": errors.append}) as admin:
+        proxy.cut("CreateTopics")
+        future = admin.create_topics([NewTopic("never", 1, 1)], request_timeout=3)["never"]
+        assert admin.poll(WAIT) == 1
+        one_report(errors, "CreateTopics", proxy)
+        with pytest.raises(KafkaException, match="closed the connection"):
+            future.result(WAIT)
+    with (
+        AdminClient({"bootstrap.servers": proxy.address}) as admin,
+        caplog.at_level(logging.WARNING, "cluster.client"),
+    ):
+        future = admin.create_topics([NewTopic("never", 1, 1)], request_timeout=2)["never"]
+        with pytest.raises(KafkaException):
+            future.result(WAIT)
+        assert "CreateTopics failed" in caplog.text
+
+
+def test_a_coordinator_that_is_never_there_is_logged(
+    proxy: Proxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_faults, "REPORT_AFTER", 0.3)
+
+    def unavailable(version: int, body: bytes) -> bytes:
+        key = _native.api_keys()["FindCoordinator"]
+        message = _native.decode_response(key, version, body)
+        message["error_code"] = KafkaError.COORDINATOR_NOT_AVAILABLE
+        return _native.encode_response(key, version, message)
+
+    with consumer_of(proxy) as consumer, caplog.at_level(logging.WARNING, "cluster.client"):
+        proxy.change("FindCoordinator", unavailable)
+        with pytest.raises(KafkaException) as failure:
+            find_coordinator(Requests(consumer._network), "g", 1)
+        proxy.change("FindCoordinator", None)
+    assert failure.value.error == KafkaError.COORDINATOR_NOT_AVAILABLE
+    assert caplog.text.count("finding the coordinator of group g fails and is tried again") == 1
+
+
+def next_error(consumer: Consumer) -> Message:
+    """The next message that carries an error."""
+    found: list[Message] = []
+
+    def met() -> bool:
+        message = consumer.poll(0.05)
+        if message is not None and message.error() is not None:
+            found.append(message)
+        return bool(found)
+
+    poll_until([], met)
+    return found[0]
+
+
+def test_a_record_above_receive_message_max_bytes_is_reported_for_its_partition_only(
+    proxy: Proxy, topic: str
+) -> None:
+    produce(proxy.address, topic, [b"small"] * 3, partition=1)
+    produce(proxy.address, topic, [b"before"], partition=0)
+    produce(proxy.address, topic, [bytes(200_000)], partition=0)
+    produce(proxy.address, topic, [b"behind"], partition=0)
+    errors: list[KafkaError] = []
+    settings = {"receive_message_max_bytes": 100_000, "fetch_max_bytes": 90_000, "error_cb": errors.append}
+    with consumer_of(proxy, **settings) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
+        values: list[bytes] = []
+        failures: list[Message] = []
+
+        def all_met() -> bool:
+            message = consumer.poll(0.05)
+            if message is not None:
+                (values if message.error() is None else failures).append(
+                    message.value() if message.error() is None else message
+                )
+            return len(values) == 4 and bool(failures)
+
+        poll_until([], all_met)
+        assert sorted(values) == [b"before", b"small", b"small", b"small"]
+        [failure] = failures
+        assert (failure.topic(), failure.partition()) == (topic, 0)
+        error = failure.error()
+        assert error is not None
+        assert error == KafkaError.MSG_SIZE_TOO_LARGE
+        assert "receive.message.max.bytes (100000)" in error.str()
+        assert f"{topic}-0: the batch at offset 1" in error.str()
+        # Told once, while the others are read on.
+        produce(proxy.address, topic, [b"more"], partition=1)
+        assert read(consumer, 1)[0].value() == b"more"
+        assert errors == []
+        consumer.seek(TopicPartition(topic, 0, 2))
+        assert read(consumer, 1)[0].value() == b"behind"
+
+
+def test_a_partition_whose_fetch_is_refused_is_reported_once(proxy: Proxy, topic: str) -> None:
+    def refuse(code: int) -> Callable[[int, bytes], bytes]:
+        def change(version: int, body: bytes) -> bytes:
+            key = _native.api_keys()["Fetch"]
+            message = _native.decode_response(key, version, body)
+            for named in message["responses"]:
+                for partition in named["partitions"]:
+                    partition.update(error_code=code, records=None)
+            return _native.encode_response(key, version, message)
+
+        return change
+
+    with consumer_of(proxy, fetch_error_backoff_ms=1) as consumer:
+        proxy.change("Fetch", refuse(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        failure = next_error(consumer)
+        assert failure.error() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        assert (failure.topic(), failure.partition()) == (topic, 0)
+        proxy.change("Fetch", refuse(KafkaError.UNKNOWN))
+        # Another failure is reported, too; the first one was not repeated.
+        assert next_error(consumer).error() == KafkaError.UNKNOWN
+        proxy.change("Fetch", None)
+        produce(proxy.address, topic, [b"v"], partition=0)
+        assert read(consumer, 1)[0].value() == b"v"
