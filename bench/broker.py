@@ -1,5 +1,4 @@
-"""Compares the broker with Apache Kafka 3.9.1 and 4.1.0 and with bare loops, in turns on the same machine, as
-ratios.
+"""Compares the broker with Apache Kafka 3.9.1 and 4.1.0 and with bare loops on the same machine, as ratios.
 
 usage: broker.py [--rounds 5] [--sweeps 3] [--seconds 2] [--quick] [--only SCENARIO,...] [--media tmpfs,disk]
                  [--kafka 3.9.1,4.1.0] [--results NAME]

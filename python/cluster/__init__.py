@@ -1,31 +1,37 @@
 """Kafka clients and a Kafka broker for Python.
 
-`from cluster import Producer, Consumer, AdminClient` has confluent-kafka's shape: a script moves over by changing its
-imports, `from confluent_kafka import …` and `from confluent_kafka.admin import …` alike, to `from cluster import …`. The names
-below come from `cluster.client`, which is imported when the first of them is used, so that the broker and the
-coordinator, which live in this package too, do without it.
+The names below have confluent-kafka's shape. A script moves over by changing its imports: both
+`from confluent_kafka import …` and `from confluent_kafka.admin import …` become `from cluster import …`.
 
-What confluent-kafka has and this package does not yet have is missing by name, so that a script that needs it stops at
-its import or call:
+The distribution is `logcore-stream`; its import names are `logcore` and `cluster`. PyPI has an unrelated
+package `cluster`, which has the same import name: the two cannot be installed in one environment.
 
-    transactions          init_transactions, begin_transaction, commit_transaction, abort_transaction,
-                          send_offsets_to_transaction, consumer_group_metadata
-    TLS and SASL          set_sasl_credentials; a security.protocol other than plaintext is refused
-    schemas               SerializingProducer, DeserializingConsumer, deserialized_key and deserialized_value of a
-                          Message, the modules serialization, schema_registry, avro
-    other clients         produce_batch and Messages, ShareConsumer and what belongs to it, the module aio
-    of AdminClient        alter_configs, incremental_alter_configs, delete_records, elect_leaders, create_acls,
-                          describe_acls, delete_acls, describe_user_scram_credentials, alter_user_scram_credentials,
-                          the types these take, and authorized operations
-    helpers               version, libversion, murmur2, consistent, fnv1a, ThrottleEvent; RESOURCE_* and CONFIG_SOURCE_*
-                          (the enums ResourceType and ConfigSource are there); error codes newer than Kafka 3.9
+The names come from `cluster.client`, which is imported when the first of them is used. So the broker and the
+coordinator, which are in this package too, need not load the clients.
+
+What confluent-kafka has and this package does not have yet is missing by name, so a script that needs it
+stops at its import or call:
+
+    transactions     init_transactions, begin_transaction, commit_transaction, abort_transaction,
+                     send_offsets_to_transaction, consumer_group_metadata
+    TLS and SASL     set_sasl_credentials; a security.protocol other than plaintext is refused
+    schemas          SerializingProducer, DeserializingConsumer, deserialized_key and deserialized_value of a
+                     Message, the modules serialization, schema_registry, avro
+    other clients    produce_batch and Messages, ShareConsumer and its types, the module aio
+    AdminClient      alter_configs, incremental_alter_configs, delete_records, elect_leaders, create_acls,
+                     describe_acls, delete_acls, describe_user_scram_credentials,
+                     alter_user_scram_credentials, their types, and authorized operations
+    helpers          version, libversion, murmur2, consistent, fnv1a, ThrottleEvent; RESOURCE_* and
+                     CONFIG_SOURCE_* (the enums ResourceType and ConfigSource are there)
 
     Exception
-    ├── KafkaException            args[0] (also .error) is a KafkaError: code(), name(), str(), retriable(), fatal()
+    ├── KafkaException            args[0] (also .error) is a KafkaError: code(), name(), str(), retriable(),
+    │                             fatal()
     ├── BufferError               Producer.produce: the queue is full; poll() and try again
     ├── RuntimeError              the client was closed, or made before a fork
     ├── TypeError, ValueError     an argument of the wrong type or value
-    └── KafkaProtocolError        cluster.errors: one class per Kafka error code, for those who speak the protocol
+    └── KafkaProtocolError        cluster.errors: one class per Kafka error code, for programs that use the
+                                  protocol
 """
 
 from __future__ import annotations

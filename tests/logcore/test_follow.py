@@ -193,7 +193,7 @@ async def take(records: AsyncIterator[logcore.Record], count: int) -> list[bytes
 
 
 async def waiting_for_one(records: AsyncIterator[logcore.Record]) -> asyncio.Task[list[bytes | None]]:
-    """A task that waits for `awaitable`; returns after the task has begun to wait."""
+    """A task that waits for a record; returned once the task has begun to wait."""
     begins = asyncio.Event()
 
     async def wait() -> list[bytes | None]:
