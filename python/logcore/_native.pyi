@@ -311,6 +311,11 @@ class ListenerError(ServerError):
 class LogDirError(ServerError):
     """A log directory cannot be used, or a log in it failed; the text has the path."""
 
+def apis() -> list[tuple[int, str, int, int, bool, bool]]:
+    """The APIs that a `Server` serves: key, name, first and last version, whether Rust answers, and whether the
+    handler may wait for the coordinator or for group members.
+    """
+
 @final
 class Request:
     """A request that Rust does not answer itself. If the object is dropped without an answer, its
@@ -451,15 +456,12 @@ class Server:
     def start(
         self,
         listeners: list[tuple[str, str, int]],
-        apis: list[tuple[int, int, int]],
         tls: dict[str, ListenerTls] = ...,
     ) -> list[int]:
         """Listens on (name, host, port) and serves, with TLS where `tls` has the listener's name; returns the
         ports.
 
-        `apis` are (key, first version, last version) of all APIs that ApiVersions advertises, whether Rust
-        answers them or Python. Ranges of APIs that Rust answers are narrowed to its versions. Port 0 lets the
-        system choose; an empty host means every interface. Raises ListenerError or ServerError.
+        Port 0 lets the system choose; an empty host means every interface. Raises ListenerError or ServerError.
         """
     @property
     def wake_fd(self) -> int:
@@ -572,8 +574,6 @@ class Server:
         Each is: id, epoch, last sequence, last timestamp, coordinator epoch, and the first offset of its open
         transaction; -1 stands for none.
         """
-    def metrics(self) -> dict[str, int]:
-        """Counters by name, among them `requests_<API>`."""
     def measurements(self) -> Measurements:
         """All counters and measurements. May be called in any thread; no request waits for it."""
     def stop(self, grace_seconds: float = 2.0) -> None:

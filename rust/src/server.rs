@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use logcore_protocol::{Direction, ErrorCode, schema};
 use logcore_server::{
-    ClientQuota, ControlRequest, ListenerSpec, PartitionSpec, Properties, Replica, Server,
-    ServerError as CoreError, ServerOptions,
+    AnsweredBy, Api, ClientQuota, ControlRequest, ListenerSpec, PartitionSpec, Properties, Replica, Server,
+    ServerError as CoreError, ServerOptions, WaitsFor,
 };
 use logcore_storage::LoadProgress;
 use parking_lot::Mutex;
@@ -60,7 +60,19 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyLoadProgress>()?;
     module.add_class::<PyServer>()?;
     module.add_class::<PyRequest>()?;
+    module.add_function(wrap_pyfunction!(apis, module)?)?;
     Ok(())
+}
+
+/// The table of APIs: key, name, first and last version, whether Rust answers, whether the handler waits for others.
+#[pyfunction]
+fn apis() -> Vec<(i16, &'static str, i16, i16, bool, bool)> {
+    let row = |api: &Api| {
+        let native = api.answered_by == AnsweredBy::Rust;
+        let waits = api.waits_for != WaitsFor::Nothing;
+        (api.key, api.name, api.first, api.last, native, waits)
+    };
+    logcore_server::apis().iter().map(row).collect()
 }
 
 /// The exception for an error of the crate, with Kafka's code on it. Every variant is named: a new one must get a class.
@@ -78,7 +90,6 @@ pub(crate) fn raise(py: Python<'_>, error: CoreError) -> PyErr {
         CoreError::Protocol(error) => return protocol_error(error),
         CoreError::Os { .. }
         | CoreError::NoRoom { .. }
-        | CoreError::UnservedApi { .. }
         | CoreError::WrongState(_)
         | CoreError::Forked { .. }
         | CoreError::UnknownPartition { .. }
@@ -198,12 +209,11 @@ impl PyServer {
         detached(py, || Server::open(&options)).map(Self)
     }
 
-    #[pyo3(signature = (listeners, apis, tls = HashMap::new()))]
+    #[pyo3(signature = (listeners, tls = HashMap::new()))]
     fn start(
         &self,
         py: Python<'_>,
         listeners: Vec<(String, String, u16)>,
-        apis: Vec<(i16, i16, i16)>,
         tls: HashMap<String, PyRef<'_, PyListenerTls>>,
     ) -> PyResult<Vec<u16>> {
         let listeners: Vec<_> = listeners
@@ -215,7 +225,7 @@ impl PyServer {
                 port,
             })
             .collect();
-        detached(py, || self.0.start(&listeners, &apis))
+        detached(py, || self.0.start(&listeners))
     }
 
     #[getter]
@@ -387,18 +397,6 @@ impl PyServer {
     ) -> PyResult<(i16, Vec<server_admin::Producer>)> {
         let described = detached(py, || self.0.describe_producers(topic, partition))?;
         Ok(server_admin::producers(described))
-    }
-
-    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let metrics = PyDict::new(py);
-        for (name, value) in self.0.metrics() {
-            metrics.set_item(name, value)?;
-        }
-        for (key, count) in self.0.request_counts() {
-            let name = schema(key, Direction::Request).map_or("unknown", |schema| schema.name);
-            metrics.set_item(format!("requests_{name}"), count)?;
-        }
-        Ok(metrics)
     }
 
     fn measurements(&self, py: Python<'_>) -> PyMeasurements {

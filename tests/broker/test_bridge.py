@@ -87,8 +87,7 @@ class FakeSource:
 @dataclass
 class FakeHandler:
     handle_with: Callable[[FakeRequest], Awaitable[Body]]
-    API_KEY: int = KEY
-    VERSIONS: tuple[int, int] = (0, 0)
+    API: str = "DescribeConfigs"
 
     async def handle(self, context: Context, request: Request) -> Body:
         return await self.handle_with(cast(FakeRequest, request))

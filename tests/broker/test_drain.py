@@ -236,7 +236,7 @@ class Held:
     """A handler whose request waits, before or after it is carried out, until the test lets it continue."""
 
     def __init__(self, handler: Handler, carried_out: bool) -> None:
-        self.API_KEY, self.VERSIONS, self.failure = handler.API_KEY, handler.VERSIONS, handler.failure
+        self.API, self.failure = handler.API, handler.failure
         self._handler = handler
         self._carried_out = carried_out
         self.under_way, self.let_go = asyncio.Event(), asyncio.Event()
@@ -269,7 +269,7 @@ async def answered_by_a_stopping_broker(
     async with embedded(data) as broker, Wire(broker.bootstrap) as wire, Wire(broker.bootstrap) as idle:
         assert await create_topic(wire, "t") == "ok"
         await wire.ask("FindCoordinator", 1, key="g", key_type=0)
-        monkeypatch.setitem(HANDLERS, held.API_KEY, held)
+        monkeypatch.setitem(HANDLERS, KEYS[held.API], held)
         asked = asyncio.create_task(wire.ask(name, version, **body))
         await held.under_way.wait()
         stopping = asyncio.create_task(broker.stop())
@@ -310,7 +310,7 @@ def test_requests_to_handlers_are_answered_too(
 def test_a_stopping_broker_does_not_register_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, a session that is lost during a stop would end its log in a traceback."""
     held = Held(HANDLERS[KEYS["DeleteGroups"]], carried_out=False)
-    monkeypatch.setitem(HANDLERS, held.API_KEY, held)
+    monkeypatch.setitem(HANDLERS, KEYS[held.API], held)
 
     async def run() -> None:
         async with (
@@ -340,7 +340,7 @@ def test_a_stop_does_not_wait_for_slow_handlers(
     """Neither for running handlers nor for waiting requests."""
     monkeypatch.setattr(_broker, "_HANDLERS_AT_STOP_SECONDS", 0.1)
     held = Held(HANDLERS[KEYS["DeleteGroups"]], carried_out=False)
-    monkeypatch.setitem(HANDLERS, held.API_KEY, held)
+    monkeypatch.setitem(HANDLERS, KEYS[held.API], held)
 
     async def run() -> None:
         async with (

@@ -15,7 +15,7 @@ import pytest
 
 from cluster import time_slice
 from cluster.broker.context import Body, Context
-from cluster.broker.handlers import offset_fetch
+from cluster.broker.handlers import APIS, offset_fetch
 from cluster.errors import CoordinatorLoadInProgress
 from cluster.groups import CommittedOffset
 from cluster.model import TopicPartition
@@ -23,7 +23,7 @@ from logcore._native import decode_response, encode_response
 
 from .test_handlers import FakeRequest
 
-KEY = offset_fetch.API_KEY
+KEY = APIS[offset_fetch.API].key
 MANY = 100_000
 PER_PARTITION = 120
 """Bytes: an entry of a dict, which grows by doubling. A dict of its own would have 184 more."""

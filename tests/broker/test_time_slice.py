@@ -110,7 +110,7 @@ class Watched:
     """Counts the lines that the event loop's thread runs in a handler between two steps of other tasks."""
 
     def __init__(self, handler: Handler) -> None:
-        self.API_KEY, self.VERSIONS, self.failure = handler.API_KEY, handler.VERSIONS, handler.failure
+        self.API, self.failure = handler.API, handler.failure
         self._handler = handler
         self._lines: Counter[str] = Counter()
         self.longest: Counter[str] = Counter()
@@ -148,7 +148,7 @@ def test_other_tasks_run_before_all_items_are_processed(
             assert await create(wire, "there") == "ok"
             await wire.ask("FindCoordinator", 1, key="g", key_type=0)
             monkeypatch.setattr(time_slice, "_SLICE_SECONDS", 0.0)
-            monkeypatch.setitem(HANDLERS, watched.API_KEY, watched)
+            monkeypatch.setitem(HANDLERS, KEYS[watched.API], watched)
             answer = await wire.ask(name, version, **body)
             assert MANY in lengths(answer) or body.get("resources") in (LADEN, LISTED)
 

@@ -29,7 +29,7 @@ class Running:
         self.path = path
         self.server = open_server(path, config)
         self.server.create_partition("t", TOPIC_ID, 0, 0, NODE, {})
-        (self.port,) = self.server.start([("PLAINTEXT", "127.0.0.1", free_port())], wire.APIS)
+        (self.port,) = self.server.start([("PLAINTEXT", "127.0.0.1", free_port())])
 
     def client(self) -> wire.Client:
         return wire.Client(self.port)

@@ -11,7 +11,6 @@ from typing import Any, Self
 from logcore import _native
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, OFFSET_FOR_LEADER_EPOCH = 0, 1, 2, 3, 18, 23
-APIS = [(PRODUCE, 0, 11), (FETCH, 0, 17), (LIST_OFFSETS, 0, 9), (METADATA, 0, 12), (API_VERSIONS, 0, 4)]
 PATIENCE = 20.0
 
 

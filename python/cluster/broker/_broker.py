@@ -23,7 +23,6 @@ from cluster.broker.dynamic.driver import DynamicConfigs
 from cluster.broker.dynamic.live import LiveConfig
 from cluster.broker.errors import BrokerStartError, BrokerStopError
 from cluster.broker.group_log import OffsetsLog
-from cluster.broker.handlers import advertised
 from cluster.broker.parts import BrokerState, Parts
 from cluster.broker.producer_ids import ProducerIds
 from cluster.broker.topic_logs import TopicLogs
@@ -260,7 +259,7 @@ class Broker:
 
         wanted = [(item.listener, item.host, item.port) for item in config.listeners]
         try:
-            ports = server.start(wanted, advertised(), tls)
+            ports = server.start(wanted, tls)
         except ListenerError as error:
             raise BrokerStartError(
                 f"{error}; stop the program that uses it, or choose another address and port"

@@ -7,8 +7,7 @@ from cluster.broker.dynamic.quotas import QuotaOp
 from cluster.errors import NONE, KafkaProtocolError
 from cluster.time_slice import TimeSlice
 
-API_KEY = 49
-VERSIONS = (0, 1)
+API = "AlterClientQuotas"
 
 
 async def handle(context: Context, request: Request) -> Body:

@@ -9,10 +9,9 @@ from cluster.broker.dynamic.alteration import Alteration, Change, Op, check_chan
 from cluster.broker.handlers._alter import alter_each, alter_stored, failure
 from cluster.time_slice import in_thread_if_long
 
-__all__ = ["API_KEY", "VERSIONS", "failure", "handle"]
+__all__ = ["API", "failure", "handle"]
 
-API_KEY = 33
-VERSIONS = (0, 2)
+API = "AlterConfigs"
 
 
 async def handle(context: Context, request: Request) -> Body:

@@ -10,8 +10,7 @@ from cluster.broker.context import Body, Context, ReplicaLogs, Request
 from cluster.errors import ReplicaNotAvailable, UnknownTopicOrPartition
 from cluster.time_slice import TimeSlice
 
-API_KEY = 34
-VERSIONS = (0, 2)
+API = "AlterReplicaLogDirs"
 
 
 async def handle(context: Context, request: Request) -> Body:

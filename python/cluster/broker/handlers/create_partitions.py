@@ -11,8 +11,7 @@ from cluster.controller import NewPartitions, Outcomes, outcome_of
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, NotController, RequestTimedOut
 from cluster.time_slice import TimeSlice
 
-API_KEY = 37
-VERSIONS = (0, 3)
+API = "CreatePartitions"
 
 _STRICT = 3
 """From this version on requests above the client's quota are refused (KIP-599)."""

@@ -24,8 +24,7 @@ from cluster.errors import (
 from cluster.model import NO_TOPIC_ID, TopicInfo
 from cluster.time_slice import TimeSlice
 
-API_KEY = 19
-VERSIONS = (0, 7)
+API = "CreateTopics"
 
 _CONFIGS = 5
 """From this version on a response has the topics' settings."""

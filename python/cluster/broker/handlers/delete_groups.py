@@ -5,8 +5,7 @@ from __future__ import annotations
 from cluster.broker.context import Body, Context, Request
 from cluster.time_slice import TimeSlice
 
-API_KEY = 42
-VERSIONS = (0, 2)
+API = "DeleteGroups"
 
 
 async def handle(context: Context, request: Request) -> Body:

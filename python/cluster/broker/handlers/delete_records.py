@@ -12,8 +12,7 @@ from cluster.controller.names import is_internal
 from cluster.errors import NONE, InvalidTopicException, NotLeaderOrFollower, UnknownTopicOrPartition
 from cluster.time_slice import TimeSlice
 
-API_KEY = 21
-VERSIONS = (0, 2)
+API = "DeleteRecords"
 
 _NO_OFFSET = -1
 

@@ -22,8 +22,7 @@ from cluster.errors import (
 from cluster.model import NO_TOPIC_ID, TopicId
 from cluster.time_slice import TimeSlice
 
-API_KEY = 20
-VERSIONS = (0, 6)
+API = "DeleteTopics"
 
 _STRUCTS = 6
 _DISABLED_CODE = 3

@@ -7,8 +7,7 @@ from cluster.broker.dynamic import quotas
 from cluster.errors import NONE, KafkaProtocolError
 from cluster.time_slice import TimeSlice
 
-API_KEY = 48
-VERSIONS = (0, 1)
+API = "DescribeClientQuotas"
 
 
 async def handle(context: Context, request: Request) -> Body:

@@ -6,8 +6,7 @@ from cluster.broker.context import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED,
 from cluster.errors import NONE, MismatchedEndpointType, UnsupportedEndpointType
 from cluster.model import NO_BROKER
 
-API_KEY = 60
-VERSIONS = (0, 1)
+API = "DescribeCluster"
 
 _BROKERS = 1
 _CONTROLLERS = 2

@@ -20,8 +20,7 @@ from cluster.controller.names import validate_topic_name
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnknownTopicOrPartition, for_code
 from cluster.time_slice import TimeSlice
 
-API_KEY = 32
-VERSIONS = (0, 4)
+API = "DescribeConfigs"
 
 _REPEATED_MAX = 10_000
 """Settings that a response may have repeatedly: a broker's settings thirty times. No tool needs that."""

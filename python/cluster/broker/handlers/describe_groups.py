@@ -9,8 +9,7 @@ from cluster.broker.handlers._repeats import RepeatBudget
 from cluster.errors import NONE, InvalidRequest
 from cluster.time_slice import TimeSlice
 
-API_KEY = 15
-VERSIONS = (0, 5)
+API = "DescribeGroups"
 
 
 async def handle(context: Context, request: Request) -> Body:

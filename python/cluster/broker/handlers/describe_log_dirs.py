@@ -9,8 +9,7 @@ import asyncio
 from cluster.broker.context import Body, Context, ReplicaLogs, Request
 from cluster.errors import NONE, KafkaStorageError
 
-API_KEY = 35
-VERSIONS = (0, 4)
+API = "DescribeLogDirs"
 
 _ERROR_CODE = 3
 """The first version with an error code for the whole response."""

@@ -20,8 +20,7 @@ from cluster.errors import (
 )
 from cluster.time_slice import TimeSlice
 
-API_KEY = 61
-VERSIONS = (0, 0)
+API = "DescribeProducers"
 
 _FIELDS = (
     "producer_id",

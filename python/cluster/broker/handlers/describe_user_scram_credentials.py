@@ -14,8 +14,7 @@ from cluster.broker.dynamic.quotas import USER, entity_of
 from cluster.errors import NONE, DuplicateResource, KafkaProtocolError, ResourceNotFound
 from cluster.time_slice import TimeSlice
 
-API_KEY = 50
-VERSIONS = (0, 0)
+API = "DescribeUserScramCredentials"
 
 _MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 """Kafka's numbers (`ScramMechanism`); the names are the keys in a user's znode."""

@@ -15,8 +15,7 @@ from cluster.groups.records import partition_of
 from cluster.model import Endpoint
 from cluster.time_slice import TimeSlice
 
-API_KEY = 10
-VERSIONS = (0, 6)
+API = "FindCoordinator"
 
 _GROUP = 0
 _TRANSACTION = 1

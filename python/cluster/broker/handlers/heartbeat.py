@@ -5,8 +5,7 @@ from __future__ import annotations
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import NONE, CoordinatorLoadInProgress
 
-API_KEY = 12
-VERSIONS = (0, 4)
+API = "Heartbeat"
 
 
 async def handle(context: Context, request: Request) -> Body:

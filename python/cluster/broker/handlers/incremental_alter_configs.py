@@ -15,10 +15,9 @@ from cluster.broker.handlers._own_id import require_own_id
 from cluster.broker.settings import topic_settings
 from cluster.time_slice import in_thread_if_long
 
-__all__ = ["API_KEY", "VERSIONS", "failure", "handle"]
+__all__ = ["API", "failure", "handle"]
 
-API_KEY = 44
-VERSIONS = (0, 1)
+API = "IncrementalAlterConfigs"
 
 
 async def handle(context: Context, request: Request) -> Body:

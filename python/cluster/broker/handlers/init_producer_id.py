@@ -7,8 +7,7 @@ from __future__ import annotations
 from cluster.broker.context import Body, Context, Request
 from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, TransactionalIdAuthorizationFailed
 
-API_KEY = 22
-VERSIONS = (0, 5)
+API = "InitProducerId"
 
 _NONE = -1
 """No id, or no epoch."""

@@ -7,8 +7,7 @@ from operator import itemgetter
 from cluster.broker.context import Body, Context, Request
 from cluster.groups import Join, JoinResult
 
-API_KEY = 11
-VERSIONS = (0, 9)
+API = "JoinGroup"
 
 _KNOWN_ID_REQUIRED = 4
 _NULL_PROTOCOL = 7

@@ -9,8 +9,7 @@ from cluster.errors import NONE
 from cluster.groups import Leaving
 from cluster.time_slice import TimeSlice
 
-API_KEY = 13
-VERSIONS = (0, 5)
+API = "LeaveGroup"
 
 _BATCHED = 3
 

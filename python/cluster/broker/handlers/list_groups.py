@@ -6,8 +6,7 @@ from cluster.broker.context import Body, Context, Request
 from cluster.errors import NONE, CoordinatorLoadInProgress
 from cluster.time_slice import TimeSlice
 
-API_KEY = 16
-VERSIONS = (0, 5)
+API = "ListGroups"
 
 _TYPE = "classic"
 

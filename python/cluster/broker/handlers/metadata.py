@@ -43,8 +43,7 @@ from cluster.model import (
 )
 from cluster.time_slice import TimeSlice
 
-API_KEY = 3
-VERSIONS = (0, 12)
+API = "Metadata"
 
 _BY_ID = 12
 """Requests have fields for ids and null names since version 10; Kafka accepts them since this version

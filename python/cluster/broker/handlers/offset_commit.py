@@ -13,8 +13,7 @@ from cluster.groups import Commit, CommittedOffset
 from cluster.model import TopicPartition
 from cluster.time_slice import TimeSlice, in_thread_if_long
 
-API_KEY = 8
-VERSIONS = (0, 9)
+API = "OffsetCommit"
 
 _BROKER_DECIDES = -1
 

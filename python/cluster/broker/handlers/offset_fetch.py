@@ -16,8 +16,7 @@ from cluster.groups import CommittedOffset
 from cluster.model import TopicPartition
 from cluster.time_slice import TimeSlice, release_interpreter
 
-API_KEY = 9
-VERSIONS = (0, 9)
+API = "OffsetFetch"
 
 _BATCHED = 8
 _TOP_LEVEL_ERROR = 2

@@ -8,8 +8,7 @@ from cluster.broker.context import Body, Context, Request
 from cluster.errors import CoordinatorLoadInProgress, InconsistentGroupProtocol, RebalanceInProgress
 from cluster.groups import Sync, SyncResult
 
-API_KEY = 14
-VERSIONS = (0, 5)
+API = "SyncGroup"
 
 _NAMES_PROTOCOL = 5
 

@@ -54,15 +54,6 @@ pub enum ServerError {
     #[error("cannot {action}: {source}{}", advice(source))]
     Os { action: &'static str, source: io::Error },
 
-    /// An API or a range of its versions that nobody here can read or answer.
-    #[error("API {key} versions {first}-{last} cannot be served: {reason}")]
-    UnservedApi {
-        key: i16,
-        first: i16,
-        last: i16,
-        reason: String,
-    },
-
     /// Something done twice, too early or too late.
     #[error("the server {0}")]
     WrongState(&'static str),
@@ -119,7 +110,6 @@ impl ServerError {
             Self::NoLogDirs
             | Self::Bind { .. }
             | Self::Os { .. }
-            | Self::UnservedApi { .. }
             | Self::WrongState(_)
             | Self::Forked { .. }
             | Self::Protocol(_) => ErrorCode::UNKNOWN_SERVER_ERROR,

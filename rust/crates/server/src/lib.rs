@@ -44,6 +44,7 @@ mod server;
 mod shared;
 
 pub use admin::{LogDirDescription, LogDirMove, RecordsDeleted, ReplicaDescription, Space};
+pub use apis::{AnsweredBy, Api, Response, WaitsFor, apis};
 pub use codes::ErrorCode;
 pub use config::{Properties, ServerOptions};
 pub use connections::listener::ListenerSpec;

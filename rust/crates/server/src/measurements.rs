@@ -89,9 +89,7 @@ impl Measurements {
             partitions: measured,
             connections: shared.connections.open(),
             authentications: shared.connections.authentications(),
-            gauges: figures(shared)
-                .map(|(name, number)| (name, number as f64))
-                .collect(),
+            gauges: gauges(shared),
         }
     }
 }
@@ -112,11 +110,9 @@ impl PartitionMeasurements {
     }
 }
 
-/// What is measured of the server as a whole.
-pub(crate) fn figures(shared: &Shared) -> impl Iterator<Item = (&'static str, u64)> {
+fn gauges(shared: &Shared) -> Vec<(&'static str, f64)> {
     let metrics = &shared.metrics;
-    let figures = [
-        ("connections", metrics.connections.get()),
+    let gauges = [
         ("connections_accepted", metrics.connections_accepted.get()),
         ("connections_refused", metrics.connections_refused.get()),
         ("network_bytes_in", metrics.network_bytes_in.get()),
@@ -129,5 +125,5 @@ pub(crate) fn figures(shared: &Shared) -> impl Iterator<Item = (&'static str, u6
         ("offline_log_dirs", shared.logs.offline_dirs_count() as u64),
         ("recovered_bytes", shared.logs.bytes_checked()),
     ];
-    figures.into_iter()
+    gauges.map(|(name, number)| (name, number as f64)).to_vec()
 }

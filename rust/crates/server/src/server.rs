@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::os::fd::RawFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use logcore_storage::LogConfig;
@@ -14,7 +14,6 @@ use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-use crate::apis::ApiTable;
 use crate::config::{DynamicConfig, Properties, ServerConfig, ServerOptions};
 use crate::connections::listener::{self, ListenerSpec};
 use crate::control::failures::{Failed, Failures};
@@ -24,7 +23,7 @@ use crate::error::{Result, ServerError};
 use crate::housekeeping::Housekeeping;
 use crate::housekeeping::moves::Moves;
 use crate::log_lines::{LogLine, LogLines};
-use crate::measurements::{self, Measurements};
+use crate::measurements::Measurements;
 use crate::memory::answers::Answers;
 use crate::memory::decoded::DecodedMemory;
 use crate::memory::fetch::FetchRoom;
@@ -149,7 +148,6 @@ impl Server {
             vigil: Vigil::default(),
             metrics: Metrics::default(),
             purgatory: Purgatory::default(),
-            apis: OnceLock::new(),
             stopping: watch::Sender::new(false),
             connections: ConnectionQuotas::new(&config, dynamic.connections.clone()),
             quotas: Arc::new(ClientQuotas::new(config.quota_window)),
@@ -171,18 +169,16 @@ impl Server {
         })
     }
 
-    /// Binds the listeners and serves. `apis` is what ApiVersions shall advertise: key, first and last version. Returns the
-    /// ports, in the listeners' order.
+    /// Binds the listeners and serves the APIs of the table ([`crate::apis`]). Returns the ports, in the listeners' order.
     ///
     /// # Errors
-    /// When an address cannot be bound, an API cannot be served, or the server was started before.
-    pub fn start(&self, listeners: &[ListenerSpec], apis: &[(i16, i16, i16)]) -> Result<Vec<u16>> {
+    /// When an address cannot be bound, or the server was started before.
+    pub fn start(&self, listeners: &[ListenerSpec]) -> Result<Vec<u16>> {
         self.check_process()?;
         let mut state = self.state.lock();
         if !matches!(*state, State::Opened) {
             return Err(ServerError::WrongState("was started or stopped before"));
         }
-        let table = ApiTable::new(apis)?;
         let runtime = runtime(self.shared.config.network_threads)?;
         let entered = runtime.enter();
         let bound = listeners
@@ -199,8 +195,6 @@ impl Server {
                 source,
             })?;
         drop(entered);
-        // A failed start may be tried again with other listeners, but then the table is the one set here.
-        let _ = self.shared.apis.set(table);
         for spec in listeners {
             self.shared.connections.add_listener(&spec.name);
         }
@@ -518,17 +512,9 @@ impl Server {
         Ok(slice.read_whole_batches()?)
     }
 
-    /// Counters by name.
-    pub fn metrics(&self) -> Vec<(&'static str, u64)> {
-        let partitions = ("partitions", self.shared.registry.len() as u64);
-        let figures = measurements::figures(&self.shared);
-        let totals = self.shared.metrics.totals().into_iter();
-        figures.chain(totals).chain([partitions]).collect()
-    }
-
-    /// How many requests of each API came, by key.
-    pub fn request_counts(&self) -> Vec<(i16, u64)> {
-        self.shared.metrics.requests()
+    /// How many requests of each API were begun, by key; the measurements count those that are over.
+    pub fn requests_begun(&self) -> Vec<(i16, u64)> {
+        self.shared.metrics.apis.begun()
     }
 
     /// Everything that is counted and measured. Waits for no request and keeps none waiting.

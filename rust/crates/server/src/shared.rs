@@ -1,14 +1,13 @@
 //! What every part of a running server reaches: one value behind an `Arc`, read from every thread.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use logcore_storage::StorageError;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::apis::ApiTable;
 use crate::codes::ErrorCode;
 use crate::config::{DynamicConfig, ServerConfig};
 use crate::control::failures::Failures;
@@ -52,8 +51,6 @@ pub(crate) struct Shared {
     pub(crate) failures: Failures,
     pub(crate) metrics: Metrics,
     pub(crate) purgatory: Purgatory,
-    /// Set when the server starts, before the first connection.
-    pub(crate) apis: OnceLock<ApiTable>,
     /// Becomes true once, when the server stops.
     pub(crate) stopping: watch::Sender<bool>,
 }

@@ -459,7 +459,7 @@ fn a_long_poll_does_not_wait_in_an_older_segment() {
     assert!(!records(&fetched(&response)[0]).is_empty());
     // In the last segment it does.
     client.send(1, 12, ask(2, 600_000).message());
-    server.wait_for_metric("delayed_fetches", 1);
+    server.wait_for_gauge("delayed_fetches", 1);
 }
 
 // If this failed, a consumer would read a topic of the same name for the one it has offsets of.
@@ -510,7 +510,7 @@ fn a_topic_is_given_an_id() {
         ..Fetch::default()
     };
     client.send(1, poll.version, poll.message());
-    server.wait_for_metric("delayed_fetches", 1);
+    server.wait_for_gauge("delayed_fetches", 1);
     server.server.create_partition(&with_id([8; 16])).unwrap();
     let stored = produce("old", 1, &[(0, &batch(&[b"a"]))]);
     server.client().call(0, 9, stored);

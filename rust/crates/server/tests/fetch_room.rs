@@ -56,7 +56,7 @@ fn who_waits_for_more_keeps_nobody_waiting() {
     }
     server.wait_for_requests(1, 225);
     check_served(&server);
-    server.wait_for_metric("delayed_fetches", 225);
+    server.wait_for_gauge("delayed_fetches", 225);
     write(&mut server.client(), b"news");
     for client in &mut idle {
         let (_, answer) = client.receive(1, poll.version);
@@ -86,11 +86,7 @@ fn who_does_not_read_keeps_nobody_waiting() {
         client.send(1, large.version, large.message());
     }
     // One of them is being told.
-    server.wait_until("a response", || {
-        let sent = server.server.metrics();
-        sent.iter()
-            .any(|(name, bytes)| *name == "network_bytes_out" && *bytes > 1_000_000)
-    });
+    server.wait_until("a response", || server.gauge("network_bytes_out") > 1_000_000);
     check_served(&server);
 }
 

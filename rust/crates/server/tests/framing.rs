@@ -9,6 +9,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use common::{Fetch, TestServer, batch, fetched, int, produce, produced, request};
+use logcore_server::apis;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -127,9 +128,9 @@ fn api_versions_answers_every_version() {
         }
         let body = client.call(18, version, message);
         assert_eq!(int(body.as_struct().unwrap(), "error_code"), 0);
-        let expected: Vec<_> = common::APIS
+        let expected: Vec<_> = apis()
             .iter()
-            .map(|(key, first, last)| (i64::from(*key), i64::from(*first), i64::from(*last)))
+            .map(|api| (i64::from(api.key), i64::from(api.first), i64::from(api.last)))
             .collect();
         assert_eq!(keys(&body), expected);
     }
@@ -237,7 +238,7 @@ fn what_was_answered_is_sent_before_a_wait() {
             client.receive(0, 9);
         }
     }
-    server.wait_for_metric("delayed_fetches", 1);
+    server.wait_for_gauge("delayed_fetches", 1);
     let more = client.frame(0, 9, produce("t", 1, &[(1, &batch(&[b"x"]))]));
     client.send_raw(&more);
     server

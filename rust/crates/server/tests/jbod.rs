@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::gauge;
 use common::{
     Client, Fetch, TestServer, batch, fetched, int, is_readable, only_part, partition, produce, produced,
     properties, request,
@@ -64,11 +65,6 @@ fn logs_in(path: &Path) -> usize {
     entries
         .filter(|entry| entry.as_ref().unwrap().path().is_dir())
         .count()
-}
-
-fn figure(server: &Server, name: &str) -> u64 {
-    let figures = server.metrics();
-    figures.into_iter().find(|(found, _)| *found == name).unwrap().1
 }
 
 fn lines(server: &Server) -> String {
@@ -146,7 +142,7 @@ fn a_disk_that_dies_while_it_is_served_is_told() {
         ..Fetch::default()
     };
     waiting.send(1, 12, poll.message());
-    test.wait_for_metric("delayed_fetches", 1);
+    test.wait_for_gauge("delayed_fetches", 1);
 
     die(&one);
     assert_eq!(codes(&mut client, lost), [56; 4]);
@@ -217,10 +213,7 @@ fn a_disk_that_dies_takes_its_logs_offline_and_no_new_ones() {
     let error = server.create_partition(&known).unwrap_err();
     assert!(error.to_string().contains("is offline"), "{error}");
     assert_eq!(
-        (
-            figure(&server, "offline_logs"),
-            figure(&server, "offline_log_dirs")
-        ),
+        (gauge(&server, "offline_logs"), gauge(&server, "offline_log_dirs")),
         (2, 1)
     );
     server.delete_topic("u").unwrap();
@@ -251,10 +244,7 @@ fn a_directory_that_cannot_be_used_is_left_out() {
     let text = lines(&server);
     assert!(text.contains("none is offline: "), "{text}");
     assert_eq!(
-        (
-            figure(&server, "offline_logs"),
-            figure(&server, "offline_log_dirs")
-        ),
+        (gauge(&server, "offline_logs"), gauge(&server, "offline_log_dirs")),
         (0, 1)
     );
     let known = |index| PartitionSpec {

@@ -332,14 +332,14 @@ fn fetches_that_wait_share_what_there_is() {
         client.send(1, poll.version, poll.message());
     }
     server.wait_for_requests(1, waiting.len() as u64);
-    server.wait_for_metric("delayed_fetches", PLACES as u64);
+    server.wait_for_gauge("delayed_fetches", PLACES as u64);
     server.wait_for_line("does not wait for records");
     check_served(&server);
     // What waits, what is worked on at a time, and the connections.
     let most = 64 * MEGABYTE + 16 * MEGABYTE + waiting.len() * 32 * 1024;
     assert!(watch.peak() <= most, "{} > {most}", watch.peak());
     drop(waiting);
-    server.wait_for_metric("delayed_fetches", 0);
+    server.wait_for_gauge("delayed_fetches", 0);
     assert_eq!(
         Fetch::default()
             .call(&mut server.client())
@@ -415,9 +415,8 @@ fn produces_that_wait_share_what_there_is() {
     // Who waits for replicas has nothing that others need.
     check_served(&server);
     server.wait_until("answers to all that have no place", || {
-        let metrics = server.server.metrics();
-        let of = |name| metrics.iter().find(|(found, _)| *found == name).unwrap().1;
-        of("delayed_produces") as usize + clients.iter().filter(|c| is_answered(c)).count() == CLIENTS
+        server.gauge("delayed_produces") as usize + clients.iter().filter(|c| is_answered(c)).count()
+            == CLIENTS
     });
     // Those that do not read their answers may be closed by now.
     let mut refused = server.client();
@@ -459,7 +458,7 @@ fn a_name_that_is_repeated_is_had_once() {
     for client in &mut waiting {
         client.send_raw(&frame);
     }
-    server.wait_for_metric("delayed_fetches", WAITING as u64);
+    server.wait_for_gauge("delayed_fetches", WAITING as u64);
     // What `room.rs` says that each partition has, and the connections.
     let most = WAITING * (EACH * 128 + 16 * 1024);
     assert!(watch.now() <= most, "{} > {most}", watch.now());
@@ -578,7 +577,7 @@ fn decoded_requests_share_what_there_is() {
     });
     // It is said once a minute.
     assert_eq!(refused.count(), 1, "{lines:?}");
-    server.wait_for_metric("connections_refused", CLIENTS as u64);
+    server.wait_for_gauge("connections_refused", CLIENTS as u64);
     // Each of them has 2.4 MiB decoded.
     let most = 8 * MEGABYTE + 16 * MEGABYTE + 4 * MEGABYTE;
     assert!(watch.peak() <= most, "{} > {most}", watch.peak());
@@ -589,8 +588,7 @@ fn decoded_requests_share_what_there_is() {
 #[test]
 fn who_waits_for_others_gives_its_memory_back() {
     let _alone = ONE_AT_A_TIME.lock();
-    let dir = tempfile::tempdir().unwrap();
-    let server = TestServer::start_serving(dir, &["logs"], &LIMITS, &[(0, 0, 11), (11, 0, 9)]);
+    let server = TestServer::start(&LIMITS);
     let mut join = request(11);
     let protocol = join.element("protocols").with("name", "range");
     join.push("protocols", protocol.with("metadata", vec![0u8; MEGABYTE]));
@@ -630,9 +628,7 @@ fn answers_from_python_share_what_there_is() {
     const ANSWER: usize = 4 * MEGABYTE;
     const ROOM: usize = 32 * MEGABYTE;
     let _alone = ONE_AT_A_TIME.lock();
-    let dir = tempfile::tempdir().unwrap();
-    let apis = [(0, 0, 11), (15, 0, 5), (16, 0, 5), (18, 0, 4)];
-    let server = TestServer::start_serving(dir, &["logs"], &LIMITS, &apis);
+    let server = TestServer::start(&LIMITS);
     let watch = Watch::start();
     let mut deaf: Vec<_> = (0..40).map(|_| server.client()).collect();
     for client in &mut deaf {
@@ -666,18 +662,14 @@ fn answers_from_python_share_what_there_is() {
 #[test]
 fn an_answer_that_nobody_waits_for_keeps_its_turn() {
     let _alone = ONE_AT_A_TIME.lock();
-    let dir = tempfile::tempdir().unwrap();
-    let apis = [(0, 0, 11), (15, 0, 5), (16, 0, 5), (18, 0, 4)];
-    let server = TestServer::start_serving(dir, &["logs"], &LIMITS, &apis);
+    let server = TestServer::start(&LIMITS);
     let mut gone = server.client();
     gone.send(15, 0, request(15));
     let making = server.take_request();
     drop(gone);
     // The one that looks is left.
     server.wait_until("its connection is gone", || {
-        let metrics = server.server.metrics();
-        let has = |figure: (&'static str, u64)| metrics.contains(&figure);
-        has(("connections_accepted", 2)) && has(("connections", 1))
+        server.gauge("connections_accepted") == 2 && server.gauge("connections") == 1
     });
     let mut other = server.client();
     other.send(15, 0, request(15));
@@ -725,8 +717,7 @@ fn fetches_and_produces_have_no_more_than_there_is() {
 #[test]
 fn ten_thousand_topics_are_an_ordinary_request() {
     let _alone = ONE_AT_A_TIME.lock();
-    let dir = tempfile::tempdir().unwrap();
-    let server = TestServer::start_serving(dir, &["logs"], &[], &[(3, 0, 12), (19, 0, 7)]);
+    let server = TestServer::start(&[]);
     let mut client = server.client();
     let names = (0..10_000).map(|number| format!("a-topic-with-a-name-of-an-ordinary-length-{number}"));
     let (mut described, mut created) = (request(3), request(19));
@@ -888,14 +879,7 @@ fn sessions_are_cheap_whatever_their_peers_do() {
         let produce = produce("t", -1, &[(0, &batch(&[&value]))]);
         server.client().call(0, 9, produce);
     }
-    let sent = || {
-        let metrics = server.server.metrics();
-        metrics
-            .iter()
-            .find(|(name, _)| *name == "network_bytes_out")
-            .unwrap()
-            .1
-    };
+    let sent = || server.gauge("network_bytes_out");
     // What a large buffer takes at once leaves it no sooner than what it does not.
     let small = vec![b'v'; 240_000];
     let produce = produce("t", -1, &[(1, &batch(&[&small]))]);

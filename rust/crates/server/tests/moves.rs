@@ -114,7 +114,7 @@ fn long_polls_survive_a_move() {
     };
     let mut client = server.client();
     client.send(1, 12, poll(0).message());
-    server.wait_for_metric("delayed_fetches", 1);
+    server.wait_for_gauge("delayed_fetches", 1);
     let destination = dir_path(&server.server, 1 - from);
     assert_eq!(move_to(&server.server, "t", 0, &destination), ErrorCode::NONE);
     server.wait_for_line("t-0 was moved to");
@@ -146,7 +146,7 @@ fn a_move_keeps_the_high_watermark_where_the_replicas_have_it() {
     let mut wanting_all = produce("t", -1, &[(0, &batch(&[b"c"]))]);
     wanting_all.set("timeout_ms", 600_000);
     producer.send(0, 9, wanting_all);
-    server.wait_for_metric("delayed_produces", 1);
+    server.wait_for_gauge("delayed_produces", 1);
     let watermark = || server.server.offsets("t", 0).unwrap().high_watermark;
     assert_eq!(watermark(), 2);
     let [(from, false)] = places(&server.server, "t", 0)[..] else {
@@ -156,14 +156,14 @@ fn a_move_keeps_the_high_watermark_where_the_replicas_have_it() {
     assert_eq!(move_to(&server.server, "t", 0, &destination), ErrorCode::NONE);
     server.wait_for_line("t-0 was moved to");
     assert_eq!(watermark(), 2);
-    server.wait_for_metric("delayed_produces", 1);
+    server.wait_for_gauge("delayed_produces", 1);
     let seen = Fetch::default().call(&mut server.client());
     let seen = records(&fetched(&seen)[0]);
     assert_eq!(seen.len(), batch(&[b"a", b"b"]).len());
     // The follower has not got it: as long as that is so, it waits.
     follow(2).call(&mut follower);
     assert_eq!(watermark(), 2);
-    server.wait_for_metric("delayed_produces", 1);
+    server.wait_for_gauge("delayed_produces", 1);
     follow(3).call(&mut follower);
     let answer = produced(&producer.receive(0, 9).1);
     assert_eq!((int(&answer, "error_code"), int(&answer, "base_offset")), (0, 2));
@@ -422,7 +422,7 @@ fn records_are_deleted() {
     // At the end, which is then behind the start: the poll has to look again, and waits on.
     let mut client = server.client();
     client.send(1, 12, poll(5).message());
-    server.wait_for_metric("delayed_fetches", 1);
+    server.wait_for_gauge("delayed_fetches", 1);
     assert_eq!(delete(&[("t", 0, -1)]), [Ok(5)]);
     server.server.append("t", 0, &batch(&[b"w"])).unwrap();
     let code = |answer: &Value| int(&fetched(answer)[0], "error_code");

@@ -104,11 +104,11 @@ fn peers_that_vanish_are_missed() {
             ..Fetch::default()
         };
         polling.send(1, 12, poll.message());
-        server.wait_for_metric("delayed_fetches", 1);
+        server.wait_for_gauge("delayed_fetches", 1);
         vanish(polling);
     }
     // The one that asks is left.
-    server.wait_for_metric("connections", 1);
-    server.wait_for_metric("delayed_fetches", 0);
+    server.wait_for_gauge("connections", 1);
+    server.wait_for_gauge("delayed_fetches", 0);
     check_served(&mut server.client(), 0);
 }

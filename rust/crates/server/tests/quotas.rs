@@ -28,11 +28,6 @@ fn throttle_ms(body: &Value) -> i64 {
     int(body.as_struct().unwrap(), "throttle_time_ms")
 }
 
-fn metric(server: &TestServer, name: &str) -> u64 {
-    let all = server.server.metrics();
-    all.iter().find(|(found, _)| *found == name).unwrap().1
-}
-
 fn batch_of(size: usize) -> Vec<u8> {
     batch(&[&vec![b'x'; size]])
 }
@@ -304,7 +299,7 @@ fn newcomers_wait_until_there_is_room() {
     for _ in 0..100 {
         second.call(18, 0, request(18));
     }
-    assert_eq!(metric(&server, "connections_accepted"), 2);
+    assert_eq!(server.gauge("connections_accepted"), 2);
     newcomer.stream.set_nonblocking(true).unwrap();
     let unread = newcomer.stream.read(&mut [0; 1]).unwrap_err();
     assert_eq!(unread.kind(), std::io::ErrorKind::WouldBlock);
@@ -341,7 +336,7 @@ fn a_newcomer_closes_nobody_on_another_listener() {
     for _ in 0..100 {
         second.call(18, 0, request(18));
     }
-    assert_eq!(metric(&server, "connections_accepted"), 3);
+    assert_eq!(server.gauge("connections_accepted"), 3);
     drop(third);
     newcomer.receive(18, 0);
     first.call(18, 0, request(18));
@@ -387,7 +382,7 @@ fn a_request_ends_with_its_connection() {
     server.wait_for_requests(3, 1);
     drop((polling, asking));
     // The one that is left asks.
-    server.wait_for_metric("connections", 1);
+    server.wait_for_gauge("connections", 1);
     // Nobody waits for the answer any more.
     assert_eq!(server.server.take_requests(usize::MAX).len(), 1);
 }
@@ -395,8 +390,7 @@ fn a_request_ends_with_its_connection() {
 // If this failed, what members of groups wait for would be kept for those who are gone, for as long as others take.
 #[test]
 fn who_goes_while_others_are_waited_for_is_told_of() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = TestServer::start_serving(dir, &["logs"], &[], &[(11, 0, 9), (12, 0, 4), (18, 0, 4)]);
+    let server = TestServer::start(&[]);
     let mut clients = [11, 11, 12].map(|key| {
         let mut client = server.client();
         client.send(key, 3, request(key));
@@ -410,7 +404,7 @@ fn who_goes_while_others_are_waited_for_is_told_of() {
     let id = clients[0].1.connection.id.clone();
     let requests = clients.map(|(_gone, request)| request);
     // The one that is left asks.
-    server.wait_for_metric("connections", 1);
+    server.wait_for_gauge("connections", 1);
     assert!(is_readable(server.server.wake_fd()));
     assert_eq!(server.server.take_gone(), [id]);
     drop(requests);
@@ -420,6 +414,6 @@ fn who_goes_while_others_are_waited_for_is_told_of() {
     unheard.send(11, 3, request(11));
     server.wait_for_requests(11, 3);
     drop(unheard);
-    server.wait_for_metric("connections", 1);
+    server.wait_for_gauge("connections", 1);
     assert_eq!(server.server.take_requests(usize::MAX).len(), 0);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{batch, partition, properties};
+use common::{batch, gauge, partition, properties};
 use logcore_server::{PartitionSpec, Server, ServerOptions};
 
 fn open(dir: &Path) -> Server {
@@ -70,15 +70,11 @@ fn a_damaged_log_stays_offline_and_the_others_are_served() {
         text.contains("2 logs of") && text.contains("by recovery"),
         "{text}"
     );
-    let figure = |name| {
-        let figures = server.metrics();
-        figures.into_iter().find(|(found, _)| *found == name).unwrap().1
-    };
     let kept = std::fs::metadata(dir.join("t-0/00000000000000000000.log"))
         .unwrap()
         .len();
-    assert_eq!(figure("offline_logs"), 1);
-    assert_eq!(figure("recovered_bytes"), 2 * kept + 10);
+    assert_eq!(gauge(&server, "offline_logs"), 1);
+    assert_eq!(gauge(&server, "recovered_bytes"), 2 * kept + 10);
     for index in [0, 2] {
         server.create_partition(&partition("t", index)).unwrap();
         assert_eq!(server.append("t", index, &batch(&[b"next"])).unwrap(), 5);

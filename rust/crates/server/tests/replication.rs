@@ -56,7 +56,7 @@ fn acks_all_waits_for_the_replicas_in_sync() {
     let (mut producer, mut follower, mut consumer) = (server.client(), server.client(), server.client());
     producer.send(0, 9, wanting_all(60_000));
     producer.send(18, 0, request(18));
-    server.wait_for_metric("delayed_produces", 1);
+    server.wait_for_gauge("delayed_produces", 1);
     let response = Fetch::default().call(&mut consumer);
     assert!(records(&fetched(&response)[0]).is_empty());
     let response = follow(2, 0).call(&mut follower);
@@ -73,7 +73,7 @@ fn acks_all_waits_for_the_replicas_in_sync() {
         ..Fetch::default()
     };
     consumer.send(1, poll.version, poll.message());
-    server.wait_for_metric("delayed_fetches", 1);
+    server.wait_for_gauge("delayed_fetches", 1);
     assert_eq!(server.server.offsets("t", 0).unwrap().high_watermark, 0);
     follow(2, 2).call(&mut follower);
     let (_, body) = producer.receive(0, 9);
@@ -83,7 +83,7 @@ fn acks_all_waits_for_the_replicas_in_sync() {
     let part = &fetched(&body)[0];
     assert_eq!(int(part, "high_watermark"), 2);
     assert!(!records(part).is_empty());
-    server.wait_for_metric("delayed_produces", 0);
+    server.wait_for_gauge("delayed_produces", 0);
     // With acks=1 nobody waits.
     let body = producer.call(0, 9, produce("t", 1, &[(0, &batch(&[b"c"]))]));
     assert_eq!(code_and_offset(&produced(&body)), (0, 2));
@@ -97,7 +97,7 @@ fn acks_all_ends_with_its_time_its_leader_and_the_server() {
     let body = producer.call(0, 9, wanting_all(50));
     assert_eq!(code_and_offset(&produced(&body)), (7, 0));
     producer.send(0, 10, wanting_all(60_000));
-    server.wait_for_metric("delayed_produces", 1);
+    server.wait_for_gauge("delayed_produces", 1);
     let moved = PartitionSpec {
         leader_id: 2,
         leader_epoch: 4,
@@ -113,12 +113,12 @@ fn acks_all_ends_with_its_time_its_leader_and_the_server() {
     };
     server.server.create_partition(&back).unwrap();
     producer.send(0, 9, wanting_all(60_000));
-    server.wait_for_metric("delayed_produces", 1);
+    server.wait_for_gauge("delayed_produces", 1);
     server.server.delete_topic("t").unwrap();
     assert_eq!(code_and_offset(&produced(&producer.receive(0, 9).1)), (6, 4));
     server.server.create_partition(&replicated(false)).unwrap();
     producer.send(0, 9, wanting_all(60_000));
-    server.wait_for_metric("delayed_produces", 1);
+    server.wait_for_gauge("delayed_produces", 1);
     server.server.stop(std::time::Duration::from_secs(20)).unwrap();
     assert_eq!(code_and_offset(&produced(&producer.receive(0, 9).1)), (7, 0));
 }
@@ -129,7 +129,7 @@ fn too_few_replicas_in_sync_refuse_acks_all() {
     let server = start(&[("min.insync.replicas", "2")]);
     let mut producer = server.client();
     producer.send(0, 9, wanting_all(60_000));
-    server.wait_for_metric("delayed_produces", 1);
+    server.wait_for_gauge("delayed_produces", 1);
     // The ISR shrinks under the append: what is alone in sync has it, which is less than was asked for.
     let mut alone = replicated(false);
     alone.replicas[1].in_sync = false;

@@ -200,7 +200,7 @@ fn a_lookup_with_a_long_way_ends_with_its_client_and_with_the_server() {
         assert_eq!(listed(&client.call(2, 5, looking_for(5))), (0, -1));
         whole = begun.elapsed();
     }
-    let counts = server.server.request_counts();
+    let counts = server.server.requests_begun();
     let asked = counts.iter().find(|(key, _)| *key == 2).unwrap().1;
     let mut leaving = server.client();
     leaving.send(2, 5, looking_for(5));

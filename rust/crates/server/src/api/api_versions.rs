@@ -6,7 +6,7 @@
 use logcore_protocol::{RequestHeader, Struct, Value};
 
 use super::{Fields, Outcome, response_message};
-use crate::apis::{self, ApiTable};
+use crate::apis::{self, Api, apis};
 use crate::codes::ErrorCode;
 use crate::metrics::ErrorCounts;
 use crate::net::response::{self, Response};
@@ -14,34 +14,34 @@ use crate::net::response::{self, Response};
 pub(crate) const KEY: i16 = apis::API_VERSIONS;
 
 /// Answers a request of a version that is served.
-pub(crate) fn handle(table: &ApiTable, header: &RequestHeader, request: &Struct) -> Outcome {
+pub(crate) fn handle(header: &RequestHeader, request: &Struct) -> Outcome {
     let mut message = response_message(KEY);
     if header.api_version >= 3 && !is_valid(request) {
         message.set("error_code", ErrorCode::INVALID_REQUEST.0);
     } else {
-        add_entries(&mut message, table.entries());
+        add_entries(&mut message, apis().iter());
     }
     Response::new(header, &message.into()).into()
 }
 
 /// Answers a request of a version that is not served; its body is not looked at.
-pub(crate) fn handle_unsupported(table: &ApiTable, header: &RequestHeader) -> Outcome {
+pub(crate) fn handle_unsupported(header: &RequestHeader) -> Outcome {
     let mut message = response_message(KEY);
     message.set("error_code", ErrorCode::UNSUPPORTED_VERSION.0);
-    add_entries(&mut message, table.entries().filter(|(key, _)| *key == KEY));
+    add_entries(&mut message, apis().iter().filter(|api| api.key == KEY));
     response::encode_as(header, 0, &message.into())
         .map(|frame| Response::from_frame(frame, ErrorCounts::one(ErrorCode::UNSUPPORTED_VERSION.0)))
         .into()
 }
 
-fn add_entries(message: &mut Struct, entries: impl Iterator<Item = (i16, (i16, i16))>) {
+fn add_entries(message: &mut Struct, entries: impl Iterator<Item = &'static Api>) {
     let entry = message.element("api_keys");
-    let entries = entries.map(|(key, (first, last))| {
+    let entries = entries.map(|api| {
         let mut entry = entry.clone();
         entry
-            .set("api_key", key)
-            .set("min_version", first)
-            .set("max_version", last);
+            .set("api_key", api.key)
+            .set("min_version", api.first)
+            .set("max_version", api.last);
         Value::Struct(entry)
     });
     message.set("api_keys", entries.collect::<Vec<_>>());

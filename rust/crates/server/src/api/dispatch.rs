@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::api::{Outcome, api_versions, fetch, list_offsets, offset_for_leader_epoch, produce};
-use crate::apis::{ApiTable, native_versions};
+use crate::apis::{self, Api};
 use crate::control::requests::{self, Answer, ConnectionInfo, ControlRequest};
 use crate::memory::answers::Turn;
 use crate::memory::frames::{Charge, Held, RequestMemory};
@@ -24,7 +24,6 @@ use crate::shared::Shared;
 /// What a connection's requests are answered with.
 pub(crate) struct Dispatch<'a> {
     pub(crate) shared: &'a Shared,
-    pub(crate) apis: &'a ApiTable,
     pub(crate) info: Arc<ConnectionInfo>,
 }
 
@@ -97,18 +96,18 @@ impl Dispatch<'_> {
         stages: &mut Stages,
     ) -> Answered {
         let (key, version) = (header.api_key, header.api_version);
-        if !self.apis.serves(key, version) {
-            return self.answer_unserved(header, &body, stages).into();
-        }
-        self.shared.metrics.request(key);
-        stages.name(key, version, body.len());
-        let (message, mut held) = match self.shared.decoded.decode(header, &body).await {
+        let Some(api) = Api::of(key).filter(|api| api.serves(version)) else {
+            return answer_unserved(header, &body, stages).into();
+        };
+        self.shared.metrics.apis.begin(api);
+        stages.name(api, version, body.len());
+        let (message, mut held) = match self.shared.decoded.decode(api, header, &body).await {
             Ok(decoded) => decoded,
             Err(reason) => return Outcome::Close(reason).into(),
         };
-        if native_versions(key).is_none() {
+        if !api.is_native() {
             drop(body);
-            let crossed = self.cross(header, message, (charge, held), meter, stages);
+            let crossed = self.cross(api, header, message, (charge, held), meter, stages);
             return crossed.await.covered(&self.shared.memory);
         }
         // A fetch may have to wait before it is done with its message.
@@ -161,7 +160,7 @@ impl Dispatch<'_> {
             (list_offsets::KEY, _) => {
                 list_offsets::handle(self.shared, header, message, (&mut charge, size)).await
             }
-            (api_versions::KEY, Some(request)) => api_versions::handle(self.apis, header, request),
+            (api_versions::KEY, Some(request)) => api_versions::handle(header, request),
             (offset_for_leader_epoch::KEY, Some(request)) => {
                 offset_for_leader_epoch::handle(self.shared, header, request)
             }
@@ -175,22 +174,10 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Kafka answers ApiVersions of any version and closes the connection for everything else it does not serve.
-    fn answer_unserved(&self, header: &RequestHeader, body: &[u8], stages: &mut Stages) -> Outcome {
-        if header.api_key == api_versions::KEY && self.apis.serves(api_versions::KEY, 0) {
-            self.shared.metrics.request(header.api_key);
-            stages.name(header.api_key, header.api_version, body.len());
-            return api_versions::handle_unsupported(self.apis, header);
-        }
-        Outcome::Close(format!(
-            "request for API {} version {}, which is not served here",
-            header.api_key, header.api_version
-        ))
-    }
-
     /// Hands the request to Python and waits for its answer, in turn with others whose answers may be as large.
     async fn cross(
         &self,
+        api: &'static Api,
         header: &RequestHeader,
         message: Value,
         (mut charge, held): (Charge, Held),
@@ -198,21 +185,21 @@ impl Dispatch<'_> {
         stages: &mut Stages,
     ) -> Answered {
         charge.leave_lane();
-        let (key, version) = (header.api_key, header.api_version);
-        let turn = self.shared.answers.turn(key, &message).await;
+        let turn = self.shared.answers.turn(api, &message).await;
         let info = Arc::clone(&self.info);
-        let (request, answer) = ControlRequest::new(header.clone(), info, message, (charge, held));
+        let (request, answer) = ControlRequest::new(api, header.clone(), info, message, (charge, held));
         if !self.shared.control.put(request).await {
             return Outcome::Close("the server stops".to_owned()).into();
         }
-        let waiting = self.shared.control.waiting(key, &self.info.id);
+        let waiting = self.shared.control.waiting(api, &self.info.id);
         let mut making = Making { answer, turn };
         let answer = (&mut making.answer).await;
         let turn = making.turn.take();
         waiting.over();
         let Ok(mut answered) = answer else {
             return Outcome::Close(format!(
-                "the handler of API {key} version {version} gave no answer"
+                "the handler of {} version {} gave no answer",
+                api.name, header.api_version
             ))
             .into();
         };
@@ -231,13 +218,28 @@ impl Dispatch<'_> {
                 meter.spent(answered.spent);
                 Outcome::Respond(Response::from_frame(frame, errors).counted([held, None]))
             }
-            Answer::Close => {
-                Outcome::Close(format!("the handler of API {key} version {version} asked for it"))
-            }
+            Answer::Close => Outcome::Close(format!(
+                "the handler of {} version {} asked for it",
+                api.name, header.api_version
+            )),
         };
         Answered {
             charge: answered.charge,
             ..outcome.into()
         }
+    }
+}
+
+/// Kafka answers ApiVersions of any version and closes the connection for everything else it does not serve.
+fn answer_unserved(header: &RequestHeader, body: &[u8], stages: &mut Stages) -> Outcome {
+    match Api::of(header.api_key) {
+        Some(api) if api.key == apis::API_VERSIONS => {
+            stages.name(api, header.api_version, body.len());
+            api_versions::handle_unsupported(header)
+        }
+        _ => Outcome::Close(format!(
+            "request for API {} version {}, which is not served here",
+            header.api_key, header.api_version
+        )),
     }
 }

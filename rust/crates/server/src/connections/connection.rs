@@ -39,9 +39,6 @@ const HALF_CLOSED_PATIENCE: Duration = Duration::from_secs(1);
 const PRODUCE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a stopping server waits for a client to take the answers it was just sent.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Requests among brokers, whose time no client pays for (`sendResponseExemptThrottle`): LeaderAndIsr, StopReplica,
-/// UpdateMetadata, ControlledShutdown, WriteTxnMarkers, AlterPartition.
-const EXEMPT_APIS: [i16; 6] = [4, 5, 6, 7, 27, 56];
 
 /// Why a connection ended.
 enum End {
@@ -62,16 +59,13 @@ pub(crate) async fn serve(
     info: Arc<ConnectionInfo>,
     seat: &Seat,
 ) {
-    let Some(apis) = shared.apis.get() else {
-        return;
-    };
     let about = Arc::clone(&info);
     let id = &about.id;
     let memory = Arc::clone(&shared.memory);
     let mut connection = Connection {
         shared,
         transport,
-        dispatch: Dispatch { shared, apis, info },
+        dispatch: Dispatch { shared, info },
         seat,
         reader: FrameReader::new(shared.config.request_bytes_max, memory),
         outgoing: Outgoing::default(),
@@ -198,11 +192,10 @@ impl<T: Transport> Connection<'_, T> {
         // The text shares the frame, which Produce takes back to write into, if it is its alone.
         header.client_id = header.client_id.map(|id| Str::from(id.as_str()));
         let key = header.api_key;
-        let is_exempt = EXEMPT_APIS.contains(&key);
         let info = Arc::clone(&self.dispatch.info);
         let client_id = header.client_id.as_deref();
         let quotas = &self.shared.quotas;
-        let meter = Meter::new(quotas, &info.principal, client_id, is_exempt);
+        let meter = Meter::new(quotas, &info.principal, client_id);
         let Answered {
             outcome,
             memory,
@@ -241,7 +234,7 @@ impl<T: Transport> Connection<'_, T> {
         let settled = settle(&meter, &header, size, outcome);
         let throttle_ms = meter.throttle_ms();
         stages.throttle = Duration::from_millis(throttle_ms.into());
-        slow_requests::tell(self.shared, &info, &header, &stages);
+        slow_requests::report(self.shared, &info, &header, &stages);
         let is_last = throttle_ms > 0 || meter.counts_time() || !self.reader.has_frame();
         let sent = meter.timed(self.send(settled, stages, is_last)).await;
         sent.inspect(|()| meter.sent()).map(|()| throttle_ms)

@@ -157,7 +157,6 @@ async fn open(
         Err(refusal) => return refuse(shared, stream, peer, &refusal),
     };
     shared.metrics.connections_accepted.add(1);
-    shared.metrics.connections.add(1);
     let guard = Guard {
         shared: Arc::clone(shared),
         seat,
@@ -315,7 +314,6 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.shared.connections.leave(&self.seat);
-        self.shared.metrics.connections.subtract(1);
         if std::thread::panicking() {
             self.shared.lines.error(format!(
                 "connection from {} closed: its handler panicked, which is a defect of the server",

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use logcore_protocol::{ProtocolError, RequestHeader, Value};
 
-use crate::apis::WAITING_APIS;
+use crate::apis::Api;
 use crate::log_lines::Fields;
 use crate::memory::frames::{Charge, Held};
 use crate::metrics::{Crossing, ErrorCounts};
@@ -56,6 +56,7 @@ impl ConnectionInfo {
 
 /// A decoded request that waits for its answer.
 pub struct ControlRequest {
+    api: &'static Api,
     /// Key, version, correlation id and client id.
     pub header: RequestHeader,
     /// Where it came from.
@@ -89,6 +90,7 @@ pub(crate) struct Answered {
 
 impl ControlRequest {
     pub(crate) fn new(
+        api: &'static Api,
         header: RequestHeader,
         connection: Arc<ConnectionInfo>,
         body: Value,
@@ -96,6 +98,7 @@ impl ControlRequest {
     ) -> (Self, oneshot::Receiver<Answered>) {
         let (answer, receiver) = oneshot::channel();
         let request = Self {
+            api,
             header,
             connection,
             body,
@@ -111,7 +114,7 @@ impl ControlRequest {
     /// one who has it: a copy would be as large again. What a member brings is its group's from then on.
     pub fn take_body(&mut self) -> Value {
         self.begun.get_or_insert_with(Instant::now);
-        if WAITING_APIS.contains(&self.header.api_key) {
+        if self.api.waits_for_members() {
             self.memory = Default::default();
         }
         std::mem::take(&mut self.body)
@@ -126,12 +129,12 @@ impl ControlRequest {
     /// Whether it would wait for others, and its connection has ended.
     fn is_abandoned(&self) -> bool {
         let answer = self.answer.as_ref();
-        WAITING_APIS.contains(&self.header.api_key) && answer.is_some_and(oneshot::Sender::is_closed)
+        self.api.waits_for_members() && answer.is_some_and(oneshot::Sender::is_closed)
     }
 
     /// The time its handler took, if that was not a wait for other members of a group.
     fn time_spent(&self) -> Duration {
-        let waits = WAITING_APIS.contains(&self.header.api_key);
+        let waits = self.api.waits_for_members();
         let begun = self.begun.filter(|_| !waits);
         begun.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
@@ -189,7 +192,7 @@ pub(crate) struct ControlQueue {
     wake: Arc<WakeFd>,
 }
 
-/// A connection that waits for an answer of one of [`crate::apis::WAITING_APIS`]. Dropped before it is over, it has ended.
+/// A connection that waits for an answer of an API that waits for members. Dropped before it is over, it has ended.
 pub(crate) struct Waiting<'a> {
     queue: &'a ControlQueue,
     connection: Option<&'a str>,
@@ -223,10 +226,10 @@ impl ControlQueue {
     }
 
     /// To be kept while a connection waits for the answer to such a request.
-    pub(crate) fn waiting<'a>(&'a self, key: i16, connection: &'a str) -> Waiting<'a> {
+    pub(crate) fn waiting<'a>(&'a self, api: &Api, connection: &'a str) -> Waiting<'a> {
         Waiting {
             queue: self,
-            connection: WAITING_APIS.contains(&key).then_some(connection),
+            connection: api.waits_for_members().then_some(connection),
         }
     }
 

@@ -12,6 +12,7 @@
 //! of a memory, whoever has had [`time_for`] what it has of it is closed. So it is with Fetch responses that are counted
 //! ([`crate::memory::fetch::FetchRoom`]).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,13 +20,9 @@ use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use logcore_protocol::Value;
 
+use crate::apis::{Api, METADATA, OFFSET_FETCH, Response, apis};
 use crate::memory::frames::{FREE, Held, hold};
 
-const METADATA: i16 = 3;
-const OFFSET_FETCH: i16 = 9;
-/// Metadata, OffsetFetch, DescribeGroups, ListGroups, DescribeConfigs, DescribeLogDirs, DescribeClientQuotas,
-/// DescribeUserScramCredentials, DescribeProducers. None of their handlers waits for another request.
-const LARGE: [i16; 9] = [METADATA, OFFSET_FETCH, 15, 16, 32, 35, 48, 50, 61];
 /// So many partitions may be named without waiting for others.
 const NAMED: usize = 4096;
 /// What all answers of one API that are counted may have: those to four clients that ask for all settings of 2,000 topics, with
@@ -37,9 +34,15 @@ const LEAST_RATE: u64 = 1 << 20;
 /// With so many bytes left of a memory, others may not find enough.
 const SCARCE: usize = 16 << 20;
 
-/// Those of each API.
-#[derive(Default)]
-pub(crate) struct Answers([Line; LARGE.len()]);
+/// Those of each API whose responses may be long, by its key.
+pub(crate) struct Answers(HashMap<i16, Line>);
+
+impl Default for Answers {
+    fn default() -> Self {
+        let long = apis().iter().filter(|api| api.response == Response::Long);
+        Self(long.map(|api| (api.key, Line::default())).collect())
+    }
+}
 
 /// The memory of one API's answers, and whose turn it is.
 struct Line {
@@ -64,12 +67,11 @@ impl Default for Line {
 
 impl Answers {
     /// Waits for the request's turn, if its answer may be large.
-    pub(crate) async fn turn(&self, key: i16, request: &Value) -> Option<Turn> {
-        if !asks_for_much(key, request) {
+    pub(crate) async fn turn(&self, api: &Api, request: &Value) -> Option<Turn> {
+        if api.response == Response::Short || !asks_for_much(api.key, request) {
             return None;
         }
-        let index = LARGE.iter().position(|large| *large == key)?;
-        let line = &self.0[index];
+        let line = self.0.get(&api.key)?;
         Some(Turn {
             memory: line.memory.clone(),
             _turn: line.turn.clone().lock_owned().await,
@@ -142,6 +144,10 @@ mod tests {
         schema(key, Direction::Request).unwrap().message().into()
     }
 
+    async fn turn(answers: &Answers, key: i16, request: &Value) -> Option<Turn> {
+        answers.turn(Api::of(key).unwrap(), request).await
+    }
+
     fn metadata_of(topics: usize) -> Value {
         let mut message = schema(METADATA, Direction::Request).unwrap().message();
         message.set("topics", vec![message.element("topics"); topics]);
@@ -154,31 +160,31 @@ mod tests {
     async fn large_answers_are_made_in_turn_and_wait_for_those_before_them() {
         let answers = Answers::default();
         let configs = request(DESCRIBE_CONFIGS);
-        let first = answers.turn(DESCRIBE_CONFIGS, &configs).await.unwrap();
+        let first = turn(&answers, DESCRIBE_CONFIGS, &configs).await.unwrap();
         {
-            let mut second = pin!(answers.turn(DESCRIBE_CONFIGS, &configs));
+            let mut second = pin!(turn(&answers, DESCRIBE_CONFIGS, &configs));
             assert!(at_once(second.as_mut()).await.is_none());
         }
         let whole = first.room(usize::MAX).await;
         assert!(whole.is_some());
 
-        let small = answers.turn(DESCRIBE_CONFIGS, &configs).await.unwrap();
+        let small = turn(&answers, DESCRIBE_CONFIGS, &configs).await.unwrap();
         assert!(small.room(FREE).await.is_none());
-        let second = answers.turn(DESCRIBE_CONFIGS, &configs).await.unwrap();
+        let second = turn(&answers, DESCRIBE_CONFIGS, &configs).await.unwrap();
         let mut room = pin!(second.room(FREE + 1));
         assert!(at_once(room.as_mut()).await.is_none());
         // It is still its turn; another API's have theirs, and their memory.
         assert!(
-            at_once(pin!(answers.turn(DESCRIBE_CONFIGS, &configs)))
+            at_once(pin!(turn(&answers, DESCRIBE_CONFIGS, &configs)))
                 .await
                 .is_none()
         );
-        let metadata = answers.turn(METADATA, &metadata_of(0)).await.unwrap();
+        let metadata = turn(&answers, METADATA, &metadata_of(0)).await.unwrap();
         assert!(metadata.room(WHOLE).await.is_some());
         drop(whole);
         assert!(room.await.is_some());
-        assert!(answers.turn(DESCRIBE_CONFIGS, &configs).await.is_some());
-        let mut lines = answers.0.iter();
+        assert!(turn(&answers, DESCRIBE_CONFIGS, &configs).await.is_some());
+        let mut lines = answers.0.values();
         assert!(lines.all(|line| line.memory.available_permits() == WHOLE));
     }
 
@@ -186,25 +192,25 @@ mod tests {
     #[tokio::test]
     async fn small_answers_wait_for_nobody() {
         let answers = Answers::default();
-        let everything = answers.turn(METADATA, &request(METADATA)).await;
+        let everything = turn(&answers, METADATA, &request(METADATA)).await;
         assert!(everything.is_some());
-        assert!(answers.turn(METADATA, &metadata_of(1)).await.is_none());
+        assert!(turn(&answers, METADATA, &metadata_of(1)).await.is_none());
         let mut offsets = schema(OFFSET_FETCH, Direction::Request).unwrap().message();
         let mut group = offsets.element("groups");
         group.set("topics", vec![group.element("topics")]);
         offsets.set("groups", vec![Value::from(group.clone())]);
-        let named = answers.turn(OFFSET_FETCH, &offsets.clone().into()).await;
+        let named = turn(&answers, OFFSET_FETCH, &offsets.clone().into()).await;
         assert!(named.is_none());
         let mut topic = group.element("topics");
         topic.set("partition_indexes", vec![Value::I32(0); NAMED + 1]);
         group.set("topics", vec![Value::from(topic)]);
         offsets.set("groups", vec![Value::from(group.clone())]);
-        let many = answers.turn(OFFSET_FETCH, &offsets.clone().into()).await;
+        let many = turn(&answers, OFFSET_FETCH, &offsets.clone().into()).await;
         assert!(many.is_some());
         drop(many);
         group.set("topics", Value::Null);
         offsets.set("groups", vec![Value::from(group.clone())]);
-        let all = answers.turn(OFFSET_FETCH, &offsets.clone().into()).await;
+        let all = turn(&answers, OFFSET_FETCH, &offsets.clone().into()).await;
         assert!(all.is_some());
         drop(all);
         // Before version 8.
@@ -213,15 +219,15 @@ mod tests {
             let mut topic = group.element("topics");
             topic.set("partition_indexes", vec![Value::I32(0); count]);
             one.set("topics", vec![Value::from(topic)]);
-            let turn = answers.turn(OFFSET_FETCH, &one.clone().into()).await;
+            let turn = turn(&answers, OFFSET_FETCH, &one.clone().into()).await;
             assert_eq!(turn.is_some(), is_much);
         }
         one.set("topics", Value::Null);
-        assert!(answers.turn(OFFSET_FETCH, &one.into()).await.is_some());
+        assert!(turn(&answers, OFFSET_FETCH, &one.into()).await.is_some());
         let heartbeat = request(HEARTBEAT);
-        assert!(answers.turn(HEARTBEAT, &heartbeat).await.is_none());
+        assert!(turn(&answers, HEARTBEAT, &heartbeat).await.is_none());
         let all = metadata_of(0);
-        let mut second = pin!(answers.turn(METADATA, &all));
+        let mut second = pin!(turn(&answers, METADATA, &all));
         assert!(at_once(second.as_mut()).await.is_none());
     }
 }

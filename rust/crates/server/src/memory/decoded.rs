@@ -19,7 +19,7 @@ use tokio::task::block_in_place;
 
 use logcore_protocol::{Problem, ProtocolError, RequestHeader, Value, decode_request_within};
 
-use crate::apis::{self, native_versions};
+use crate::apis::{Api, PRODUCE};
 use crate::memory::frames::{FREE, Held, Tide, hold};
 
 /// There is never less than this for decoded requests.
@@ -62,11 +62,16 @@ impl DecodedMemory {
     ///
     /// # Errors
     /// Why its connection is to be closed.
-    pub(crate) async fn decode(&self, header: &RequestHeader, body: &Bytes) -> Result<(Value, Held), String> {
+    pub(crate) async fn decode(
+        &self,
+        api: &Api,
+        header: &RequestHeader,
+        body: &Bytes,
+    ) -> Result<(Value, Held), String> {
         // Where Python's strings are, the frame is too, and is not counted any more if it came in the lane.
-        let (share, frame) = match native_versions(header.api_key) {
-            Some(_) => (&self.native, 0),
-            None => (&self.control, body.len()),
+        let (share, frame) = match api.is_native() {
+            true => (&self.native, 0),
+            false => (&self.control, body.len()),
         };
         let decoded = share.decode(header, body, frame).await;
         self.tide.risen(self.had());
@@ -114,7 +119,7 @@ impl Share {
         let mut held = None;
         loop {
             let decode = || decode_request_within(key, version, body, keep, most);
-            let decoded = if key != apis::PRODUCE && body.len() > LARGE {
+            let decoded = if key != PRODUCE && body.len() > LARGE {
                 block_in_place(decode)?
             } else {
                 decode()?
@@ -134,10 +139,8 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
+    use crate::apis::{LIST_OFFSETS, METADATA};
     use crate::net::busy_poll::at_once;
-
-    const METADATA: i16 = 3;
-    const LIST_OFFSETS: i16 = 2;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_multi_thread().build();
@@ -151,6 +154,15 @@ mod tests {
             correlation_id: 0,
             client_id: None,
         }
+    }
+
+    async fn decode(
+        memory: &DecodedMemory,
+        header: &RequestHeader,
+        body: &Bytes,
+    ) -> Result<(Value, Held), String> {
+        let api = Api::of(header.api_key).unwrap();
+        memory.decode(api, header, body).await
     }
 
     /// Metadata of so many topics without a name, or ListOffsets of as many without partitions.
@@ -170,22 +182,22 @@ mod tests {
         let (all, all_native) = (LEAST / 4 * 3, LEAST / 4);
         block_on(async {
             let few = body(METADATA, 10);
-            let (_, held) = memory.decode(&header(METADATA), &few).await.unwrap();
+            let (_, held) = decode(&memory, &header(METADATA), &few).await.unwrap();
             assert!(held.is_none());
             let many = body(METADATA, 20_000);
-            let (message, held) = memory.decode(&header(METADATA), &many).await.unwrap();
+            let (message, held) = decode(&memory, &header(METADATA), &many).await.unwrap();
             let topics = message.get("topics").unwrap().as_array().unwrap();
             assert_eq!(topics.len(), 20_000);
             let left = control.available_permits();
             assert!(left < all / 2, "{left}");
 
             let head = header(METADATA);
-            let mut waits = pin!(memory.decode(&head, &many));
+            let mut waits = pin!(decode(&memory, &head, &many));
             assert!(at_once(waits.as_mut()).await.is_none());
-            let (_, few) = memory.decode(&header(METADATA), &few).await.unwrap();
+            let (_, few) = decode(&memory, &header(METADATA), &few).await.unwrap();
             assert!(few.is_none());
             let offsets = body(LIST_OFFSETS, 5000);
-            let (_, other) = memory.decode(&header(LIST_OFFSETS), &offsets).await.unwrap();
+            let (_, other) = decode(&memory, &header(LIST_OFFSETS), &offsets).await.unwrap();
             assert!(other.is_some() && native.available_permits() < all_native);
             drop(held);
             let (_, held) = waits.await.unwrap();
@@ -202,14 +214,14 @@ mod tests {
         let memory = DecodedMemory::new(Some(1));
         for (key, topics) in [(METADATA, 1_000_000), (LIST_OFFSETS, 100_000)] {
             let (head, bomb) = (header(key), body(key, topics));
-            let Err(reason) = block_on(memory.decode(&head, &bomb)) else {
+            let Err(reason) = block_on(decode(&memory, &head, &bomb)) else {
                 panic!("API {key} is decoded");
             };
             assert!(reason.contains("raise queued.max.request.bytes"), "{reason}");
         }
         let unlimited = DecodedMemory::new(None);
         let bomb = body(METADATA, 1_000_000);
-        let decoded = block_on(unlimited.decode(&header(METADATA), &bomb));
+        let decoded = block_on(decode(&unlimited, &header(METADATA), &bomb));
         assert!(decoded.is_ok());
     }
 }

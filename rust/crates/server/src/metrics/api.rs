@@ -3,19 +3,15 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use logcore_protocol::{Direction, schema};
-
 use super::errors::ErrorCounts;
 use super::histogram::{Histogram, HistogramValues};
 use super::stages::Stages;
+use crate::apis::{self, Api, FETCH, apis};
 
-/// Keys above this are counted together; Kafka's own keys end far below.
-pub(super) const API_KEYS: usize = 128;
 /// Versions above this are counted together.
 const VERSIONS: usize = 32;
 /// Codes outside -1..=158 are counted as -1; Kafka's end far below.
 const CODES: usize = 160;
-const FETCH: i16 = 1;
 
 /// The stages' names, as `RequestMetrics` has them, in the order of [`ApiMeasurements::times`].
 pub(crate) const STAGE_NAMES: [&str; 7] = [
@@ -29,7 +25,8 @@ pub(crate) const STAGE_NAMES: [&str; 7] = [
 ];
 
 /// One API's counters; about 4 KB.
-struct Api {
+struct Counters {
+    begun: AtomicU64,
     requests: [AtomicU64; VERSIONS],
     errors: [AtomicU64; CODES],
     /// Requests that waited for nothing: they count as zeros of the four stages of waiting, in one step.
@@ -44,9 +41,10 @@ struct Api {
     request_bytes: Histogram,
 }
 
-impl Default for Api {
+impl Default for Counters {
     fn default() -> Self {
         Self {
+            begun: AtomicU64::default(),
             requests: [const { AtomicU64::new(0) }; VERSIONS],
             errors: [const { AtomicU64::new(0) }; CODES],
             plain: AtomicU64::default(),
@@ -62,7 +60,7 @@ impl Default for Api {
     }
 }
 
-impl Api {
+impl Counters {
     fn record(&self, stages: &Stages, errors: &ErrorCounts) {
         let version = usize::try_from(stages.api_version).unwrap_or(VERSIONS - 1);
         self.requests[version.min(VERSIONS - 1)].fetch_add(1, Ordering::Relaxed);
@@ -85,10 +83,10 @@ impl Api {
         self.request_bytes.record_size(stages.request_bytes);
     }
 
-    fn read(&self, name: String) -> ApiMeasurements {
+    fn read(&self, name: &str) -> ApiMeasurements {
         let plain = self.plain.load(Ordering::Relaxed);
         ApiMeasurements {
-            name,
+            name: name.to_owned(),
             requests: read_nonzero(&self.requests, 0),
             errors: read_nonzero(&self.errors, -1),
             times: vec![
@@ -120,64 +118,79 @@ pub struct ApiMeasurements {
     pub request_bytes: HistogramValues,
 }
 
-/// Where a key is counted.
-pub(super) fn slot(api_key: i16) -> usize {
-    usize::try_from(api_key).map_or(API_KEYS - 1, |key| key.min(API_KEYS - 1))
+/// The counters of every API in the table; those of an API take memory once it is asked for.
+pub(crate) struct ApiMetrics {
+    by_key: [OnceLock<Box<Counters>>; apis::KEYS],
+    fetch_by_followers: OnceLock<Box<Counters>>,
 }
 
-/// All APIs; one takes memory once it is asked for.
-pub(crate) struct Apis {
-    by_key: [OnceLock<Box<Api>>; API_KEYS],
-    fetch_by_followers: OnceLock<Box<Api>>,
-}
-
-impl Default for Apis {
+impl Default for ApiMetrics {
     fn default() -> Self {
         Self {
-            by_key: [const { OnceLock::new() }; API_KEYS],
+            by_key: [const { OnceLock::new() }; apis::KEYS],
             fetch_by_followers: OnceLock::new(),
         }
     }
 }
 
-impl Apis {
-    /// Counts a request that is over, if it is one of an API.
-    pub(crate) fn record(&self, stages: &Stages, errors: &ErrorCounts) {
-        if !stages.is_named() {
-            return;
-        }
-        let slot = if stages.from_follower {
-            &self.fetch_by_followers
-        } else {
-            &self.by_key[slot(stages.api_key)]
-        };
-        slot.get_or_init(Box::default).record(stages, errors);
+impl ApiMetrics {
+    fn of(&self, key: i16) -> &OnceLock<Box<Counters>> {
+        &self.by_key[key as usize]
     }
 
-    /// Every API that was asked for, by rising key.
+    /// Counts a request that begins.
+    pub(crate) fn begin(&self, api: &Api) {
+        let counters = self.of(api.key).get_or_init(Box::default);
+        counters.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a request that is over, if it is one of an API that is served.
+    pub(crate) fn record(&self, stages: &Stages, errors: &ErrorCounts) {
+        let Some(api) = stages.api else {
+            return;
+        };
+        let counters = if stages.from_follower {
+            &self.fetch_by_followers
+        } else {
+            self.of(api.key)
+        };
+        counters.get_or_init(Box::default).record(stages, errors);
+    }
+
+    /// How many requests of each API were begun, by rising key; APIs never asked for are left out.
+    pub(crate) fn begun(&self) -> Vec<(i16, u64)> {
+        let known = apis()
+            .iter()
+            .filter_map(|api| Some((api.key, self.of(api.key).get()?)));
+        known
+            .map(|(key, counters)| (key, counters.begun.load(Ordering::Relaxed)))
+            .collect()
+    }
+
+    /// The measurements of every API of which a request is over, by rising key.
     pub(crate) fn read(&self) -> Vec<ApiMeasurements> {
         let mut all = Vec::new();
-        for (key, api) in self.by_key.iter().enumerate() {
-            let key = key as i16;
-            if key == FETCH {
-                all.extend(self.read_fetch());
-            } else if let Some(api) = api.get() {
-                all.push(api.read(api_name(key)));
+        for api in apis() {
+            if api.key == FETCH {
+                all.extend(self.read_fetch(api));
+            } else if let Some(counters) = self.of(api.key).get() {
+                all.push(counters.read(api.name));
             }
         }
+        all.retain(|api| !api.requests.is_empty());
         all
     }
 
-    /// Kafka shows Fetch as a whole and by who fetches.
-    fn read_fetch(&self) -> Vec<ApiMeasurements> {
-        let consumers = self.by_key[FETCH as usize].get();
-        let consumers = consumers.map(|api| api.read("FetchConsumer".to_owned()));
+    /// Kafka shows Fetch as a whole, and apart for consumers and followers.
+    fn read_fetch(&self, api: &Api) -> Vec<ApiMeasurements> {
+        let consumers = self.of(FETCH).get();
+        let consumers = consumers.map(|counters| counters.read("FetchConsumer"));
         let followers = self.fetch_by_followers.get();
-        let followers = followers.map(|api| api.read("FetchFollower".to_owned()));
+        let followers = followers.map(|counters| counters.read("FetchFollower"));
         let parts: Vec<_> = consumers.into_iter().chain(followers).collect();
         let whole = parts.iter().cloned().reduce(|sum, part| sum.plus(&part));
         let whole = whole.map(|whole| ApiMeasurements {
-            name: api_name(FETCH),
+            name: api.name.to_owned(),
             ..whole
         });
         whole.into_iter().chain(parts).collect()
@@ -205,13 +218,6 @@ fn add_counts(sum: &mut Vec<(i16, u64)>, more: &[(i16, u64)]) {
     }
 }
 
-fn api_name(key: i16) -> String {
-    match schema(key, Direction::Request) {
-        Some(schema) => schema.name.to_owned(),
-        None => format!("API {key}"),
-    }
-}
-
 /// The counters that are not zero, with their indexes counted from `first`.
 fn read_nonzero(counters: &[AtomicU64], first: i16) -> Vec<(i16, u64)> {
     let counts = counters.iter().map(|counter| counter.load(Ordering::Relaxed));
@@ -226,7 +232,7 @@ mod tests {
 
     fn request(key: i16, version: i16) -> Stages {
         let mut stages = Stages::begin();
-        stages.name(key, version, 100);
+        stages.name(Api::of(key).unwrap(), version, 100);
         stages.answered();
         stages.sent();
         stages
@@ -235,7 +241,7 @@ mod tests {
     // If this failed, an operator would look at wrong numbers, or the times of waiting would lack the requests that did not.
     #[test]
     fn requests_errors_and_stages_are_counted_by_api() {
-        let apis = Apis::default();
+        let apis = ApiMetrics::default();
         assert!(apis.read().is_empty());
         apis.record(&request(0, 9), &ErrorCounts::one(0));
         apis.record(&request(0, 11), &ErrorCounts::one(87));

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::apis::WAITING_APIS;
+use crate::apis::Api;
 
 /// When Python took a request, and when it answered.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +18,8 @@ pub(crate) struct Crossing {
 /// The stages of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stages {
-    pub(crate) api_key: i16,
+    /// None: no API that is served.
+    pub(crate) api: Option<&'static Api>,
     pub(crate) api_version: i16,
     /// A Fetch by a follower, which Kafka counts apart from consumers'.
     pub(crate) from_follower: bool,
@@ -43,7 +44,7 @@ impl Stages {
     pub(crate) fn begin() -> Self {
         let now = Instant::now();
         Self {
-            api_key: -1,
+            api: None,
             api_version: -1,
             from_follower: false,
             request_bytes: 0,
@@ -59,14 +60,10 @@ impl Stages {
     }
 
     /// It is a request of this API. Before this it counts as none.
-    pub(crate) fn name(&mut self, api_key: i16, api_version: i16, request_bytes: usize) {
-        self.api_key = api_key;
+    pub(crate) fn name(&mut self, api: &'static Api, api_version: i16, request_bytes: usize) {
+        self.api = Some(api);
         self.api_version = api_version;
         self.request_bytes = request_bytes as u64;
-    }
-
-    pub(crate) fn is_named(&self) -> bool {
-        self.api_key >= 0
     }
 
     /// It came back from Python.
@@ -77,7 +74,7 @@ impl Stages {
     fn crossed_at(&mut self, crossing: &Crossing, now: Instant) {
         self.request_queue = crossing.taken.saturating_duration_since(self.received);
         self.response_queue = now.saturating_duration_since(crossing.answered);
-        if WAITING_APIS.contains(&self.api_key) {
+        if self.api.is_some_and(Api::waits_for_members) {
             self.remote = crossing.answered.saturating_duration_since(crossing.taken);
         }
     }
@@ -136,7 +133,7 @@ mod tests {
 
     fn request(api_key: i16, took: Duration) -> Stages {
         let mut stages = Stages::begin();
-        stages.name(api_key, 0, 0);
+        stages.name(Api::of(api_key).unwrap(), 0, 0);
         stages.answered = stages.received + took;
         stages
     }

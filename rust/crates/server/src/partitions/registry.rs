@@ -441,10 +441,4 @@ impl Registry {
         let all = topics.flat_map(|topic| topic.partitions.values().cloned());
         (all.collect(), tables.gone.values())
     }
-
-    /// How many partitions there are.
-    pub(crate) fn len(&self) -> usize {
-        let tables = self.0.read();
-        tables.topics.values().map(|topic| topic.partitions.len()).sum()
-    }
 }

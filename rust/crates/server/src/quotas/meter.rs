@@ -31,20 +31,14 @@ pub(crate) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    /// `is_exempt` is for the requests whose time nobody pays for.
-    pub(crate) fn new(
-        quotas: &'a ClientQuotas,
-        user: &'a str,
-        client_id: Option<&'a str>,
-        is_exempt: bool,
-    ) -> Self {
+    pub(crate) fn new(quotas: &'a ClientQuotas, user: &'a str, client_id: Option<&'a str>) -> Self {
         Self {
             quotas,
             client: Client {
                 user,
                 id: client_id.unwrap_or_default(),
             },
-            counts_time: AtomicBool::new(quotas.counts_time() && !is_exempt),
+            counts_time: AtomicBool::new(quotas.counts_time()),
             spent: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             throttle_ms: AtomicU32::new(0),
@@ -185,17 +179,18 @@ mod tests {
         };
         let quotas = ClientQuotas::new(WINDOW);
         let mut all = quota(Some(ANONYMOUS), None, 10.0);
-        let silent = Meter::new(&quotas, ANONYMOUS, None, false);
+        let silent = Meter::new(&quotas, ANONYMOUS, None);
         silent.produced(1 << 30, true);
         assert_eq!(silent.throttle_ms(), 0);
         all.values.insert(REQUEST_PERCENTAGE.to_owned(), 0.0001);
         all.values.insert(CONSUMER_BYTE_RATE.to_owned(), 10.0);
         quotas.replace(&[all]).unwrap();
-        let exempt = Meter::new(&quotas, ANONYMOUS, None, true);
+        let exempt = Meter::new(&quotas, ANONYMOUS, None);
+        exempt.exempt();
         exempt.spent(a_second);
         exempt.requested();
         assert_eq!(exempt.throttle_ms(), 0);
-        let slow = Meter::new(&quotas, ANONYMOUS, Some("a"), false);
+        let slow = Meter::new(&quotas, ANONYMOUS, Some("a"));
         slow.spent(a_second);
         slow.requested();
         // At most one sample long.
@@ -205,7 +200,7 @@ mod tests {
         assert!((19_000..=20_000).contains(&waits), "{waits}");
         assert_eq!(slow.fetch_bytes_max(), 100);
         quotas.replace(&[]).unwrap();
-        let free = Meter::new(&quotas, ANONYMOUS, Some("a"), false);
+        let free = Meter::new(&quotas, ANONYMOUS, Some("a"));
         free.produced(1 << 30, true);
         assert!(free.fetched(|| 1 << 30) && free.throttle_ms() == 0);
         assert_eq!(free.fetch_bytes_max(), u64::MAX);

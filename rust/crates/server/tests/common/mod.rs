@@ -18,14 +18,6 @@ use logcore_server::{
 };
 
 pub(crate) const TOPIC_ID: [u8; 16] = [7; 16];
-pub(crate) const APIS: &[(i16, i16, i16)] = &[
-    (0, 0, 11),
-    (1, 0, 17),
-    (2, 0, 9),
-    (3, 0, 12),
-    (18, 0, 4),
-    (23, 0, 4),
-];
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct TestServer {
@@ -72,6 +64,16 @@ pub(crate) fn replica(id: i32, in_sync: bool) -> Replica {
     }
 }
 
+/// A gauge of a server, or the number of its open connections.
+pub(crate) fn gauge(server: &Server, name: &str) -> u64 {
+    let measured = server.measurements();
+    if name == "connections" {
+        return measured.connections.iter().map(|(_, open)| open).sum();
+    }
+    let found = measured.gauges.iter().find(|(found, _)| *found == name);
+    found.unwrap_or_else(|| panic!("there is no gauge {name}")).1 as u64
+}
+
 impl TestServer {
     /// Serves partitions 0 and 1 of topic `t`, led by this server in epoch 3.
     pub(crate) fn start(config: &[(&str, &str)]) -> Self {
@@ -85,37 +87,26 @@ impl TestServer {
 
     /// On several of the directory's.
     pub(crate) fn start_on(dir: tempfile::TempDir, log_dirs: &[&str], config: &[(&str, &str)]) -> Self {
-        Self::start_serving(dir, log_dirs, config, APIS)
-    }
-
-    /// Other requests too.
-    pub(crate) fn start_serving(
-        dir: tempfile::TempDir,
-        log_dirs: &[&str],
-        config: &[(&str, &str)],
-        apis: &[(i16, i16, i16)],
-    ) -> Self {
-        Self::start_with(dir, log_dirs, config, apis, &[])
+        Self::start_with(dir, log_dirs, config, &[])
     }
 
     /// With other listeners for clients beside the one of the brokers.
     pub(crate) fn start_listening(config: &[(&str, &str)], names: &[&str]) -> Self {
         let others: Vec<_> = names.iter().map(|name| (*name, None)).collect();
         let dir = tempfile::tempdir().unwrap();
-        Self::start_with(dir, &["logs"], config, APIS, &others)
+        Self::start_with(dir, &["logs"], config, &others)
     }
 
     /// With a listener for TLS beside the other.
     pub(crate) fn start_secured(config: &[(&str, &str)], tls: ListenerTls) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self::start_with(dir, &["logs"], config, APIS, &[("SSL", Some(tls))])
+        Self::start_with(dir, &["logs"], config, &[("SSL", Some(tls))])
     }
 
     fn start_with(
         dir: tempfile::TempDir,
         log_dirs: &[&str],
         config: &[(&str, &str)],
-        apis: &[(i16, i16, i16)],
         others: &[(&str, Option<ListenerTls>)],
     ) -> Self {
         let mut properties = properties(config);
@@ -142,7 +133,7 @@ impl TestServer {
         };
         let mut listeners = vec![listener("PLAINTEXT", None)];
         listeners.extend(others.iter().map(|(name, tls)| listener(name, tls.clone())));
-        let ports = server.start(&listeners, apis).unwrap();
+        let ports = server.start(&listeners).unwrap();
         Self {
             server,
             port: ports[0],
@@ -186,17 +177,20 @@ impl TestServer {
     /// Returns once the server has begun to serve so many requests of an API.
     pub(crate) fn wait_for_requests(&self, key: i16, count: u64) {
         self.wait_until(&format!("{count} requests of API {key}"), || {
-            let counts = self.server.request_counts();
+            let counts = self.server.requests_begun();
             let seen = counts.into_iter().find(|(found, _)| *found == key);
             seen.is_some_and(|(_, seen)| seen >= count)
         });
     }
 
-    /// Returns once a metric has the value.
-    pub(crate) fn wait_for_metric(&self, name: &str, value: u64) {
-        self.wait_until(&format!("{name} = {value}"), || {
-            self.server.metrics().contains(&(name, value))
-        });
+    /// A gauge of the server.
+    pub(crate) fn gauge(&self, name: &str) -> u64 {
+        gauge(&self.server, name)
+    }
+
+    /// Returns once a gauge has the value.
+    pub(crate) fn wait_for_gauge(&self, name: &str, value: u64) {
+        self.wait_until(&format!("{name} = {value}"), || self.gauge(name) == value);
     }
 
     /// The next request that crosses to Python.

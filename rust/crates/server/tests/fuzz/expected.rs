@@ -1,12 +1,10 @@
 //! What a stream of bytes must be answered with, worked out from the bytes alone.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use logcore_protocol::{
-    Decoded, Direction, RequestHeader, Value, decode_request_within, decode_response, decode_response_header,
-    schemas,
+    Decoded, RequestHeader, Value, decode_request_within, decode_response, decode_response_header,
 };
+use logcore_server::{AnsweredBy, Api, apis};
 
 use crate::FRAME_MAX;
 
@@ -17,50 +15,22 @@ const API_VERSIONS: i16 = 18;
 const NATIVE_BYTES: usize = 4 << 20;
 const CONTROL_BYTES: usize = 12 << 20;
 
-/// The APIs that are answered in Rust, and their versions.
-const NATIVE: [(i16, i16, i16); 5] = [
-    (PRODUCE, 0, 11),
-    (FETCH, 4, 17),
-    (2, 1, 9),
-    (API_VERSIONS, 0, 4),
-    (23, 0, 4),
-];
-
 /// Whether a request that crosses to Python is dropped there, which closes its connection.
 pub(crate) fn is_dropped(correlation_id: i32) -> bool {
     correlation_id.rem_euclid(16) == 0
 }
 
 pub(crate) fn is_native(key: i16) -> bool {
-    NATIVE.iter().any(|(native, _, _)| *native == key)
+    row(key).is_some_and(|api| api.answered_by == AnsweredBy::Rust)
 }
 
-/// Each key's first and last version: all there are.
-pub(crate) struct Served(BTreeMap<i16, (i16, i16)>);
+/// The row of an API in the server's table.
+fn row(key: i16) -> Option<&'static Api> {
+    apis().iter().find(|api| api.key == key)
+}
 
-impl Served {
-    pub(crate) fn new() -> Self {
-        let requests = schemas().filter(|schema| schema.direction == Some(Direction::Request));
-        let mut served: BTreeMap<_, _> = requests
-            .filter(|schema| !schema.valid_versions().is_empty())
-            .map(|schema| {
-                let versions = schema.valid_versions();
-                (schema.api_key.unwrap(), (versions.first, versions.last))
-            })
-            .collect();
-        served.extend(NATIVE.map(|(key, first, last)| (key, (first, last))));
-        Self(served)
-    }
-
-    pub(crate) fn ranges(&self) -> Vec<(i16, i16, i16)> {
-        let ranges = self.0.iter();
-        ranges.map(|(key, (first, last))| (*key, *first, *last)).collect()
-    }
-
-    fn has(&self, key: i16, version: i16) -> bool {
-        let range = self.0.get(&key);
-        range.is_some_and(|(first, last)| (*first..=*last).contains(&version))
-    }
+fn is_served(key: i16, version: i16) -> bool {
+    row(key).is_some_and(|api| (api.first..=api.last).contains(&version))
 }
 
 /// A response that must come: to which key and version, with which correlation id.
@@ -106,7 +76,7 @@ enum Verdict {
 }
 
 impl Expected {
-    pub(crate) fn of(whole: &[u8], served: &Served) -> Self {
+    pub(crate) fn of(whole: &[u8]) -> Self {
         let mut expected = Self::default();
         let mut stream = whole;
         while let Some((size, rest)) = stream.split_first_chunk() {
@@ -118,7 +88,7 @@ impl Expected {
             let Some((frame, rest)) = rest.split_at_checked(size as usize) else {
                 break;
             };
-            let verdict = verdict(frame, served);
+            let verdict = verdict(frame);
             if matches!(verdict, Verdict::Waits(_)) {
                 expected.waits_at.get_or_insert(whole.len() - rest.len());
             }
@@ -144,7 +114,7 @@ impl Expected {
     }
 }
 
-fn verdict(frame: &[u8], served: &Served) -> Verdict {
+fn verdict(frame: &[u8]) -> Verdict {
     let mut body = Bytes::copy_from_slice(frame);
     let Ok(header) = RequestHeader::decode(&mut body) else {
         return Verdict::Refused;
@@ -154,7 +124,7 @@ fn verdict(frame: &[u8], served: &Served) -> Verdict {
         version: header.api_version,
         correlation_id: header.correlation_id,
     };
-    if !served.has(answer.key, answer.version) {
+    if !is_served(answer.key, answer.version) {
         if answer.key != API_VERSIONS {
             return Verdict::Refused;
         }

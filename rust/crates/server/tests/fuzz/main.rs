@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use common::{Fetch, Over, TestServer, batch, check_log, fetched, int, partition};
 use common::{produce, produced, records};
-use expected::Served;
 use logcore_protocol::{Direction, schema};
 use parking_lot::Mutex;
 use peer::Peer;
@@ -61,7 +60,7 @@ fn messages_of(random: &mut Random) -> TestRng {
     TestRng::from_seed(RngAlgorithm::ChaCha, &random.bytes(32))
 }
 
-fn start(random: &mut Random, served: &Served) -> TestServer {
+fn start(random: &mut Random) -> TestServer {
     let memory = *random.pick(&["600000", "8388608"]);
     let queue = *random.pick(&["1", "500"]);
     let limit = FRAME_MAX.to_string();
@@ -73,7 +72,7 @@ fn start(random: &mut Random, served: &Served) -> TestServer {
         ("log.retention.ms", "-1"),
     ];
     let dir = tempfile::tempdir().unwrap();
-    let server = TestServer::start_serving(dir, &["logs"], &config, &served.ranges());
+    let server = TestServer::start_in(dir, &config);
     let quiet = partition(QUIET_TOPIC, 0);
     server.server.create_partition(&quiet).unwrap();
     server
@@ -173,7 +172,7 @@ fn stop(server: &TestServer, peers: Vec<Peer>) {
 
 /// Returns how many records the peers had stored.
 fn round(random: &mut Random, requests: &Requests) -> i64 {
-    let server = &start(random, &requests.served);
+    let server = &start(random);
     let (over, stopped) = (&AtomicBool::new(false), &AtomicBool::new(false));
     let rng = messages_of(random);
     std::thread::scope(|scope| {

@@ -118,14 +118,14 @@ impl Peer {
         if matches!(manner, Manner::Stalls) {
             stream.truncate(random.below(stream.len() + 1));
         }
-        let mut expected = Expected::of(&stream, &requests.served);
+        let mut expected = Expected::of(&stream);
         // Only then does the server see that a peer has closed its side, and need not wait.
         if matches!(manner, Manner::Polite | Manner::HalfCloses)
             && let Some(end) = expected.waits_at.map(|end| end + UNREAD)
             && end < stream.len()
         {
             stream.truncate(end);
-            expected = Expected::of(&stream, &requests.served);
+            expected = Expected::of(&stream);
         }
         Self {
             manner,

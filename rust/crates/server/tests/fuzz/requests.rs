@@ -2,9 +2,10 @@
 
 use logcore_protocol::{Direction, Field, RequestHeader, Struct, Value, encode_request, schema};
 use logcore_records::{BatchBuilder, Compression, crc32c};
+use logcore_server::apis;
 
 use crate::common::TOPIC_ID;
-use crate::expected::{Served, is_native};
+use crate::expected::is_native;
 use crate::support::mutate::mutated;
 use crate::support::random::Random;
 use crate::{FRAME_MAX, messages, messages_of};
@@ -24,7 +25,6 @@ const VARINTS: [&[u8]; 4] = [
 
 /// What streams are made of.
 pub(crate) struct Requests {
-    pub(crate) served: Served,
     versions: Vec<(i16, i16)>,
     native_versions: Vec<(i16, i16)>,
     batches: Vec<Vec<u8>>,
@@ -83,11 +83,9 @@ fn put(bytes: &mut Vec<u8>, at: usize, value: &[u8]) {
 
 impl Requests {
     pub(crate) fn new() -> Self {
-        let served = Served::new();
-        let versions: Vec<_> = served
-            .ranges()
-            .into_iter()
-            .flat_map(|(key, first, last)| (first..=last).map(move |version| (key, version)))
+        let versions: Vec<_> = apis()
+            .iter()
+            .flat_map(|api| (api.first..=api.last).map(move |version| (api.key, version)))
             .collect();
         let native = versions.iter().copied().filter(|(key, _)| is_native(*key));
         let random = &mut Random::new(1);
@@ -100,7 +98,6 @@ impl Requests {
         batches.push(record_batch(random, Compression::None, 30_000));
         Self {
             native_versions: native.collect(),
-            served,
             versions,
             batches,
         }

@@ -284,7 +284,6 @@ fn size(looks: &[Look]) -> u64 {
 
 /// Counts by topic what is answered; followers' bytes are not clients'.
 fn count(shared: &Shared, terms: &Terms, wanted: &[Wanted], looks: &[Look]) {
-    shared.metrics.fetched_bytes.add(size(looks));
     for (wanted, look) in wanted.iter().zip(looks) {
         match look {
             Ok(found) => {
@@ -292,7 +291,6 @@ fn count(shared: &Shared, terms: &Terms, wanted: &[Wanted], looks: &[Look]) {
                 found.place.counts.fetched(bytes, terms.is_follower());
             }
             Err(refused) => {
-                shared.metrics.failed_fetches.add(1);
                 if let Ok(place) = shared.registry.resolve(&wanted.topic, wanted.index) {
                     place.counts.fetch_refused(refused.code);
                 }

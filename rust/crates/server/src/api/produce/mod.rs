@@ -186,8 +186,6 @@ pub(crate) async fn handle(
         Box::pin(wait_for_replicas(shared, &request, &mut results)).await;
         stages.remote = began.elapsed();
     }
-    let failed = results.iter().filter(|result| code_of(result).is_some());
-    shared.metrics.failed_produces.add(failed.count() as u64);
     let outcome = if request.acks == 0 {
         without_answer(&request, &results)
     } else {
@@ -616,10 +614,6 @@ impl Append<'_> {
         }?;
         if !appended.duplicate {
             self.place.waiting_room().appended(appended.bytes);
-            let metrics = &self.shared.metrics;
-            metrics.produced_bytes.add(appended.bytes);
-            let records = appended.last_offset - appended.first_offset + 1;
-            metrics.produced_records.add(records.unsigned_abs());
         }
         Ok(appended)
     }
