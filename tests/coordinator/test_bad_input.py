@@ -396,17 +396,12 @@ class HeldLog(EngineLog):
 
     go_on: ClassVar[Callable[[], None] | None] = None
 
-    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> bool:
-        append = super().append_soon
-        if b"/held" not in records[0]:
-            return append(records, done)
-
-        def go_on() -> None:
-            if append(records, done):
-                done(None)
-
-        HeldLog.go_on = go_on
-        return False
+    def append(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
+        append = super().append
+        if b"/held" in records[0]:
+            HeldLog.go_on = lambda: append(records, done)
+        else:
+            append(records, done)
 
 
 def test_large_reads_behind_a_write_are_left_where_they_are(

@@ -336,14 +336,14 @@ _MEMBER = "initLimit=5\nsyncLimit=2\nstandaloneEnabled=false\nserver.1=127.0.0.1
     ("more", "file", "told"),
     [
         ("", "data", "cannot use the coordinator's data directory {}/data: it is a file; "),
-        ("", "logs", "a log cannot be made in {}/logs/log.0000000000000001: Not a directory"),
-        ("", "data/log.0000000000000001/.lock", "data/log.0000000000000001 cannot be opened: "),
+        ("", "logs", "cannot use the coordinator's data directory {}/logs: it is a file; "),
+        ("", "logs/log.0000000000000001/.lock", "logs/log.0000000000000001 cannot be opened: "),
         (
             _MEMBER,
             "data/quorum",
             "cannot use the coordinator's data directory {}/data/quorum: it is a file; ",
         ),
-        (_MEMBER, "logs", "a log cannot be made in {}/logs/quorum/log: Not a directory"),
+        (_MEMBER, "logs", "cannot use the coordinator's data directory {}/logs: it is a file; "),
     ],
 )
 def test_a_directory_that_cannot_be_used_is_told_by_the_exit_status(
@@ -356,7 +356,7 @@ def test_a_directory_that_cannot_be_used_is_told_by_the_exit_status(
         (data / "myid").write_text("1\n")
     if file.endswith(".lock"):
         # Through a file there is no way, for root neither.
-        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).symlink_to(data / "myid" / "lock")
     else:
         (tmp_path / file).write_bytes(b"")
@@ -392,14 +392,15 @@ def test_a_directory_that_cannot_be_looked_at_is_told_by_the_exit_status(
     errors = capsys.readouterr().err
     assert status == 3, errors
     if case == "nowhere":
-        assert f"a log cannot be made in {logs}/" in errors
-        assert f"{logs} is a link to {tmp_path / 'disk'}, which is not there" in errors
+        assert f"{logs}: it is a link to {tmp_path / 'disk'}, which is not there; " in errors
     elif case == "gone":
-        assert "which is not there: mount that disk" in errors
+        assert "mount the disk that has the logs" in errors
         assert "ready" not in errors
     else:
-        assert f"cannot look at {logs}/" in errors
-        assert "File name too long; mend that, or name other directories in dataDir and dataLogDir" in errors
+        assert f"cannot read {logs}" in errors
+        assert (
+            "File name too long; correct that, or name other directories in dataDir and dataLogDir" in errors
+        )
 
 
 def test_a_server_does_not_begin_beside_the_data_that_it_is_to_have(tmp_path: Path) -> None:

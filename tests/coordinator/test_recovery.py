@@ -96,7 +96,8 @@ def append(log: TransactionLog | EngineLog, records: Sequence[bytes]) -> None:
 
     async def appended() -> None:
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        assert log.append_soon(records, done.set_result) or await done is None
+        log.append(records, done.set_result)
+        assert await done is None
 
     asyncio.run(appended())
 
@@ -230,7 +231,7 @@ def test_a_foreign_record_stops_the_start(tmp_path: Path) -> None:
     log = EngineLog(newest_log(tmp_path).parent)
     append(log, [b"not ours"])
     log.close()
-    with pytest.raises(CoordinatorError, match="no transaction"):
+    with pytest.raises(CoordinatorError, match="not a transaction"):
         recover(tmp_path)
 
 
@@ -249,7 +250,7 @@ def test_damage_to_what_was_answered_stops_the_start_after_a_crash(
     for damaged in (whole[:700] + bytes([whole[700] ^ 1]) + whole[701:], whole[:700]):
         shutil.copytree(coordinator.directory, killed)
         newest_log(killed).write_bytes(damaged)
-        with pytest.raises(CoordinatorError, match="not all there"):
+        with pytest.raises(CoordinatorError, match="are missing"):
             recover(killed)
         shutil.rmtree(killed)
 
@@ -447,12 +448,12 @@ class FailingLog(EngineLog):
 
     left = 5
 
-    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> bool:
+    def append(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
         self.left -= 1
         if self.left >= 0:
-            return super().append_soon(records, done)
-        done(OSError(5, "Input/output error"))
-        return False
+            super().append(records, done)
+        else:
+            done(OSError(5, "Input/output error"))
 
 
 def test_a_failed_disk_ends_the_service_and_answers_nothing(
@@ -486,17 +487,16 @@ class FullLog(EngineLog):
     full = threading.Event()
     refused = threading.Semaphore(0)
 
-    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> bool:
+    def append(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
         if not self.full.is_set():
-            return super().append_soon(records, done)
+            super().append(records, done)
+            return
 
         def refuse(_error: Exception | None) -> None:
             done(DiskFullError("No space left on device"))
             self.refused.release()
 
-        if super().append_soon(records[:1], refuse):
-            refuse(None)
-        return False
+        super().append(records[:1], refuse)
 
 
 @pytest.fixture
@@ -505,7 +505,7 @@ def full_log(monkeypatch: pytest.MonkeyPatch) -> type[FullLog]:
         full = threading.Event()
         refused = threading.Semaphore(0)
 
-    monkeypatch.setattr(local, "_ROOM_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(local, "_FULL_DISK_PAUSE_SECONDS", 0.01)
     return Full
 
 
@@ -566,7 +566,7 @@ def test_a_coordinator_that_waits_for_room_can_be_stopped(
     full_log.full.set()
     raw.send(Writer().i32(1).i32(Op.CREATE).string("/n").finish() + CREATED)
     assert full_log.refused.acquire(timeout=WAIT_SECONDS)
-    with pytest.raises(CoordinatorError, match="no room"):
+    with pytest.raises(CoordinatorError, match="is full: make space"):
         server.thread.run(server.server.restore(encode(Machine().export())))
     server.stop()
     assert raw.receive() == b""
@@ -582,7 +582,7 @@ def test_what_waits_for_room_is_bounded(
     full_log: type[FullLog],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local, "_HELD_MAX", 5)
+    monkeypatch.setattr(local, "_WAITING_MAX", 5)
     server = start_coordinator(tmp_path / "full", open_log=full_log)
     raw = RawClient(server.port)
     raw.connect()
@@ -631,7 +631,7 @@ def test_the_next_log_waits_for_room(
             raise DiskFullError("No space left on device")
         return EngineLog(path)
 
-    monkeypatch.setattr(local, "_ROOM_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(local, "_FULL_DISK_PAUSE_SECONDS", 0.01)
     directory = tmp_path / "rolling"
     server = start_coordinator(directory, open_log=open_log, settings=Settings(snapshot_transactions=50))
     client = connect(server)
@@ -643,41 +643,6 @@ def test_the_next_log_waits_for_room(
     assert opened[1] == opened[2] == opened[3]
     data, stat = connect(start_coordinator(directory)).get("/n")
     assert (data, stat.version) == (b"199", 200)
-
-
-def set_often(server: Coordinator, times: int) -> None:
-    """A session, a node, and so many changes of it: two transactions more than that."""
-    raw = RawClient(server.port)
-    raw.connect()
-    raw.request(1, Op.CREATE, Writer().string("/n").finish() + CREATED)
-    for number in range(times):
-        body = Writer().string("/n").buffer(b"%d" % number).i32(-1).finish()
-        assert raw.request(2 + number, Op.SET_DATA, body)[2] == 0
-    raw.close()
-
-
-# If this failed, the next start would apply again what a server had ample time to save.
-@pytest.mark.parametrize(("times", "saved"), [(47, []), (48, [50])])
-def test_a_server_that_stops_saves_what_the_next_start_would_have_to_apply(
-    start_coordinator: StartCoordinator,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    times: int,
-    saved: list[int],
-) -> None:
-    monkeypatch.setattr("cluster.coordinator.settings.server._SNAPSHOT_SOONEST", 50)
-    directory = tmp_path / "stopped"
-    server = start_coordinator(directory, settings=Settings(snapshot_transactions=1000))
-    set_often(server, times)
-    state = fingerprint(server.server.machine)
-    server.stop()
-    assert [int(path.name.split(".")[1], 16) for path in directory.glob("snapshot.*")] == saved
-    again = start_coordinator(directory, settings=Settings(snapshot_transactions=1000))
-    assert fingerprint(again.server.machine) == state
-    assert again.server.metrics.values()["sum_startup_txns_loaded"] == (0 if saved else times + 2)
-    set_often(again, 1)
-    again.stop()
-    assert recover(directory).last_zxid == times + 2 + 3
 
 
 # If this failed, nobody could tell whether a start is slow for its snapshot or for its log.
@@ -732,48 +697,6 @@ def test_a_large_state_is_not_looked_through_for_cycles(
     finally:
         if not before:
             gc.unfreeze()
-
-
-# If this failed, a server on a full or broken disk could not be stopped.
-def test_a_snapshot_before_a_stop_may_fail(
-    start_coordinator: StartCoordinator,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def no_room(_file: SnapshotFile) -> Path:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("cluster.coordinator.settings.server._SNAPSHOT_SOONEST", 50)
-    monkeypatch.setattr(SnapshotFile, "finish", no_room)
-    server = start_coordinator(tmp_path / "stopped", settings=Settings(snapshot_transactions=1000))
-    set_often(server, 60)
-    server.stop()
-    assert "no snapshot was taken" in caplog.text
-    assert not list((tmp_path / "stopped").glob("snapshot.*"))
-    assert recover(tmp_path / "stopped").last_zxid == 62
-
-
-# If this failed, what nobody was answered could come back as somebody else's transactions.
-def test_no_snapshot_is_taken_of_less_than_is_in_the_log(
-    start_coordinator: StartCoordinator,
-    tmp_path: Path,
-    full_log: type[FullLog],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("cluster.coordinator.settings.server._SNAPSHOT_SOONEST", 5)
-    server = start_coordinator(
-        tmp_path / "full", open_log=full_log, settings=Settings(snapshot_transactions=1000)
-    )
-    set_often(server, 10)
-    raw = RawClient(server.port)
-    raw.connect()
-    full_log.full.set()
-    raw.send(Writer().i32(1).i32(Op.CREATE).string("/m").finish() + CREATED)
-    assert full_log.refused.acquire(timeout=WAIT_SECONDS)
-    server.stop()
-    raw.close()
-    assert not list((tmp_path / "full").glob("snapshot.*"))
 
 
 def test_a_port_in_use_is_a_clear_error(

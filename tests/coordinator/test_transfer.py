@@ -670,7 +670,7 @@ def test_no_data_is_written_over(tmp_path: Path, start_coordinator: StartCoordin
     start_coordinator(member)
     with pytest.raises(CoordinatorError, match="in use"):
         load_directory(member)
-    with pytest.raises(CoordinatorError, match="is no data directory of a coordinator"):
+    with pytest.raises(CoordinatorError, match="is not the data directory of a coordinator"):
         load_directory(tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -933,7 +933,7 @@ def test_the_command_moves_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixt
             2,
             "line 1: there is a scheme and no",
         ),
-        (["export", "{}", "{}/new"], 1, "is no data directory of a coordinator"),
+        (["export", "{}", "{}/new"], 1, "is not the data directory of a coordinator"),
         (["export", "{}/new", "{}"], 1, "not empty"),
         (["{}/import"], 2, "cannot be read: No such file"),
     ],

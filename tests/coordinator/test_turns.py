@@ -7,7 +7,6 @@ or one takes the loop for itself.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import Callable, Generator
@@ -23,7 +22,7 @@ from cluster.coordinator.durability.snapshot import PAUSE_SECONDS, SnapshotFile,
 from cluster.coordinator.ensemble import saving
 from cluster.coordinator.ensemble.agreed import Agreed
 from cluster.coordinator.ensemble.quorum import Quorum
-from cluster.coordinator.ensemble.saving import PAUSE_FOR_DISK, Saving
+from cluster.coordinator.ensemble.saving import SLOW_DISK_PAUSE_SECONDS, Saving
 from cluster.coordinator.replication import Service
 
 T = TypeVar("T")
@@ -160,74 +159,33 @@ class _Service:
         self.clock = _Clock()
 
 
-@pytest.fixture
-def yields(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One for each time that others were to run first."""
-    yielded: list[None] = []
-    monkeypatch.setattr(os, "sched_yield", lambda: yielded.append(None))
-    return yielded
-
-
 def test_a_members_turn_has_slices_for_every_millisecond_until_its_disk_is_slower(
-    monkeypatch: pytest.MonkeyPatch, yields: list[None]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(150)))
     service, timers, quorum = _Service(), _Timers(), _Quorum()
-    waiting = 16  # as few as want an answer soon
-    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1), lambda: waiting)
+    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1))
     sink = quorum.sink
     taking.applied(1, cast(Quorum, quorum), Agreed())
     assert (sink.pieces, timers.due) == (1, [PAUSE_SECONDS])
-    service.clock.now += 4
-    taking._go_on()
+    service.clock.now += 2  # an idle loop, whose timer is a little late
+    taking._write_turn()
     assert (sink.pieces, timers.due[-1]) == (2, PAUSE_SECONDS)
     service.clock.now += 10
-    taking._go_on()
+    taking._write_turn()
     assert (sink.pieces, timers.due[-1]) == (42, PAUSE_SECONDS)
-    waiting = 17
     service.clock.now += 3
-    taking._go_on()
+    taking._write_turn()
     assert (sink.pieces, timers.due[-1]) == (54, PAUSE_SECONDS)
     service.clock.now += 7
-    taking._go_on()
+    taking._write_turn()
     assert (sink.pieces, timers.due[-1]) == (82, PAUSE_SECONDS)
     sink.keeps_up = False
     service.clock.now += 20
-    taking._go_on()
-    assert (sink.pieces, timers.due[-1]) == (83, PAUSE_FOR_DISK)
+    taking._write_turn()
+    assert (sink.pieces, timers.due[-1]) == (83, SLOW_DISK_PAUSE_SECONDS)
     sink.keeps_up = True
     service.clock.now += 1000
-    taking._go_on()
-    taking._go_on()
+    taking._write_turn()
+    taking._write_turn()
     assert (sink.pieces, sink.finished, len(timers.due)) == (150, True, 7)
-    assert not yields
-
-
-# If this failed, a client of another member on the same core would wait for a snapshot of one that nobody waits for.
-def test_where_nobody_waits_a_turn_is_longer_and_others_run_in_between(
-    monkeypatch: pytest.MonkeyPatch, yields: list[None]
-) -> None:
-    monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(150)))
-    service, timers, quorum = _Service(), _Timers(), _Quorum()
-    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1), lambda: 0)
-    taking.applied(1, cast(Quorum, quorum), Agreed())
-    assert (quorum.sink.pieces, len(yields)) == (4, 4)
-    service.clock.now += 2
-    taking._go_on()
-    assert (quorum.sink.pieces, len(yields)) == (12, 12)
-
-
-# If this failed, a member would stand still for a hundred milliseconds where others want the core.
-def test_a_turn_ends_when_others_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(150)))
-    service, timers, quorum = _Service(), _Timers(), _Quorum()
-
-    def sched_yield() -> None:
-        service.clock.now += 2
-
-    monkeypatch.setattr(os, "sched_yield", sched_yield)
-    taking = Saving(cast(Service, service), cast(Timers, timers), random.Random(1), lambda: 0)
-    service.clock.now += 1000
-    taking.applied(1, cast(Quorum, quorum), Agreed())
-    taking._go_on()
-    assert (quorum.sink.pieces, timers.due) == (6, [PAUSE_SECONDS] * 2)

@@ -72,7 +72,7 @@ def export_parser() -> Parser:
         "--log-dir",
         type=directory,
         metavar="DIR",
-        help="the coordinator's dataLogDir (default: the one in zoo.cfg, or the one that was used last)",
+        help="the coordinator's dataLogDir (default: the one in zoo.cfg, else its dataDir)",
     )
     return options
 

@@ -4,12 +4,12 @@ from .admin.prometheus import PrometheusProvider
 from .admin.server import AdminServer, AdminServerError
 from .admin.view import view
 from .admin.words import all_gauges
+from .busy_poll import event_loop
 from .configuration import Configuration, parse_configuration, system_properties
 from .errors import CoordinatorError, DataDirectoryError
 from .running import CoordinatorPorts, replication_of, run_coordinator
 from .server import CoordinatorServer
 from .settings.server import Settings
-from .vigil import event_loop
 
 __all__ = [
     "AdminServer",

@@ -1,18 +1,26 @@
-"""Errors of the coordinator.
+"""The coordinator's errors.
 
-Owns ZooKeeper's error codes (the numbers of ``org.apache.zookeeper.KeeperException.Code``) and the three
-exceptions of this package. A :class:`ZooKeeperError` is an answer to a request, a :class:`JuteError` are bytes
-that are no request, a :class:`CoordinatorError` stops the server. Pure; imported by every module here.
+Owns ZooKeeper's error codes (``org.apache.zookeeper.KeeperException.Code``) and this package's exceptions. A
+:class:`ZooKeeperError` is the answer to a request. A :class:`JuteError` says that bytes are not a request. A
+:class:`CoordinatorError` stops the server. Pure.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+"""A full disk, and a quota that is used up."""
+UNUSABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+"""A path that is not a directory, or that this process may not write to."""
+
 
 class Code(IntEnum):
-    """ZooKeeper's error codes, as they travel in a reply header."""
+    """ZooKeeper's error codes, as in a reply's header."""
 
     OK = 0
     SYSTEM_ERROR = -1
@@ -49,7 +57,7 @@ class Code(IntEnum):
 
 
 class ZooKeeperError(Exception):
-    """A request is refused; ``code`` goes into the header of its reply."""
+    """A request is refused. ``code`` goes into the header of its reply."""
 
     def __init__(self, code: Code, path: str | None = "") -> None:
         super().__init__(f"{code.name} {path or ''}".rstrip())
@@ -58,37 +66,56 @@ class ZooKeeperError(Exception):
 
 
 class JuteError(Exception):
-    """Bytes of a client that are no request. In a frame's header, a handshake or credentials they cost the
-    connection, elsewhere the request: MarshallingError."""
+    """A client's bytes are not a request.
+
+    In a frame's header, a handshake or credentials they end the connection. Elsewhere the request is answered
+    MarshallingError.
+    """
 
 
 class MissingValueError(JuteError):
-    """A null where its request needs a value. ZooKeeper finds out at another place than about other errors,
-    so that it costs no transaction id."""
+    """A null where the request needs a value. Such a request takes no transaction id, as in ZooKeeper."""
 
 
 class AnswerTooLargeError(Exception):
-    """What a client asked for is more than it may have at once."""
+    """The answer to a request is larger than one answer may be."""
 
 
 class CoordinatorError(OSError):
-    """The coordinator cannot start or cannot go on; the text says what happened, where, and what to do.
+    """The coordinator cannot start or cannot go on. The text says what happened, where, and what to do.
 
-    An OSError, for directories, ports and disks are what it is about.
+    It is an OSError because its causes are directories, ports and disks.
     """
 
 
 class DataDirectoryError(CoordinatorError):
-    """The coordinator cannot have its data where it is to be: ZooKeeper's exit status 3."""
+    """A data directory cannot be used: ZooKeeper's exit status 3."""
 
     @classmethod
     def of(cls, directory: Path, error: OSError) -> DataDirectoryError:
         """For a data directory that cannot be made or written to."""
-        told = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        reason = error.strerror
+        if isinstance(error, FileExistsError):
+            is_link = directory.is_symlink()
+            reason = (
+                f"it is a link to {directory.readlink()}, which is not there" if is_link else "it is a file"
+            )
         return cls(
-            f"cannot use the coordinator's data directory {directory}: {told}; mend that, or name another one"
+            f"cannot use the coordinator's data directory {directory}: {reason}; correct that, or name another one"
         )
 
 
 class DiskFullError(CoordinatorError):
-    """There was no room for what was to be written. The log is whole, may hold some of it, and takes the same again."""
+    """The disk is full. The log is whole, may hold part of what was to be written, and takes the same records again."""
+
+
+@contextlib.contextmanager
+def directory_error(sentence: str) -> Iterator[None]:
+    """Turns an OSError into a CoordinatorError: DiskFullError on a full disk, else DataDirectoryError."""
+    try:
+        yield
+    except CoordinatorError:
+        raise
+    except OSError as error:
+        kind = DiskFullError if error.errno in DISK_FULL_ERRNOS else DataDirectoryError
+        raise kind(f"{sentence}: {error.strerror or error}") from error

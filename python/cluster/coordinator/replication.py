@@ -139,9 +139,6 @@ class Replication(SessionGate, Protocol):
     ) -> None:
         """Sends a write on its way. The service is told when it took effect."""
 
-    def go_on(self) -> None:
-        """No more is read of who was read last: what of it waits for nobody else's may go on its way."""
-
     def expire_sessions(self) -> None:
         """Ends the sessions whose time is over by the clock; a timer calls it, and tests that bring a clock."""
 

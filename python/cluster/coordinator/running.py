@@ -1,6 +1,7 @@
-"""A coordinator by itself, until it is told to stop.
+"""A coordinator that runs alone in its process, until a signal stops it.
 
-Owns the order in which its parts start and end. Imports no broker: a coordinator has no use for one, and starts sooner without.
+Owns the order in which its parts start and stop, and what each server starts on: its directories, and its replication. Imports
+no broker, so it starts sooner. Runs on the event loop of `logcore coordinator`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .admin.server import AdminServer
 from .admin.view import view
 from .admin.words import all_gauges
 from .configuration import Configuration
-from .durability.directories import APACHE_VERSIONED, MEMBER_DIRECTORY, has_apache_data, has_member, is_there
+from .durability.directories import APACHE_VERSIONED, MEMBER_DIRECTORY, Directories, has_apache_data
 from .ensemble.engine import open_quorum
 from .ensemble.own_data import OwnData
 from .ensemble.replication import EnsembleReplication
@@ -36,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 
 class CoordinatorPorts(NamedTuple):
-    """Where a coordinator listens, -1 for what there is not."""
+    """The ports on which a coordinator listens; -1 for one that is not configured."""
 
     clients: int
     secure_clients: int
@@ -47,8 +48,10 @@ class CoordinatorPorts(NamedTuple):
 async def run_coordinator(
     configuration: Configuration, ready: Callable[[CoordinatorPorts], None], text: str = ""
 ) -> None:
-    """Runs a coordinator by itself until SIGINT or SIGTERM, with its admin server and metrics; `ready` is told the ports once
-    clients are served. `text` is that of the `zoo.cfg`. CoordinatorError when it cannot start or its disk fails.
+    """Runs a coordinator until SIGINT or SIGTERM, with its admin server and metrics.
+
+    Calls ``ready`` once clients are served. ``text`` is that of the `zoo.cfg`. Raises CoordinatorError if the coordinator
+    cannot start, or its disk fails.
     """
     log_to_stderr(None)
     print_stacks_on_quit()
@@ -86,34 +89,39 @@ async def run_coordinator(
 
 
 def require_directories(configuration: Configuration) -> None:
-    """Raises DataDirectoryError where a server would begin without the data that it is to have: there is Apache ZooKeeper's and
-    none of ours, or, with ``datadir.autocreate=false``, no data or no directory; and where it may not look."""
+    """Raises DataDirectoryError if a server would start without the data that the operator expects.
+
+    That is so where there is data of Apache ZooKeeper and none of a coordinator, and, with ``datadir.autocreate=false``, where
+    there is no data or no directory.
+    """
     try:
         _require_directories(configuration)
     except CoordinatorError:
         raise
     except OSError as error:
         raise DataDirectoryError(
-            f"cannot look at {error.filename}: {error.strerror}; mend that, or name other directories in dataDir and dataLogDir"
+            f"cannot read {error.filename}: {error.strerror}; correct that, or name other directories in dataDir and dataLogDir"
         ) from error
 
 
 def _require_directories(configuration: Configuration) -> None:
     data_dir, log_dir = configuration.data_dir, configuration.settings.log_dir
-    is_begun = is_there(data_dir) or has_member(data_dir)
-    for directory in (data_dir, log_dir):
-        if directory is not None and not is_begun and has_apache_data(directory / APACHE_VERSIONED):
+    directories = Directories.of(data_dir, log_dir)
+    has_data = directories.has_standalone_data() or directories.has_member_data()
+    for directory in dict.fromkeys(directories):
+        if not has_data and has_apache_data(directory / APACHE_VERSIONED):
             logs = f" --log-dir {log_dir}" if log_dir is not None else ""
             raise DataDirectoryError(
-                f"{directory / APACHE_VERSIONED} has the data of Apache ZooKeeper, and this server would begin without it: name in dataDir what "
-                f"`logcore coordinator import {data_dir} DIR{logs}` makes of it; to begin without it, move {directory / APACHE_VERSIONED} away"
+                f"{directory / APACHE_VERSIONED} has the data of Apache ZooKeeper, and this server would start without it: run "
+                f"`logcore coordinator import {data_dir} DIR{logs}`, then name DIR in dataDir; to start without the data, move "
+                f"{directory / APACHE_VERSIONED} away"
             )
     if configuration.makes_directories:
         return
-    if not is_begun and not (data_dir / APACHE_VERSIONED).is_dir():
+    if not has_data and not (data_dir / APACHE_VERSIONED).is_dir():
         raise DataDirectoryError(
-            f"{data_dir} has no data of a coordinator, and datadir.autocreate is false: mount the disk that has it; for a server that is "
-            f"to begin with nothing make {data_dir / APACHE_VERSIONED}, as zkServer-initialize.sh does, or leave the setting out"
+            f"{data_dir} has no data of a coordinator, and datadir.autocreate is false: mount the disk that has the data; to start "
+            f"with no data make {data_dir / APACHE_VERSIONED}, as zkServer-initialize.sh does, or leave the setting out"
         )
     if log_dir is not None and not log_dir.is_dir():
         raise DataDirectoryError(
@@ -122,18 +130,17 @@ def _require_directories(configuration: Configuration) -> None:
 
 
 def replication_of(configuration: Configuration) -> Callable[[Service], Replication] | None:
-    """For :class:`.server.CoordinatorServer`; None for a server by itself."""
+    """Returns what makes the replication of a member of an ensemble; None for a server that runs alone."""
     settings, data_dir = configuration.ensemble, configuration.data_dir
     if settings is None:
         return None
     tick_ms = configuration.settings.tick_time_ms
 
     def replicate(service: Service) -> Replication:
-        log_dir = configuration.settings.log_dir
-        own = OwnData(data_dir, settings.members, log_dir)
+        own = OwnData(data_dir, settings.members, configuration.settings.log_dir)
         return EnsembleReplication(
             service,
-            lambda: open_quorum(data_dir, log_dir, settings, tick_ms, own),
+            lambda: open_quorum(settings, tick_ms, own),
             own_data=own,
             server_id=settings.server_id,
             init_limit=settings.init_limit,

@@ -436,7 +436,6 @@ class CoordinatorServer:
 
     def send_all(self) -> None:
         """Sends what this turn of the loop produced, one write per connection, and has the writes that came go on."""
-        self.replication.go_on()
         while self._with_output:
             self._with_output.pop().flush()
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.coordinator.ensemble.agreed import Agreed, Proposed, decode_proposed
+from cluster.coordinator.ensemble.session_reports import REPORTS_MAX, SessionReports, unpack
 from cluster.coordinator.ensemble.snapshot import read, walk
-from cluster.coordinator.ensemble.touches import ROUNDS_MAX, Touches, unpack
 from cluster.coordinator.errors import Code, JuteError
 from cluster.coordinator.protocol.jute import OPEN_ACL, Acl, Id, Reader, Writer
 from cluster.coordinator.protocol.replies import Created, Done, Failed
@@ -325,47 +325,47 @@ def test_what_is_no_snapshot_is_refused() -> None:
         read(whole + b"x")
 
 
-# ---- touches ----
+# ---- reports of sessions ----
 
 
 def test_what_the_leader_heard_counts_from_when_it_was_said() -> None:
-    touches = Touches()
-    touches.established(1, 100)
-    assert touches.known_ms(1) == 100
-    packed, sessions = touches.pack()
+    reports = SessionReports()
+    reports.established(1, 100)
+    assert reports.reported_ms(1) == 100
+    packed, sessions = reports.pack()
     assert unpack(packed) == sessions == (1,)
-    touches.sent(1, 500, sessions)
-    touches.heard(1)
-    assert touches.known_ms(1) == 100, "that it was sent says nothing"
-    touches.acknowledged(1)
-    assert touches.known_ms(1) == 500
-    touches.sent(2, 900, touches.pack()[1])
-    touches.acknowledged(1)
-    assert touches.known_ms(1) == 500
-    touches.acknowledged(2)
-    assert touches.known_ms(1) == 900
+    reports.sent(1, 500, sessions)
+    reports.heard(1)
+    assert reports.reported_ms(1) == 100, "that it was sent says nothing"
+    reports.acknowledged(1)
+    assert reports.reported_ms(1) == 500
+    reports.sent(2, 900, reports.pack()[1])
+    reports.acknowledged(1)
+    assert reports.reported_ms(1) == 500
+    reports.acknowledged(2)
+    assert reports.reported_ms(1) == 900
 
 
 def test_a_lost_round_is_in_the_next() -> None:
-    touches = Touches()
+    reports = SessionReports()
     for session in (1, 2, 3):
-        touches.established(session, 0)
-    touches.sent(1, 10, touches.pack()[1])
-    touches.gone(2)
-    touches.heard(1)
-    packed, sessions = touches.pack()
+        reports.established(session, 0)
+    reports.sent(1, 10, reports.pack()[1])
+    reports.gone(2)
+    reports.heard(1)
+    packed, sessions = reports.pack()
     assert set(unpack(packed)) == set(sessions) == {1, 3}
-    touches.sent(2, 20, sessions)
-    touches.acknowledged(2)
-    assert (touches.known_ms(1), touches.known_ms(2), touches.known_ms(3)) == (20, None, 20)
-    assert touches.pack()[1] == ()
+    reports.sent(2, 20, sessions)
+    reports.acknowledged(2)
+    assert (reports.reported_ms(1), reports.reported_ms(2), reports.reported_ms(3)) == (20, None, 20)
+    assert reports.pack()[1] == ()
 
 
 def test_rounds_that_nobody_acknowledges_are_few() -> None:
-    touches = Touches()
-    touches.established(1, 0)
-    for number in range(3 * ROUNDS_MAX):
-        touches.sent(number, number, touches.pack()[1])
-    assert len(touches._rounds) == ROUNDS_MAX
-    touches.acknowledged(3 * ROUNDS_MAX - 1)
-    assert touches.known_ms(1) == 3 * ROUNDS_MAX - 1
+    reports = SessionReports()
+    reports.established(1, 0)
+    for number in range(3 * REPORTS_MAX):
+        reports.sent(number, number, reports.pack()[1])
+    assert len(reports._sent) == REPORTS_MAX
+    reports.acknowledged(3 * REPORTS_MAX - 1)
+    assert reports.reported_ms(1) == 3 * REPORTS_MAX - 1

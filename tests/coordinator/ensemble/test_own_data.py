@@ -13,7 +13,7 @@ import pytest
 
 from cluster.cli import main
 from cluster.coordinator import CoordinatorError, CoordinatorServer, parse_configuration, replication_of
-from cluster.coordinator.durability.directories import has_member, is_there
+from cluster.coordinator.durability.directories import Directories
 from cluster.coordinator.durability.log import TransactionLog
 from cluster.coordinator.durability.snapshot import snapshot_path
 from cluster.coordinator.ensemble.agreed import Agreed, Proposed
@@ -169,7 +169,7 @@ def test_what_one_had_all_have(servers: Servers) -> None:
     assert has(servers.agreed(1), "/n")
 
     # The files are where a server by itself finds them, and nothing else does.
-    assert not is_there(servers.data(2))
+    assert not Directories.of(servers.data(2)).has_standalone_data()
     (kept,) = put_aside(servers.data(2))
     assert kept.name == f"standalone.{before.last_zxid:016x}"
     servers.stop()
@@ -260,7 +260,7 @@ def test_an_ensemble_does_not_begin_with_less_than_there_was(servers: Servers) -
     servers.start(1)
     assert "cannot be read, and the logs end at 0x0" in servers.failure(1)
     servers.stop(1)
-    assert not has_member(servers.data(1))
+    assert not Directories.of(servers.data(1)).has_member_data()
     with pytest.raises(CoordinatorError, match="cannot be read, and the logs end at 0x0"):
         load_directory(servers.data(1))
 
@@ -290,7 +290,7 @@ def test_until_a_majority_is_there_a_server_by_itself_can_have_it(
     with pytest.raises(CoordinatorError, match="is in use by another process"):
         start_coordinator(servers.data(1))
     servers.stop(1)
-    assert not has_member(servers.data(1))
+    assert not Directories.of(servers.data(1)).has_member_data()
     alone = start_coordinator(servers.data(1))
     client = RawClient(alone.port)
     client.connect()
@@ -345,7 +345,7 @@ def test_files_are_moved_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as patch:
             patch.setattr(Path, "rename", until_then)
             own.put_away()
-        assert has_member(data)
+        assert Directories.of(data).has_member_data()
         assert put_aside(data) == [data / "standalone.tmp"]
         own = OwnData(data, MEMBERS)
         assert own.take() == (step < steps)
@@ -354,7 +354,7 @@ def test_files_are_moved_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         state = load_directory(kept)
         assert nodes_of(state) == nodes_of(before)
         assert state.last_zxid == before.last_zxid
-        assert not is_there(data)
+        assert not Directories.of(data).has_standalone_data()
 
 
 def test_half_of_the_files_are_nobodys_data(servers: Servers, start_coordinator: StartCoordinator) -> None:
@@ -374,25 +374,25 @@ def test_half_of_the_files_are_nobodys_data(servers: Servers, start_coordinator:
 
 
 def test_what_makes_a_directory_a_members(tmp_path: Path) -> None:
-    assert not has_member(tmp_path)
+    assert not Directories.of(tmp_path).has_member_data()
     quorum = tmp_path / "quorum"
     (quorum / "log").mkdir(parents=True)
     (quorum / "snapshots").mkdir()
     (quorum / "identity").write_bytes(b"x")
-    assert has_member(tmp_path), "with nothing beside it"
+    assert Directories.of(tmp_path).has_member_data(), "with nothing beside it"
     begin_directory_beside(tmp_path)
     (quorum / "log" / "0.log").write_bytes(b"")
     (quorum / "snapshots" / "0.part").write_bytes(b"x")
-    assert not has_member(tmp_path)
+    assert not Directories.of(tmp_path).has_member_data()
     for name in ("vote", "purged", "log/0.log", "snapshots/1-0.snapshot"):
         before = (quorum / name).read_bytes() if (quorum / name).exists() else None
         (quorum / name).write_bytes(b"x")
-        assert has_member(tmp_path), name
+        assert Directories.of(tmp_path).has_member_data(), name
         if before is None:
             (quorum / name).unlink()
         else:
             (quorum / name).write_bytes(before)
-        assert not has_member(tmp_path), name
+        assert not Directories.of(tmp_path).has_member_data(), name
 
 
 def begin_directory_beside(directory: Path) -> None:
@@ -450,7 +450,7 @@ def test_a_members_directory_is_exported(servers: Servers, capsys: pytest.Captur
         state, notes = read_own(servers.data(number))
         assert sorted(state.nodes) == sorted(expected.nodes)
         assert state.last_zxid >= last
-        assert any("one member's data" in note for note in notes)
+        assert any("the data of one member" in note for note in notes)
     out = servers.directory / "out"
     assert main(["coordinator", "export", str(servers.data(3)), str(out)]) == 0
     assert "some that no majority had" in capsys.readouterr().out

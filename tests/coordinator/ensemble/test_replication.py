@@ -4,7 +4,6 @@ or nobody is told why it stopped."""
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +17,12 @@ from cluster.coordinator.durability.snapshot import read_snapshot
 from cluster.coordinator.ensemble.contact import Contact
 from cluster.coordinator.ensemble.outbox import Outbox
 from cluster.coordinator.ensemble.replication import UNWATCHED_MS, WATCHED_MS
-from cluster.coordinator.ensemble.snapshot import read, walk
+from cluster.coordinator.ensemble.snapshot import walk
 from cluster.coordinator.errors import Code
 from cluster.coordinator.keeper import SessionKeeper
 from cluster.coordinator.metrics import ServerMetrics
 from cluster.coordinator.protocol.jute import Writer
-from cluster.coordinator.protocol.requests import DeleteContainer, Op
+from cluster.coordinator.protocol.requests import Op
 from cluster.coordinator.state.machine import Machine
 from cluster.coordinator.state.sessions import Session
 from tests.coordinator.support import WAIT_SECONDS, FakeClock, RawClient
@@ -228,76 +227,6 @@ def test_a_server_whose_clients_watch_hears_sooner_of_others_writes(ensemble: En
     writer.close()
 
 
-def test_whoever_else_is_to_run_goes_first_where_nobody_waits(
-    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = FakeClock()
-    took_ms = yields = 0
-
-    def sched_yield() -> None:
-        nonlocal yields
-        yields += 1
-        clock.now_ms += took_ms
-
-    monkeypatch.setattr(os, "sched_yield", sched_yield)
-    server, quorum, replication = ensemble.servers[2], ensemble.quorums[2], ensemble.replication(2)
-    client = RawClient(ensemble.ports[2])
-    client.connect(timeout_ms=20_000)
-    (connection,) = server.connections
-
-    def yields_in(each_takes_ms: int, happens: Callable[[], object], lets_others: bool) -> int:
-        nonlocal took_ms, yields
-        replication._take()
-        happens()
-        took_ms = each_takes_ms
-        yields = 0
-        with monkeypatch.context() as patch:
-            patch.setattr(server, "clock", clock)
-            # One event is as good as any other.
-            patch.setattr(quorum, "take", lambda _bytes: [("flushed", [])] * 20)
-            replication._take(lets_others)
-        return yields
-
-    def counted(
-        each_takes_ms: int = 0, happens: Callable[[], object] = lambda: None, lets_others: bool = True
-    ) -> object:
-        return ensemble.call(lambda: yields_in(each_takes_ms, happens, lets_others))
-
-    def is_answered(what: Callable[[], object]) -> None:
-        ensemble.wait(lambda: replication._outbox.is_empty and not len(replication._barriers))
-        assert counted(happens=what) == 0
-        ensemble.wait(lambda: replication._outbox.is_empty and not len(replication._barriers))
-
-    ensemble.wait(lambda: replication._patience_ms == UNWATCHED_MS and replication._outbox.is_empty)
-    assert counted() == 19, "behind each but the last"
-    assert ensemble.call(replication._waiting) == 0
-    assert counted(each_takes_ms=UNWATCHED_MS) == 1, "none after so long"
-    assert counted(lets_others=False) == 0
-    assert counted(happens=lambda: replication.heard_from(connection)) == 0, "it may ask for more"
-
-    def delete_none() -> None:
-        replication.propose(
-            0, Op.DELETE_CONTAINER, (), DeleteContainer("/none"), Writer().string("/none").finish()
-        )
-
-    def waiting_behind_three() -> int:
-        for _ in range(3):
-            delete_none()
-        return replication._waiting()
-
-    assert ensemble.call(waiting_behind_three) == 3
-    is_answered(delete_none)
-    is_answered(lambda: replication.sync(lambda: None))
-    assert counted() == 19
-    assert client.request(1, Op.ADD_WATCH, Writer().string("/").i32(1).finish())[2] == 0
-    client.send(Writer().i32(2).i32(Op.CREATE).finish() + create("/a", 1))
-    assert [client.reply()[0] for _ in range(2)] == [-1, 2], "the event comes first"
-    ensemble.wait(lambda: replication._patience_ms == WATCHED_MS)
-    assert counted() == 0, "somebody waits to be told"
-    assert ensemble.call(replication._waiting) == 1
-    client.close()
-
-
 def test_what_was_done_is_counted_behind_the_answers(
     ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,10 +291,25 @@ def test_of_the_snapshots_that_were_asked_for_the_newest_stay(start_ensemble: St
     assert sorted(exports.iterdir()) == made[-3:], "what a crash left is gone"
 
 
+def test_a_member_tells_how_long_the_snapshot_took_that_it_starts_with(start_ensemble: StartEnsemble) -> None:
+    ensemble = start_ensemble(Settings(tick_time_ms=1000, snapshot_transactions=50))
+    ensemble.wait_until_serving()
+    client = RawClient(ensemble.ports[2])
+    client.connect()
+    for each in range(100):
+        assert client.request(each, Op.CREATE, create(f"/{each}"))[2] == 0
+    client.close()
+    ensemble.wait(lambda: 1 in ensemble.log.saved)
+    ensemble.stop(1)
+    ensemble.start(1)
+    metrics = ensemble.servers[1].metrics
+    ensemble.wait(lambda: metrics.values()["cnt_dbinittime"])
+    assert metrics.values()["cnt_startup_snap_load_time"] == 1
+
+
 @pytest.fixture
-def full(start_ensemble: StartEnsemble, monkeypatch: pytest.MonkeyPatch) -> Ensemble:
-    """Its members have applied so much that they take a snapshot before they stop, in many pieces, and took none before."""
-    monkeypatch.setattr("cluster.coordinator.settings.server._SNAPSHOT_SOONEST", 50)
+def written(start_ensemble: StartEnsemble, monkeypatch: pytest.MonkeyPatch) -> Ensemble:
+    """Its members have a hundred nodes, and write each in a slice of its own. No snapshot is due."""
     monkeypatch.setattr("cluster.coordinator.durability.snapshot.SLICE_NODES", 1)
     ensemble = start_ensemble(Settings(tick_time_ms=1000, snapshot_transactions=1000))
     ensemble.wait_until_serving()
@@ -379,64 +323,33 @@ def full(start_ensemble: StartEnsemble, monkeypatch: pytest.MonkeyPatch) -> Ense
     return ensemble
 
 
-def test_a_member_that_stops_saves_what_its_next_start_would_have_to_apply(full: Ensemble) -> None:
-    agreed = full.replication(1).agreed
-    full.stop(1)
-    index, data, _counted = full.log.saved[1]
-    assert index >= 100
-    assert sorted(read(data).machine.tree.export()) == sorted(agreed.machine.tree.export())
-    full.stop(2)
-    assert 2 in full.log.saved
-    full.start(1)
-    full.stop(1)
-    assert full.log.saved[1][0] == index, "it has applied nothing since"
+def begin_snapshot(ensemble: Ensemble, number: int) -> None:
+    replication = ensemble.replication(number)
+    quorum = ensemble.quorums[number]
+    ensemble.call(lambda: replication._saving.applied(1000, quorum, replication.agreed))
 
 
-def test_a_member_tells_how_long_the_snapshot_took_that_it_starts_with(full: Ensemble) -> None:
-    full.stop(1)
-    full.start(1)
-    metrics = full.servers[1].metrics
-    full.wait(lambda: metrics.values()["cnt_dbinittime"])
-    assert metrics.values()["cnt_startup_snap_load_time"] == 1
-
-
-def test_a_member_that_stops_is_one_until_its_snapshot_is_on_disk(
-    full: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finished: list[Sink] = []
-    finish = Sink.finish
-    monkeypatch.setattr(Sink, "finish", lambda sink: finished.append(sink))
-    leader = full.log.leader
-    server = full.servers.pop(1)
-    stopping = asyncio.run_coroutine_threadsafe(server.stop(), full.thread.loop)
-    full.wait(lambda: finished)
-    with pytest.raises(OSError, match=r"refused|reset"):
-        RawClient(full.ports[1])
-    client = RawClient(full.ports[2])
-    client.connect()
-    assert client.request(1, Op.CREATE, create("/meanwhile"))[2] == 0
-    client.close()
-    full.wait(lambda: server.machine.tree.find("/meanwhile"))
-    assert full.log.leader == leader
-    assert not stopping.done()
-    full.call(lambda: finish(finished[0]))
-    stopping.result(WAIT_SECONDS)
-    assert full.log.saved[1][1] == bytes(finished[0].data)
-
-
-def test_a_member_whose_disk_fails_can_be_stopped(full: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_whose_disk_fails_can_be_stopped(written: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sink, "finish", lambda sink: sink.quorum.fail("its disk is broken"))
-    server = full.servers[1]
-    full.stop(1)
+    server = written.servers[1]
+    begin_snapshot(written, 1)
     assert server.failed is not None
+    written.wait(server.failed.done)
+    written.stop(1)
     with pytest.raises(CoordinatorError, match="its disk is broken"):
         server.failed.result()
-    assert 1 not in full.log.saved
+    assert 1 not in written.log.saved
 
 
-# If this failed, a disk without room for a snapshot would end the member, and those of the others the ensemble.
-def test_a_snapshot_that_fails_half_way_is_told_and_ends_nothing(
-    full: Ensemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_snapshot_that_is_being_written_does_not_delay_a_stop(written: Ensemble) -> None:
+    begin_snapshot(written, 1)
+    written.stop(1)
+    assert 1 not in written.log.saved
+
+
+# If this failed, a disk without space for a snapshot would end the member, and those of the others the ensemble.
+def test_a_snapshot_that_fails_half_way_is_reported_and_ends_nothing(
+    written: Ensemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write = Sink.write
 
@@ -446,22 +359,19 @@ def test_a_snapshot_that_fails_half_way_is_told_and_ends_nothing(
         return write(sink, data)
 
     monkeypatch.setattr(Sink, "write", fail)
-    monkeypatch.setattr(Sink, "finish", lambda _sink: None)  # of what failed nothing more is told
-    replication = full.replication(1)
-    full.call(lambda: replication._saving.applied(1000, full.quorums[1], replication.agreed))
-    full.wait(lambda: "no snapshot was taken: No space left on device" in caplog.text)
-    caplog.clear()
-    client = RawClient(full.ports[1])
+    monkeypatch.setattr(
+        Sink, "finish", lambda _sink: None
+    )  # nothing more is reported of a snapshot that failed
+    begin_snapshot(written, 1)
+    written.wait(lambda: "no snapshot was taken: No space left on device" in caplog.text)
+    client = RawClient(written.ports[1])
     client.connect()
     assert client.request(1, Op.CREATE, create("/behind"))[2] == 0
     client.close()
-    server = full.servers[1]
-    full.call(lambda: replication._saving.applied(100, full.quorums[1], replication.agreed))
-    full.stop(1)
-    assert "no snapshot was taken: No space left on device" in caplog.text
+    server = written.servers[1]
     assert server.failed is not None
     assert not server.failed.done()
-    assert not full.log.saved
+    assert not written.log.saved
 
 
 class Served:

@@ -1,34 +1,55 @@
-"""The names of what is in a ``dataDir``: a single server's files, an ensemble member's, and Apache ZooKeeper's.
+"""A coordinator's ``dataDir`` and ``dataLogDir``: what is in them, and whether the two belong together.
 
-Owns the names and the questions about them. All calls block and only read.
+Owns the names in both::
+
+    <dataDir>/.lock                  held while a server runs alone on the directory
+    <dataDir>/snapshot.<zxid>        of a server that runs alone (:mod:`.log`)
+    <dataLogDir>/log.<zxid>/         its logs
+    <dataDir>/quorum/                of a member of an ensemble (:mod:`cluster.coordinator.ensemble.engine`)
+    <dataLogDir>/quorum/log/         its log; <dataDir>/quorum/log is a link to it
+    <dataDir>/standalone.<zxid>/     files of a server that ran alone, after an ensemble took them over
+    <dataDir>/standalone.tmp/        the same, half moved
+    <dataDir>/data.id                32 hexadecimal digits, and the same in <dataLogDir>/data.id
+
+Without ``dataLogDir`` everything is in ``dataDir``, and there is no ``data.id``. The first start with a ``dataLogDir`` writes a
+new id to both directories, first to the ``dataLogDir``. A later start with two directories that differ in it is refused. ZooKeeper
+has no such check: it starts without the transactions, or with another server's.
+
+All calls block. A crash while the ids are written leaves one in the ``dataLogDir`` only, which the next start takes.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 from pathlib import Path
+from typing import NamedTuple
 
-from ..errors import CoordinatorError
+from ..errors import CoordinatorError, DataDirectoryError, directory_error
+from .snapshot import SNAPSHOT_PREFIX, sync_directory
 
+ID_FILE = "data.id"
+LOCK_FILE = ".lock"
 MEMBER_DIRECTORY = "quorum"
-"""A member's own, below ``dataDir``."""
 MEMBER_LOG = "log"
-"""Its log's name there, which the engine gives it."""
+"""The log engine gives a member's log this name."""
 KEPT_PREFIX = "standalone."
 MOVING = KEPT_PREFIX + "tmp"
-_FILE = re.compile(r"(?:snapshot|log)\.([0-9a-fA-F]{16})")
+LOG_PREFIX = "log."
+_STANDALONE_FILE = re.compile(r"(?:snapshot|log)\.([0-9a-fA-F]{16})")
 
+# The names in Apache ZooKeeper's directories (``FileTxnSnapLog``, ``FileSnap``, ``FileTxnLog``).
 APACHE_VERSIONED = "version-2"
-"""Below ``dataDir`` and ``dataLogDir``: where its data is."""
+"""The subdirectory of ``dataDir`` and of ``dataLogDir`` that has the data."""
 APACHE_SNAPSHOT = re.compile(r"snapshot\.([0-9a-fA-F]{1,16})(?:\.gz|\.snappy)?")
-"""With the zxid of which it was begun."""
+"""The group is the zxid at which the snapshot was begun."""
 APACHE_LOG = re.compile(r"log\.([0-9a-fA-F]{1,16})")
-"""With the zxid of its first transaction."""
+"""The group is the zxid of the first transaction."""
 
 
 def has_apache_data(versioned: Path) -> bool:
-    """Whether there is a snapshot or a transaction log in a directory, or none. Raises OSError where that cannot be told."""
+    """Whether a directory has a snapshot or a log of Apache ZooKeeper's. Raises OSError if it cannot be read."""
     try:
         names = os.listdir(versioned)
     except (FileNotFoundError, NotADirectoryError):
@@ -36,42 +57,172 @@ def has_apache_data(versioned: Path) -> bool:
     return any(APACHE_SNAPSHOT.fullmatch(name) or APACHE_LOG.fullmatch(name) for name in names)
 
 
-def is_there(data_dir: Path) -> bool:
-    """Whether a directory has data of a server by itself."""
-    return bool(files_alone(data_dir))
+class Directories(NamedTuple):
+    """``data`` is the ``dataDir``, ``logs`` the ``dataLogDir``, which is ``data`` where none is set."""
+
+    data: Path
+    logs: Path
+
+    @classmethod
+    def of(cls, data_dir: Path, log_dir: Path | None = None) -> Directories:
+        return cls(data_dir, log_dir or data_dir)
+
+    @property
+    def are_separate(self) -> bool:
+        return self.data.absolute() != self.logs.absolute()
+
+    @property
+    def quorum(self) -> Path:
+        return self.data / MEMBER_DIRECTORY
+
+    @property
+    def member_log(self) -> Path:
+        return self.logs / MEMBER_DIRECTORY / MEMBER_LOG
+
+    # ---- what is there ----
+
+    def has_standalone_data(self) -> bool:
+        """Whether there are snapshots or logs of a server that runs alone."""
+        return bool(standalone_files(self.data) or standalone_files(self.logs))
+
+    def has_member_data(self) -> bool:
+        """Whether there are files of a member.
+
+        If there is data of a server that runs alone, a member's directory counts only once it has data, too. A member that
+        was never part of an ensemble would have begun with the other data.
+        """
+        if not self.has_standalone_data():
+            return self.quorum.exists()
+        segments = (path for path in self.member_log.glob("*.log") if path.stat().st_size)
+        snapshots = (self.quorum / "snapshots").glob("*.snapshot")
+        known = (self.quorum / "vote", self.quorum / "purged", *snapshots, *segments)
+        return any(path.exists() for path in known)
+
+    def require_standalone(self) -> None:
+        """Raises CoordinatorError if a server cannot run alone here: a member has the directory, or took part of the data."""
+        if self.has_member_data():
+            raise CoordinatorError(
+                f"{self.data} has the data of a member of an ensemble, and this server is configured to run alone: add the "
+                "ensemble's lines server.N (for an ensemble of one, standaloneEnabled=false too), or name another dataDir; to run "
+                f"alone with this data, use `logcore coordinator export {self.data}` and then `logcore coordinator import`"
+            )
+        self.require_whole()
+
+    def require_whole(self) -> None:
+        """Raises CoordinatorError if a member was moving the data away when it ended, and the member is gone."""
+        moving = [path for path in {self.data / MOVING, self.logs / MOVING} if path.exists()]
+        if moving:
+            raise CoordinatorError(
+                f"{moving[0]} has some of the data of {moving[0].parent}: a member of an ensemble ended while it moved the data "
+                "there, and the member is gone; move the files back, or remove them"
+            )
+
+    # ---- whether the two belong together ----
+
+    def require_pair(self) -> None:
+        """Raises DataDirectoryError if ``dataDir`` and ``dataLogDir`` do not belong to one server. Changes nothing."""
+        with directory_error(f"{self.data} and {self.logs} cannot be used"):
+            if self.are_separate:
+                self._require_separate()
+            elif (self.data / ID_FILE).exists():
+                raise DataDirectoryError(
+                    f"the logs of {self.data} are in another directory: name it in dataLogDir (for an export, with --log-dir); or "
+                    f"move the logs from there to {self.data} and remove {self.data / ID_FILE}"
+                )
+
+    def _require_separate(self) -> None:
+        data_id, log_id = _read_id(self.data), _read_id(self.logs)
+        if data_id is not None and data_id == log_id:
+            return
+        for path in (*_logs(self.data), self.quorum / MEMBER_LOG):
+            if path.exists() and not path.is_symlink():
+                raise DataDirectoryError(
+                    f"{self.data} has a log, {path.relative_to(self.data)}, and dataLogDir is {self.logs}: move every log from "
+                    "dataDir to the same name in dataLogDir, or leave dataLogDir out"
+                )
+        if _is_data_directory(self.logs):
+            raise DataDirectoryError(
+                f"the dataLogDir {self.logs} is the dataDir of another server: name a directory of its own"
+            )
+        if data_id is not None and log_id is None:
+            raise DataDirectoryError(
+                f"the dataLogDir {self.logs} is not the one that {self.data} was used with, for it has no file {ID_FILE}: mount "
+                "the disk that has the logs, or name their directory"
+            )
+        if data_id is None and log_id is not None and not self._has_logs():
+            return  # a crash after the first of the two ids
+        if data_id != log_id:
+            raise DataDirectoryError(
+                f"{self.data} and the dataLogDir {self.logs} are of different servers, their files {ID_FILE} are not the same: "
+                "name the two directories of one server, or restore both from one backup"
+            )
+
+    def pair(self) -> None:
+        """Writes the id to both directories at the first start with a ``dataLogDir``. Raises DataDirectoryError."""
+        self.require_pair()
+        if not self.are_separate:
+            return
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataDirectoryError.of(self.logs, error) from error
+        with directory_error(f"{self.data} and {self.logs} cannot be used"):
+            identity = _read_id(self.logs)
+            if identity is None:
+                identity = secrets.token_hex(16)
+                _write_id(self.logs, identity)
+            if _read_id(self.data) is None:
+                _write_id(self.data, identity)
+
+    def link_member_log(self) -> None:
+        """Makes ``<dataDir>/quorum/log`` a link to a member's log in ``dataLogDir``. Raises DataDirectoryError."""
+        if not self.are_separate:
+            return
+        link, target = self.quorum / MEMBER_LOG, self.member_log.absolute()
+        with directory_error(f"{link} cannot be made"):
+            target.mkdir(parents=True, exist_ok=True)
+            if link.is_symlink() and os.readlink(link) == str(target):
+                return
+            temporary = link.with_name(link.name + ".tmp")
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(target, target_is_directory=True)
+            temporary.replace(link)
+            sync_directory(self.quorum)
+
+    def _has_logs(self) -> bool:
+        return bool(_logs(self.logs)) or any(self.member_log.glob("*.log"))
 
 
-def require_alone(data_dir: Path) -> None:
-    """Raises CoordinatorError when a server by itself cannot have the directory: it is a member's, or has half of the data."""
-    if has_member(data_dir):
-        raise CoordinatorError(
-            f"{data_dir} has the data of a member of an ensemble, and this server is to run by itself: add the lines server.N of the "
-            "ensemble (of one server with standaloneEnabled=false), or name another dataDir; with what `logcore coordinator export` "
-            f"makes of {data_dir} and `logcore coordinator import` of that, a server by itself goes on"
-        )
-    require_whole(data_dir)
+def standalone_files(directory: Path) -> list[Path]:
+    """The snapshots and logs of a server that runs alone."""
+    return [path for path in directory.glob("*.*") if _STANDALONE_FILE.fullmatch(path.name)]
 
 
-def require_whole(data_dir: Path) -> None:
-    """Raises CoordinatorError when some of the data was moved away, and the member that it was moved for is gone."""
-    moving = data_dir / MOVING
-    if moving.exists():
-        raise CoordinatorError(
-            f"{moving} has some of the data of {data_dir}, which a member of an ensemble was moving when it ended, and there is no "
-            "member: move its files back, or remove it"
-        )
+def _logs(directory: Path) -> list[Path]:
+    return [path for path in standalone_files(directory) if path.name.startswith(LOG_PREFIX)]
 
 
-def has_member(data_dir: Path) -> bool:
-    """Whether a directory has a member's files. One that never was part of an ensemble is none, if there is data of a server by
-    itself: it would have begun with that."""
-    quorum = data_dir / MEMBER_DIRECTORY
-    if not is_there(data_dir):
-        return quorum.exists()
-    logs = (path for path in (quorum / MEMBER_LOG).glob("*.log") if path.stat().st_size)
-    known = (quorum / "vote", quorum / "purged", *(quorum / "snapshots").glob("*.snapshot"), *logs)
-    return any(path.exists() for path in known)
+def _is_data_directory(directory: Path) -> bool:
+    """Whether a server uses the directory as its ``dataDir``."""
+    quorum = directory / MEMBER_DIRECTORY
+    of_a_member = quorum.is_dir() and any(path.name != MEMBER_LOG for path in quorum.iterdir())
+    of_one_alone = (directory / LOCK_FILE).exists() or any(directory.glob(f"{SNAPSHOT_PREFIX}{'?' * 16}"))
+    return of_a_member or of_one_alone
 
 
-def files_alone(directory: Path) -> list[Path]:
-    return [path for path in directory.glob("*.*") if _FILE.fullmatch(path.name)]
+def _read_id(directory: Path) -> str | None:
+    try:
+        return (directory / ID_FILE).read_text("ascii", "replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _write_id(directory: Path, identity: str) -> None:
+    """Writes the file whole, and to disk. Raises OSError."""
+    temporary = directory / f"{ID_FILE}.tmp"
+    with temporary.open("w") as file:
+        file.write(f"{identity}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(directory / ID_FILE)
+    sync_directory(directory)

@@ -1,7 +1,8 @@
-"""The transaction log's store: an embedded log of :mod:`logcore`.
+"""The transaction log's storage: an embedded log of :mod:`logcore`.
 
-Owns how commands become records; the only module of the coordinator that knows the log engine. Called from
-the server's writer thread, and for appends on its event loop, which a thread of the engine's tells when they are on disk.
+Owns how commands become records. No other module of the coordinator's single server knows the log engine. Opened, read and
+closed on the server's writer thread; appends are begun on its event loop. A thread of the engine writes and flushes them, and
+wakes the loop through a descriptor. A crash loses only appends that were not reported as done.
 """
 
 from __future__ import annotations
@@ -13,41 +14,44 @@ from pathlib import Path
 
 import logcore
 
-from ..errors import CoordinatorError, DataDirectoryError, DiskFullError
+from ..errors import (
+    DISK_FULL_ERRNOS,
+    UNUSABLE_ERRNOS,
+    CoordinatorError,
+    DataDirectoryError,
+    DiskFullError,
+)
 from ..protocol.jute import IDENTITIES_BYTES_MAX, MAX_BUFFER
-from .log_place import FULL, UNUSABLE
 
-_OVERHEAD = 64 << 10
-"""More than a command's own fields and the engine's batch around it take."""
+_OVERHEAD_BYTES = 64 << 10
+"""More than a command's own fields and the engine's batch header take."""
 
 
 class EngineLog:
     """A :class:`.log.RecordLog` on the log engine."""
 
     def __init__(self, path: Path, request_bytes_max: int = MAX_BUFFER) -> None:
-        largest = request_bytes_max + IDENTITIES_BYTES_MAX + _OVERHEAD
+        largest = request_bytes_max + IDENTITIES_BYTES_MAX + _OVERHEAD_BYTES
         self._log = logcore.open(path, max_message_bytes=largest, retention_ms=-1)
         self._appender: logcore.Appender | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done: Callable[[Exception | None], None] | None = None
 
-    def append_soon(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> bool:
+    def append(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
         loop = asyncio.get_running_loop()
         try:
             if self._appender is None:
                 self._appender = logcore.Appender(self._log)
             if self._loop is not loop:
                 self._loop = loop
-                loop.add_reader(self._appender, self._look, self._appender)
-            if self._appender.append_or_begin(records):
-                return True
+                loop.add_reader(self._appender, self._finish, self._appender)
+            self._appender.begin(records)
         except Exception as error:
             loop.call_soon(done, _failure(error))
         else:
             self._done = done
-        return False
 
-    def _look(self, appender: logcore.Appender) -> None:
+    def _finish(self, appender: logcore.Appender) -> None:
         failed: Exception | None = None
         try:
             if not appender.finish():
@@ -69,14 +73,14 @@ class EngineLog:
         try:
             self._log.close()
         except logcore.LogIOError as error:
-            # Everything is on disk, but for a note that it was closed: the next open looks through the log.
+            # Every record is on disk. Only the mark of a clean close is missing, so the next open reads the whole log.
             if not _is_full(error):
                 raise
 
 
 def _is_full(error: Exception) -> bool:
-    """Whether there was no room, and nothing is broken: what leaves a log unfit for appends is an OfflineError from then on."""
-    return isinstance(error, logcore.LogIOError) and error.errno in FULL
+    """Whether only the disk was full. A log that takes no more appends raises an OfflineError instead."""
+    return isinstance(error, logcore.LogIOError) and error.errno in DISK_FULL_ERRNOS
 
 
 def _failure(error: Exception) -> Exception:
@@ -84,19 +88,21 @@ def _failure(error: Exception) -> Exception:
 
 
 def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLog:
-    """Opens a log, made if missing, for commands of requests of at most so many bytes; a torn tail is cut. Raises
-    CoordinatorError, of damage to what was on disk, too: DataDirectoryError where it may not be written to, DiskFullError for want
-    of room."""
+    """Opens a log, or makes it, for commands of requests of at most so many bytes. Cuts a torn tail.
+
+    Raises CoordinatorError, also if data on disk is damaged; DataDirectoryError if the path cannot be used, DiskFullError.
+    """
     try:
         return EngineLog(path, request_bytes_max)
     except logcore.LogError as error:
         kind = CoordinatorError
         if isinstance(error, logcore.LogIOError):
-            kind = DiskFullError if error.errno in FULL else kind
-            kind = DataDirectoryError if error.errno in UNUSABLE else kind
+            kind = DiskFullError if error.errno in DISK_FULL_ERRNOS else kind
+            kind = DataDirectoryError if error.errno in UNUSABLE_ERRNOS else kind
         advice = (
-            ": what was answered is not all there any more. Restore a backup, or let the server join its ensemble anew; "
-            f"`logcore repair {path}` tells what could be kept, and without the file `flushed` a log that is only shorter is opened"
+            ": transactions that clients got answers for are missing. Restore a backup, or let the server join its ensemble "
+            f"again; `logcore repair {path}` shows what can be kept, and a log that is only too short opens once its file "
+            "`flushed` is removed"
             if isinstance(error, logcore.CorruptLogError)
             else ""
         )

@@ -1,16 +1,14 @@
-"""The replication of a server by itself: one transaction log in its data directory.
+"""The replication of a server that runs alone: one transaction log in its data directory.
 
-Owns the path of a write (log, then apply, then answer), who has which session id, when sessions end, and when snapshots are
-taken. All state is touched on the event loop only; a thread of the log engine's appends, unless the disk is quicker than that, one
-worker thread opens, rolls and closes logs, another writes snapshots.
+Owns the way of a write (log, apply, answer), session ids, the end of sessions, and the times of snapshots. All state is used on
+the event loop. A thread of the log engine appends, one worker thread opens, rolls and closes logs, and another writes snapshots.
 
-Writes that are proposed in one turn of the loop, or while an append is running, become one append with one flush, at the end of the
-turn or, where one client alone asks for something, once all of that is read; when it is durable they are applied in order and the service is told of each. So nothing is ever seen that a crash could take back.
+Writes that are proposed in one turn of the loop, or while an append is running, become the next append, with one flush. When
+that is durable they are applied in order, and the service is told of each. So no client sees anything that a crash could undo.
 
-A failed append ends the service, because nobody knows what is on the disk. A full disk does not: the same records are appended
-again until there is room, and what is proposed meanwhile waits behind them, in order, while reads and handshakes are answered.
-Of an append that was refused some may be in the log: recovery takes each transaction id once. A crash loses what nobody was
-answered.
+A failed append ends the service, because the state of the disk is unknown then. A full disk does not. The same records are
+appended again until there is space; later writes wait behind them, while reads and handshakes are answered. Part of a refused
+append may be in the log: recovery takes each transaction id once. A crash loses only writes that were not answered.
 """
 
 from __future__ import annotations
@@ -32,17 +30,16 @@ from ..protocol.requests import CloseSession, ConnectRequest, CreateSession, Op,
 from ..replication import Service
 from ..state.machine import Command, Machine
 from ..state.sessions import PASSWORD_BYTES, first_session_id
-from ..vigil import is_alone
-from .directories import require_alone
-from .log import LOG_PREFIX, RecordLog, TransactionLog
-from .snapshot import NAME_PREFIX, decode, snapshot_path, walk, write_in_turns
+from .directories import LOG_PREFIX
+from .log import RecordLog, TransactionLog
+from .snapshot import SNAPSHOT_PREFIX, decode, snapshot_path, walk, write_in_turns
 
 _logger = logging.getLogger(__name__)
 
-_ROOM_PAUSE_SECONDS = 1.0
+_FULL_DISK_PAUSE_SECONDS = 1.0
 """Between two attempts to write to a full disk."""
-_HELD_MAX = 1000
-"""Writes that wait for room; who asks for more has its connection closed."""
+_WAITING_MAX = 1000
+"""Writes that wait on a full disk. The connection of a client that sends more is closed."""
 
 
 class _Proposal(NamedTuple):
@@ -51,8 +48,11 @@ class _Proposal(NamedTuple):
 
 
 class LocalReplication:
-    """A :class:`.replication.Replication` on one data directory. With ``expire_sessions_at_start`` every session of an
-    earlier process is over, and its ephemeral nodes gone, before the first client is served."""
+    """A :class:`.replication.Replication` on one data directory.
+
+    With ``expire_sessions_at_start`` all sessions of the last process end, with their ephemeral nodes, before the first client
+    is served.
+    """
 
     mode = "standalone"
     is_leading = True
@@ -77,20 +77,16 @@ class LocalReplication:
         self._snapshotter = ThreadPoolExecutor(1, "coordinator-snapshot")
         self._proposed: list[_Proposal] = []
         self._appending = False
-        self._waits_for_none = False
-        """What is proposed is to be appended by :meth:`go_on`."""
-        self._full = False
-        self._again: asyncio.TimerHandle | None = None
+        self._disk_full = False
+        self._retry: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         self._next_zxid = 1
         self._next_session_id = 1
         self._since_snapshot = 0
         self._snapshot: asyncio.Task[Path] | None = None
         self._snapshots_asked = 0
-        """Those that wait for one that is being written."""
+        """Requested snapshots that wait for the one that is being written."""
         self._stopping = False
-        self._dropped = False
-        """Something proposed came to nothing: of it more may be in the log than is applied."""
         self._restoration: asyncio.Task[int] | None = None
 
     @property
@@ -99,7 +95,7 @@ class LocalReplication:
 
     is_open = is_serving
 
-    # ---- life ----
+    # ---- start and stop ----
 
     async def start(self) -> None:
         service = self._service
@@ -107,7 +103,7 @@ class LocalReplication:
         self.log = TransactionLog(
             self._directory, self._open_log, settings.snapshots_retained, settings.log_dir, clock
         )
-        require_alone(self._directory)
+        self.log.directories.require_standalone()
         began_ms = clock.monotonic_ms()
         self.machine, self._since_snapshot = await self._recover(self.log)
         service.metrics.add("dbinittime", clock.monotonic_ms() - began_ms)
@@ -125,20 +121,17 @@ class LocalReplication:
         self._keeper.start(self.machine.sessions.all())
 
     async def stop(self) -> None:
-        """Sessions stay open for a next start. What waits for room is dropped: nobody was answered."""
+        """Sessions stay open for the next start. Writes that wait on a full disk are dropped; none of them was answered."""
         self._stopping = True
         self._keeper.stop()
-        if self._again is not None:
+        if self._retry is not None:
             self._drop()
         if self._restoration is not None:
             await asyncio.wait([self._restoration])
         await self._drain()
         if self._snapshot is not None:
             await asyncio.wait([self._snapshot])
-        try:
-            await self._save_for_next_start()
-        finally:
-            await asyncio.get_running_loop().run_in_executor(None, self._close_log)
+        await asyncio.get_running_loop().run_in_executor(None, self._close_log)
 
     def fail(self) -> None:
         self._stopping = True
@@ -146,12 +139,10 @@ class LocalReplication:
         self._drop()
 
     def _drop(self) -> None:
-        """Nothing of what is proposed is written any more."""
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-        self._dropped = True
-        self._waits_for_none = False
+        """Drops all proposed writes."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
         self._proposed.clear()
         self._appending = False
         self._became_idle()
@@ -165,13 +156,12 @@ class LocalReplication:
 
     async def _drain(self) -> None:
         """Waits until every proposed write is applied, or the server failed."""
-        self.go_on()
         if self._proposed or self._appending:
             self._idle = self._idle or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
 
     async def _recover(self, log: TransactionLog) -> tuple[Machine, int]:
-        """Has the log read in its thread. Once begun, that goes to its end."""
+        """Reads the log on the writer thread. A recovery that has begun runs to its end."""
         recovering = asyncio.get_running_loop().run_in_executor(self._writer, log.recover)
         try:
             return await asyncio.shield(recovering)
@@ -196,7 +186,7 @@ class LocalReplication:
             session_id, self._next_session_id = self._next_session_id, self._next_session_id + 1
             self.propose(session_id, Op.CREATE_SESSION, (), birth, encode_create_session(birth), connection)
             return
-        # Whoever had the session loses it, before its password is looked at: as in ZooKeeper.
+        # As in ZooKeeper, the old connection loses the session before the password is checked.
         self._service.release(request.session_id)
         self._service.metrics.count("connection_revalidate_count")
         known = self.machine.sessions.proves(request.session_id, request.password)
@@ -244,8 +234,12 @@ class LocalReplication:
     ) -> None:
         service = self._service
         ends_session = connection is None and op is Op.CLOSE_SESSION
-        if self._full and not ends_session and (connection is None or len(self._proposed) >= _HELD_MAX):
-            # What has lapsed is found again.
+        if (
+            self._disk_full
+            and not ends_session
+            and (connection is None or len(self._proposed) >= _WAITING_MAX)
+        ):
+            # The server's own deletions are proposed again later.
             if connection is not None:
                 connection.close()
             return
@@ -257,63 +251,50 @@ class LocalReplication:
         service.metrics.count("sync_processor_request_queued")
         if not self._appending:
             self._appending = True
-            if connection is not None and is_alone():
-                self._waits_for_none = True
-            else:
-                asyncio.get_running_loop().call_soon(self._guarded, self._append)
-
-    def go_on(self) -> None:
-        if self._waits_for_none:
-            self._waits_for_none = False
-            self._guarded(self._append)
+            asyncio.get_running_loop().call_soon(self._guarded, self._append_next)
 
     def _guarded(self, call: Callable[[], object]) -> None:
-        """Whatever goes wrong ends the service, and is told: what is logged is applied, or nobody is served."""
+        """Ends the service if ``call`` raises: what is logged must be applied before anyone is served."""
         try:
             call()
         except Exception as error:
             _logger.exception("applying what is logged failed")
             self._service.fail(error)
 
-    def _append(self) -> None:
-        """Makes everything proposed so far durable, in one append, and again what was proposed meanwhile."""
-        while self.log is not None and self._proposed:
+    def _append_next(self) -> None:
+        """Appends everything proposed so far."""
+        if self.log is None or not self._proposed:
+            self._appending = False
+            self._became_idle()
+        else:
             proposals, self._proposed = self._proposed, []
-            if not self._write(self.log, proposals):
-                return
-        self._appending = False
-        self._became_idle()
+            self._append(self.log, proposals)
 
-    def _write(self, log: TransactionLog, proposals: list[_Proposal]) -> bool:
-        """True if they are durable, applied, and others may follow at once."""
+    def _append(self, log: TransactionLog, proposals: list[_Proposal]) -> None:
         records = [proposal.command.encode() for proposal in proposals]
         self._service.metrics.add("sync_processor_batch_size", len(records))
         began_ms = self._service.clock.monotonic_ms()
-        is_durable = log.append_soon(
-            records, lambda error: self._guarded(lambda: self._appended(error, proposals, began_ms))
-        )
-        return is_durable and self._durable(proposals, began_ms)
-
-    def _write_again(self, log: TransactionLog, proposals: list[_Proposal]) -> None:
-        if self._write(log, proposals):
-            self._append()
+        log.append(records, lambda error: self._guarded(lambda: self._appended(error, proposals, began_ms)))
 
     def _appended(self, error: Exception | None, proposals: list[_Proposal], began_ms: int) -> None:
         log = self.log
         if log is None:
             return
         if isinstance(error, DiskFullError):
-            self._wait_for_room(error, lambda: self._write_again(log, proposals))
+            self._retry_later(error, lambda: self._append(log, proposals))
         elif error is not None:
             self._service.fail(error)
-        elif self._durable(proposals, began_ms):
-            self._append()
+        else:
+            self._disk_has_space()
+            self._service.metrics.add("fsynctime", self._service.clock.monotonic_ms() - began_ms)
+            self._apply(proposals)
+            if self._is_snapshot_due() and self._snapshot is None and not self._snapshots_asked:
+                self._begin_snapshot(log)
+            else:
+                self._append_next()
 
-    def _durable(self, proposals: list[_Proposal], began_ms: int) -> bool:
-        """Applies them. False if a new log is begun before others are written."""
+    def _apply(self, proposals: list[_Proposal]) -> None:
         service = self._service
-        self._has_room()
-        service.metrics.add("fsynctime", service.clock.monotonic_ms() - began_ms)
         now_ms, propagation = service.clock.wall_ms(), service.metrics.advanced["propagation_latency"]
         for command, connection in proposals:
             if command.time_ms <= now_ms:
@@ -328,10 +309,36 @@ class LocalReplication:
             service.applied(command, outcome, connection)
         service.turn_over(connection for _command, connection in proposals)
         self._since_snapshot += len(proposals)
-        if self._is_snapshot_due() and self._snapshot is None and not self._snapshots_asked:
-            self._begin_snapshot()
-            return False
-        return True
+
+    def _retry_later(self, error: DiskFullError, retry: Callable[[], None]) -> None:
+        """Calls ``retry`` after a pause. Nothing else is written before."""
+        if self._stopping:
+            self._drop()
+            return
+        if not self._disk_full:
+            self._disk_full = True
+            _logger.error(
+                "the disk of %s is full: %s; the coordinator's writes wait until there is space",
+                self._directory,
+                error,
+            )
+
+        def call() -> None:
+            self._retry = None
+            self._guarded(retry)
+
+        self._retry = asyncio.get_running_loop().call_later(_FULL_DISK_PAUSE_SECONDS, call)
+
+    def _require_space(self) -> None:
+        if self._disk_full:
+            raise DiskFullError(f"the disk of {self._directory} is full: make space, then try again")
+
+    def _disk_has_space(self) -> None:
+        if self._disk_full:
+            self._disk_full = False
+            _logger.warning("the disk of %s has space again: the coordinator's writes go on", self._directory)
+
+    # ---- snapshots ----
 
     def _is_snapshot_due(self) -> bool:
         settings, tree = self._service.settings, self.machine.tree
@@ -339,47 +346,14 @@ class LocalReplication:
             return False
         return self._since_snapshot >= settings.transactions_until_snapshot(len(tree), tree.data_size())
 
-    def _wait_for_room(self, error: DiskFullError, again: Callable[[], None]) -> None:
-        """Has `again` called after a while; nothing else is written before."""
-        if self._stopping:
-            self._drop()
-            return
-        if not self._full:
-            self._full = True
-            _logger.error(
-                "no room in %s: %s; the coordinator's writes wait until somebody makes some",
-                self._directory,
-                error,
-            )
-
-        def try_again() -> None:
-            self._again = None
-            self._guarded(again)
-
-        self._again = asyncio.get_running_loop().call_later(_ROOM_PAUSE_SECONDS, try_again)
-
-    def _require_room(self) -> None:
-        if self._full:
-            raise DiskFullError(f"there is no room in {self._directory}: make some, and try again then")
-
-    def _has_room(self) -> None:
-        if self._full:
-            self._full = False
-            _logger.warning("there is room in %s again: the coordinator's writes go on", self._directory)
-
-    # ---- snapshots ----
-
-    def _begin_snapshot(self) -> None:
-        """Begins to save the applied state. No append is running here, so the next log begins exactly after it; appends go on
-        then."""
-        log = self.log
-        assert log is not None
+    def _begin_snapshot(self, log: TransactionLog) -> None:
+        """Begins to save the applied state. No append is running, so the next log begins exactly after that state."""
         self._since_snapshot = 0
-        self._save(log).add_done_callback(self._tell_failure)
+        self._save(log).add_done_callback(self._report_failure)
         self._roll(log, self.machine.last_zxid + 1)
 
     def _save(self, log: TransactionLog) -> asyncio.Task[Path]:
-        """Saves the state as it is now, while others change it."""
+        """Begins to save the present state, while later writes change it."""
         began_ms = self._service.clock.monotonic_ms()
         writing = write_in_turns(
             partial(log.begin_snapshot, self.machine.last_zxid),
@@ -389,28 +363,8 @@ class LocalReplication:
             lambda: self._stopping,
         )
         self._snapshot = asyncio.get_running_loop().create_task(writing)
-        self._snapshot.add_done_callback(lambda saved: self._saved(saved, began_ms))
+        self._snapshot.add_done_callback(lambda _saved: self._saved(began_ms))
         return self._snapshot
-
-    async def _save_for_next_start(self) -> None:
-        """At the end, if the next start would take longer to apply what is logged since the last snapshot. A log that may have more
-        than is applied stays the newest, as in :meth:`_put_in_place`."""
-        log, tree, settings = self.log, self.machine.tree, self._service.settings
-        if log is None or self._dropped:
-            return
-        if not settings.is_snapshot_due_at_stop(self._since_snapshot, len(tree), tree.data_size()):
-            return
-        saving = self._save(log)
-        await asyncio.wait([saving])
-        self._tell_failure(saving)
-        try:
-            await asyncio.get_running_loop().run_in_executor(
-                self._writer, log.roll, self.machine.last_zxid + 1
-            )
-        except (OSError, CoordinatorError) as error:
-            _logger.warning(
-                "no new log was begun in %s: %s; the next start begins one", self._directory, error
-            )
 
     def _roll(self, log: TransactionLog, first_zxid: int) -> None:
         rolling = asyncio.get_running_loop().run_in_executor(self._writer, log.roll, first_zxid)
@@ -420,52 +374,51 @@ class LocalReplication:
                 return
             error = done.exception()
             if isinstance(error, DiskFullError):
-                self._wait_for_room(error, lambda: self._roll(log, first_zxid))
+                self._retry_later(error, lambda: self._roll(log, first_zxid))
             elif error is not None:
                 self._service.fail(error)
             else:
-                self._has_room()
-                self._guarded(self._append)
+                self._disk_has_space()
+                self._guarded(self._append_next)
 
         rolling.add_done_callback(rolled)
 
-    def _saved(self, saved: asyncio.Task[Path], began_ms: int) -> None:
+    def _saved(self, began_ms: int) -> None:
         self._snapshot = None
         self._service.metrics.add("snapshottime", self._service.clock.monotonic_ms() - began_ms)
 
-    def _tell_failure(self, saved: asyncio.Task[Path]) -> None:
-        """Of a snapshot that nobody asked for."""
+    def _report_failure(self, saved: asyncio.Task[Path]) -> None:
+        """Logs the failure of a snapshot that no administrator asked for."""
         if not saved.cancelled() and (error := saved.exception()) is not None:
             self._service.metrics.count("snapshot_error_count")
             _logger.error("no snapshot was taken in %s: %s; the log keeps everything", self._directory, error)
 
     async def take_snapshot(self) -> tuple[int, Path]:
-        """Beside the running log."""
+        """The log goes on meanwhile."""
         self._snapshots_asked += 1
         try:
             while self._snapshot is not None:
                 await asyncio.wait([self._snapshot])
             if self.log is None or self._stopping:
-                raise CoordinatorError(f"the coordinator on {self._directory} does not run")
+                raise CoordinatorError(f"the coordinator on {self._directory} is not running")
             zxid, saving = self.machine.last_zxid, self._save(self.log)
         finally:
             self._snapshots_asked -= 1
         return zxid, await asyncio.shield(saving)
 
     async def restore(self, data: bytes) -> int:
-        """The restored state has the next zxid, so that transaction ids never go back. Its sessions are open, for a whole
-        timeout."""
+        """The restored state gets the next zxid, so that zxids never go back. Its sessions are open for a full timeout."""
         loop = asyncio.get_running_loop()
         machine = await loop.run_in_executor(None, lambda: Machine(decode(data)))
         log = self.log
         if log is None or self._stopping or not self.is_serving:
-            raise CoordinatorError(f"the coordinator on {self._directory} does not serve")
-        self._require_room()
-        self._restoration = loop.create_task(self._put_in_place(machine, log))
+            raise CoordinatorError(f"the coordinator on {self._directory} is not serving")
+        self._require_space()
+        self._restoration = loop.create_task(self._replace_state(machine, log))
         self._restoration.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await asyncio.shield(self._restoration)  # who asked may leave: half of it must not be done
+        return await asyncio.shield(self._restoration)  # it is finished even if the caller leaves
 
-    async def _put_in_place(self, machine: Machine, log: TransactionLog) -> int:
+    async def _replace_state(self, machine: Machine, log: TransactionLog) -> int:
         loop = asyncio.get_running_loop()
         began_ms = self._service.clock.monotonic_ms()
         self._keeper.stop()
@@ -478,8 +431,8 @@ class LocalReplication:
         machine.sessions.last_id = max(self.machine.sessions.last_id, machine.sessions.last_id)
         saved = snapshot_path(self._directory, zxid)
         try:
-            # A stop drops what waits for room. Some of it may be in the log, which then has to stay the newest.
-            self._require_room()
+            # A stop drops writes that wait on a full disk. Part of them may be in the log, which then has to stay the newest.
+            self._require_space()
             try:
                 await loop.run_in_executor(self._snapshotter, log.save, machine.export())
             except OSError:
@@ -489,7 +442,7 @@ class LocalReplication:
             self._adopt(machine)
         except BaseException as error:
             if saved.exists():
-                # A restart begins with what was restored: nothing may be logged after the old state.
+                # The next start will use the restored state, so nothing may be logged after the old one.
                 self._service.fail(error)
             raise
         finally:
@@ -500,22 +453,22 @@ class LocalReplication:
         return zxid
 
     def _adopt(self, machine: Machine) -> None:
-        """Goes on with another state."""
         self.machine = machine
         self._since_snapshot = 0
         self._next_zxid = machine.last_zxid + 1
         self._next_session_id = max(self._next_session_id, machine.sessions.last_id + 1)
 
-    # ---- what there is to tell ----
+    # ---- for administrators ----
 
     def data_bytes(self) -> tuple[int, int]:
-        snapshots = sum(_size(path) for path in self._directory.glob(f"{NAME_PREFIX}*"))
-        return snapshots, sum(_size(path) for path in self._directory.glob(f"{LOG_PREFIX}*/*"))
+        logs = self._service.settings.log_dir or self._directory
+        snapshots = sum(_size(path) for path in self._directory.glob(f"{SNAPSHOT_PREFIX}*"))
+        return snapshots, sum(_size(path) for path in logs.glob(f"{LOG_PREFIX}*/*"))
 
     def last_snapshot(self) -> tuple[int, int] | None:
-        for path in sorted(self._directory.glob(f"{NAME_PREFIX}*"), reverse=True):
+        for path in sorted(self._directory.glob(f"{SNAPSHOT_PREFIX}*"), reverse=True):
             try:
-                return int(path.name.removeprefix(NAME_PREFIX), 16), int(path.stat().st_mtime)
+                return int(path.name.removeprefix(SNAPSHOT_PREFIX), 16), int(path.stat().st_mtime)
             except (ValueError, FileNotFoundError):
                 continue
         return None
@@ -531,7 +484,7 @@ class LocalReplication:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; none of one that was purged meanwhile."""
+    """The file's bytes; 0 if it was purged meanwhile."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

@@ -3,7 +3,7 @@
 Owns the file format and its atomic replacement; knows nothing of the log. :func:`walk` gives the bytes piece by piece: they are of
 the state at its call, however much is applied meanwhile. A :class:`SnapshotFile` and what reads one block, and are used from a worker
 thread or before service; :func:`write_in_turns` brings the two together on the event loop. A crash while writing leaves a ``.tmp``
-file that nobody reads; a finished file is either whole (CRC-32) or refused. A path is under :data:`NAME_PREFIX` plus the zxid in
+file that nobody reads; a finished file is either whole (CRC-32) or refused. A path is under :data:`SNAPSHOT_PREFIX` plus the zxid in
 16 hex digits.
 
 Format, version 4 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`; versions 2 and 3 are :mod:`.walk`'s)::
@@ -44,7 +44,7 @@ from ..state.machine import Machine, State
 from ..state.sessions import Session
 from ..state.tree import NodeState
 
-NAME_PREFIX = "snapshot."
+SNAPSHOT_PREFIX = "snapshot."
 MAGIC = b"LCZNODES"
 VERSION = 4
 SLICE_NODES = 64
@@ -66,7 +66,7 @@ _NODE_BYTES_MIN = 12 + _NODE_TAIL.size
 
 
 def snapshot_path(directory: Path, zxid: int) -> Path:
-    return directory / f"{NAME_PREFIX}{zxid:016x}"
+    return directory / f"{SNAPSHOT_PREFIX}{zxid:016x}"
 
 
 class SnapshotFile:

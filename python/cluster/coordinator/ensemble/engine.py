@@ -1,39 +1,41 @@
-"""A member's log on the consensus of :mod:`logcore`: where its files are, and what it begins with."""
+"""A member's log, on the consensus of :mod:`logcore`.
+
+Owns where its files are (:mod:`cluster.coordinator.durability.directories`), and how it is opened.
+"""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import logcore
 from logcore import quorum as engine
 
-from ..durability import log_place
-from ..durability.directories import MEMBER_DIRECTORY, MEMBER_LOG
-from ..errors import CoordinatorError, DataDirectoryError
+from ..durability.directories import Directories
+from ..errors import UNUSABLE_ERRNOS, CoordinatorError, DataDirectoryError
 from ..settings.ensemble import EnsembleSettings
 from .own_data import OwnData
 from .quorum import Quorum
 
 ENTRIES_KEPT = 10_000
-"""Entries, of a transaction at least, that stay in a member's log behind a snapshot; who lacks more is given the snapshot."""
+"""Entries that stay in a member's log behind a snapshot. An entry is one transaction or more. A member that lacks more of them is
+sent the snapshot."""
 
 
-def open_quorum(
-    data_dir: Path, log_dir: Path | None, settings: EnsembleSettings, tick_ms: int, own: OwnData
-) -> Quorum:
-    """Opens a member's files below its ``dataDir``, made if missing, with its log below its ``dataLogDir`` if it has one; blocks.
-    If they know of no ensemble and there is data of a server by itself, an ensemble can only begin with that; otherwise that is
-    put away. Raises CoordinatorError."""
+def open_quorum(settings: EnsembleSettings, tick_ms: int, own: OwnData) -> Quorum:
+    """Opens a member's files, which are made if missing. Blocks.
+
+    If the files do not know of an ensemble, and there is the data of a server that ran alone, an ensemble can only begin with
+    that data. Otherwise that data is moved away. Raises CoordinatorError.
+    """
     has_state = own.take()
-    directory = data_dir / MEMBER_DIRECTORY
+    directories: Directories = own.directories
     try:
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            directories.quorum.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DataDirectoryError.of(directory, error) from error
-        log_place.prepare(directory / MEMBER_LOG, log_dir and log_dir / MEMBER_DIRECTORY)
+            raise DataDirectoryError.of(directories.quorum, error) from error
+        directories.pair()
+        directories.link_member_log()
         quorum = engine.Quorum(
-            data_dir=str(directory),
+            data_dir=str(directories.quorum),
             server_id=settings.server_id,
             servers=settings.members,
             tick_ms=tick_ms,
@@ -49,7 +51,7 @@ def open_quorum(
         raise
     except (logcore.LogError, engine.QuorumError, ValueError, OSError) as error:
         own.release()
-        is_unusable = isinstance(error, logcore.LogIOError) and error.errno in log_place.UNUSABLE
+        is_unusable = isinstance(error, logcore.LogIOError) and error.errno in UNUSABLE_ERRNOS
         kind = DataDirectoryError if is_unusable else CoordinatorError
         raise kind(f"this member of the ensemble cannot start: {error}") from error
     if not quorum.awaits_state:

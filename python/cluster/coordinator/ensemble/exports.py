@@ -11,7 +11,7 @@ import contextlib
 import logging
 from pathlib import Path
 
-from ..durability.snapshot import NAME_PREFIX, SnapshotFile
+from ..durability.snapshot import SNAPSHOT_PREFIX, SnapshotFile
 
 _logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Exports:
     def clean(self) -> None:
         """Removes what is unfinished. No server writes there."""
         with contextlib.suppress(OSError):
-            for leftover in self._directory.glob(f"{NAME_PREFIX}*.tmp"):
+            for leftover in self._directory.glob(f"{SNAPSHOT_PREFIX}*.tmp"):
                 _remove(leftover)
 
     def begin(self, zxid: int) -> SnapshotFile:
@@ -45,7 +45,7 @@ class Exports:
         return made
 
     def _finished(self) -> list[Path]:
-        names = f"{NAME_PREFIX}{'[0-9a-f]' * 16}"
+        names = f"{SNAPSHOT_PREFIX}{'[0-9a-f]' * 16}"
         return list(self._directory.glob(names))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from cluster.properties import PropertiesError, read_properties
 
 from ..errors import CoordinatorError
-from ..state.members import SERVER_ID_MAX, Ensemble, Member, judge_voters, parse_members, shared_addresses
+from ..state.members import SERVER_ID_MAX, Ensemble, Member, parse_members, shared_addresses, voters_warning
 from .values import Values
 
 REQUEST_BYTES_MAX = 15 << 20
@@ -99,7 +99,7 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
                 "give it the host by which the others reach it, the same line in every server's file; with quorumListenOnAllIPs=true "
                 "it listens on all addresses nevertheless"
             )
-    if (judged := judge_voters(voters)) is not None:
+    if (judged := voters_warning(voters)) is not None:
         warnings.append(judged)
     return EnsembleSettings(
         server_id,

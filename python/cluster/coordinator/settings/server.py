@@ -14,8 +14,6 @@ from .authentication import NOBODY, Authentication
 
 _SNAPSHOT_SOONEST, _SNAPSHOT_LATEST = 10_000, 100_000
 """Transactions that a start applies in less than half a second, and ZooKeeper's ``snapCount``."""
-_NODES_PER_TRANSACTION = 8
-"""So many are written to a snapshot in less time than it takes to apply one transaction."""
 _SNAPSHOT_NODES_PER_TRANSACTION = 4
 """So many are written for each transaction in the long run, of a tree of 40,000 to 400,000: some 5 microseconds of the 35 that a
 write takes where many come at once. Of a larger tree it is more, for there :data:`_SNAPSHOT_LATEST` counts."""
@@ -88,9 +86,3 @@ class Settings:
             return self.snapshot_transactions
         written = max(nodes, data_bytes >> 10) // _SNAPSHOT_NODES_PER_TRANSACTION
         return min(_SNAPSHOT_LATEST, max(_SNAPSHOT_SOONEST, written))
-
-    def is_snapshot_due_at_stop(self, transactions: int, nodes: int, data_bytes: int) -> bool:
-        """Whether a server with such a tree, and so many transactions since its last snapshot, takes one before it ends: if that takes
-        less than its next start would take to apply them. ZooKeeper takes none."""
-        written = max(nodes, data_bytes >> 10) // _NODES_PER_TRANSACTION
-        return transactions >= max(_SNAPSHOT_SOONEST, written)

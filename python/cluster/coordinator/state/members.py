@@ -73,7 +73,7 @@ def parse_members(properties: Mapping[str, str]) -> Ensemble:
     return Ensemble(tuple(members), tuple(warnings))
 
 
-def judge_voters(count: int) -> str | None:
+def voters_warning(count: int) -> str | None:
     """What is to be said of so many voters."""
     if count == 2:
         return "2 servers vote: the loss of either stops the ensemble; run 3"

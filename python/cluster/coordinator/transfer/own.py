@@ -1,7 +1,7 @@
-"""Data directories of ours, begun with a state and read without a server.
+"""Data directories of this coordinator: made from a state, and read without a server.
 
-A directory that is begun has one snapshot, which is there whole or not at all; a server starts on it and
-continues at its zxid, and so does an ensemble of which it is a member. What is read may be the directory of either.
+A directory that is made has one snapshot, whole or not at all. A server that runs alone starts on it and goes on at its zxid; so
+does an ensemble, if one of its members has the directory. The directory of either can be read. All calls block.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from pathlib import Path
 import logcore
 from logcore import quorum as engine
 
-from ..durability import log_place
-from ..durability.directories import MEMBER_DIRECTORY, MEMBER_LOG, has_member, is_there, require_whole
+from ..durability.directories import LOCK_FILE, MEMBER_LOG, Directories
 from ..durability.log import TransactionLog
 from ..durability.snapshot import sync_directory, write_snapshot
 from ..ensemble.agreed import Agreed
@@ -25,12 +24,12 @@ from ..state.machine import State
 from ..state.members import Member
 from .common import Moved
 
-_MAY_BE_THERE = frozenset({".lock", "myid"})
+_MAY_BE_THERE = frozenset({LOCK_FILE, "myid"})
 _READ_BYTES = 1 << 20
 
 
 def require_empty(directory: Path) -> None:
-    """Raises CoordinatorError when a directory has anything in it but a member's ``myid``, or is none."""
+    """Raises CoordinatorError if a directory has anything but a member's ``myid`` in it, or is a file."""
     try:
         there = sorted({path.name for path in directory.iterdir()} - _MAY_BE_THERE)
     except FileNotFoundError:
@@ -44,8 +43,10 @@ def require_empty(directory: Path) -> None:
 
 
 def begin_directory(directory: Path, state: State) -> Path:
-    """Makes a coordinator's data directory with a state, and returns its snapshot. Raises CoordinatorError when there is
-    data or a server, OSError."""
+    """Makes a coordinator's data directory from a state, and returns its snapshot.
+
+    Raises CoordinatorError if the directory has data or a server, OSError.
+    """
     require_empty(directory)
     log = TransactionLog(directory)
     try:
@@ -58,21 +59,26 @@ def begin_directory(directory: Path, state: State) -> Path:
 
 
 def load_directory(directory: Path, log_dir: Path | None = None) -> State:
-    """The state of :func:`read_own`."""
+    """Returns the state of :func:`read_own`."""
     return read_own(directory, log_dir).state
 
 
 def read_own(directory: Path, log_dir: Path | None = None) -> Moved:
-    """The state a coordinator would start with whose ``dataDir`` is ``directory``, and ``dataLogDir`` is ``log_dir`` if it has one, a
-    member of an ensemble as if all that it has were agreed on. Changes nothing that was answered: opening a log that was not closed
-    cuts a torn tail, and makes its indexes and marks anew. Raises CoordinatorError when it is none, is damaged, or is in use."""
-    if has_member(directory):
-        return _read_member(directory / MEMBER_DIRECTORY, log_dir and log_dir / MEMBER_DIRECTORY)
-    if not is_there(directory):
+    """Returns the state with which a coordinator would start on a ``dataDir``, and a ``dataLogDir`` if it has one.
+
+    Of a member of an ensemble it is the state as if every entry in its log were agreed on. The only change on disk is the
+    engine's: a log that was not closed loses its torn tail and gets new indexes. Raises CoordinatorError if there is no data,
+    or if the data is damaged or in use.
+    """
+    directories = Directories.of(directory, log_dir)
+    if directories.has_member_data():
+        directories.require_pair()
+        return _read_member(directories)
+    if not directories.has_standalone_data():
         raise CoordinatorError(
-            f"{directory} is no data directory of a coordinator: it has neither snapshots nor logs"
+            f"{directory} is not the data directory of a coordinator: it has neither snapshots nor logs"
         )
-    require_whole(directory)
+    directories.require_whole()
     log = TransactionLog(directory, log_dir=log_dir)
     try:
         return Moved(log.read().export(), [])
@@ -80,9 +86,8 @@ def read_own(directory: Path, log_dir: Path | None = None) -> Moved:
         log.close()
 
 
-def _read_member(directory: Path, log_dir: Path | None) -> Moved:
-    log = log_place.find(directory / MEMBER_LOG, log_dir)
-    with _with_log(directory, log) as whole:
+def _read_member(directories: Directories) -> Moved:
+    with _with_log(directories) as whole:
         try:
             files = engine.MemberFiles(whole)
             try:
@@ -90,8 +95,9 @@ def _read_member(directory: Path, log_dir: Path | None) -> Moved:
             finally:
                 files.close()
         except (logcore.LogError, engine.QuorumError, OSError, JuteError, ValueError) as error:
-            told = str(error).replace(str(whole / MEMBER_LOG), str(log)).replace(str(whole), str(directory))
-            raise CoordinatorError(f"the data of a member of an ensemble cannot be read: {told}") from error
+            text = str(error).replace(str(whole / MEMBER_LOG), str(directories.member_log))
+            text = text.replace(str(whole), str(directories.quorum))
+            raise CoordinatorError(f"the data of a member of an ensemble cannot be read: {text}") from error
     machine = agreed.machine
     state = State(
         machine.last_zxid,
@@ -100,23 +106,24 @@ def _read_member(directory: Path, log_dir: Path | None) -> Moved:
         machine.tree.export(),
     )
     note = (
-        f"this is one member's data, up to zxid {state.last_zxid:#x}: of all members' take those with the highest; the last "
+        f"this is the data of one member, up to zxid {state.last_zxid:#x}: use that of the member with the highest zxid; its last "
         "transactions may be some that no majority had"
     )
     return Moved(state, [note])
 
 
 @contextmanager
-def _with_log(directory: Path, log: Path) -> Iterator[Path]:
-    """A directory with a member's files, and its log where that is: the member's own, or one of links to what is in it."""
-    own = directory / MEMBER_LOG
-    if not own.is_symlink() or (own.exists() and own.samefile(log)):
-        yield directory
+def _with_log(directories: Directories) -> Iterator[Path]:
+    """Yields a directory with a member's files and its log: the member's own, or one of links where the log is elsewhere."""
+    if not directories.are_separate:
+        yield directories.quorum
         return
     with tempfile.TemporaryDirectory(prefix="logcore-") as made:
         links = Path(made)
-        for path in directory.iterdir():
-            (links / path.name).symlink_to((log if path.name == MEMBER_LOG else path).absolute())
+        for path in directories.quorum.iterdir():
+            if path.name != MEMBER_LOG:
+                (links / path.name).symlink_to(path.absolute())
+        (links / MEMBER_LOG).symlink_to(directories.member_log.absolute())
         yield links
 
 

@@ -1,0 +1,250 @@
+"""The directories ``dataDir`` and ``dataLogDir``. If these fail, the operator's log disk is not used, or a server starts on logs
+that are not its own, or without its own, and loses transactions that clients got answers for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cluster.cli import main
+from cluster.coordinator import CoordinatorError, DataDirectoryError, parse_configuration
+from cluster.coordinator.durability.directories import ID_FILE, Directories
+from cluster.coordinator.durability.log import TransactionLog
+from cluster.coordinator.state.machine import Machine
+from cluster.coordinator.transfer import load_directory
+
+from .conftest import StartCoordinator
+from .ensemble.test_own_data import Servers
+from .support import LoopThread
+from .test_recovery import append, fingerprint, history, states_after
+from .test_words import ask
+
+COUNT = 40
+STATES = states_after(history(COUNT))
+
+
+def live(data: Path, log_dir: Path | None, first: int = 0, last: int = COUNT, retained: int = 2) -> None:
+    """A server's life from one transaction to another, with a snapshot every ten, of which the newest ones stay."""
+    log = TransactionLog(data, snapshots_retained=retained, log_dir=log_dir)
+    machine, _behind = log.recover()
+    for each in history(COUNT)[first:last]:
+        append(log, [each.encode()])
+        machine.apply(each)
+        if machine.last_zxid % 10 == 0:
+            log.roll(machine.last_zxid + 1)
+            log.save(machine.export())
+    log.close()
+
+
+def recover(data: Path, log_dir: Path | None) -> Machine:
+    log = TransactionLog(data, log_dir=log_dir)
+    try:
+        return log.recover()[0]
+    finally:
+        log.close()
+
+
+def refusal(data: Path, log_dir: Path | None) -> str:
+    """The error of a start, which is ZooKeeper's exit status 3. Neither the start nor an export changes anything."""
+    before = contents(data, log_dir)
+    with pytest.raises(DataDirectoryError) as exported:
+        load_directory(data, log_dir)
+    with pytest.raises(DataDirectoryError) as raised:
+        recover(data, log_dir)
+    assert str(exported.value) == str(raised.value)
+    assert contents(data, log_dir) == before
+    return str(raised.value)
+
+
+def contents(*directories: Path | None) -> dict[Path, bytes]:
+    return {
+        path: path.read_bytes()
+        for directory in directories
+        if directory is not None
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob(f"log.{'?' * 16}"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return tmp_path / "disk" / "logs"
+
+
+def test_the_logs_are_in_the_data_log_dir_and_are_purged_there(data: Path, logs: Path) -> None:
+    live(data, logs)
+    assert names(logs) == [f"log.{first:016x}" for first in (31, 41)]
+    assert not names(data)
+    assert not list(logs.glob("snapshot.*"))
+    identity = (data / ID_FILE).read_text()
+    assert len(identity) == 33
+    assert (logs / ID_FILE).read_text() == identity
+    assert fingerprint(recover(data, logs)) == STATES[-1]
+    assert load_directory(data, logs).last_zxid == COUNT
+
+
+def test_a_start_without_the_data_log_dir_is_refused(data: Path, logs: Path) -> None:
+    live(data, logs)
+    assert f"the logs of {data} are in another directory: name it in dataLogDir" in refusal(data, None)
+    for path in logs.glob("log.*"):
+        path.rename(data / path.name)
+    (data / ID_FILE).unlink()
+    assert fingerprint(recover(data, None)) == STATES[-1], "as the message says"
+
+
+def test_a_data_log_dir_for_a_server_that_had_none(data: Path, logs: Path) -> None:
+    """ZooKeeper refuses it, too (``FileTxnSnapLog.checkSnapDir``)."""
+    live(data, None)
+    assert "move every log from dataDir to the same name in dataLogDir" in refusal(data, logs)
+    logs.mkdir(parents=True)
+    for path in data.glob("log.*"):
+        path.rename(logs / path.name)
+    assert fingerprint(recover(data, logs)) == STATES[-1], "as the message says"
+    assert (data / ID_FILE).read_text() == (logs / ID_FILE).read_text()
+
+
+def test_a_disk_that_is_not_mounted_stops_the_start(data: Path, logs: Path, tmp_path: Path) -> None:
+    live(data, logs)
+    logs.rename(tmp_path / "unmounted")
+    assert "mount the disk that has the logs, or name their directory" in refusal(data, logs)
+    logs.mkdir()
+    assert f"has no file {ID_FILE}" in refusal(data, logs)
+    assert fingerprint(recover(data, tmp_path / "unmounted")) == STATES[-1]
+
+
+def test_another_servers_logs_are_refused(data: Path, logs: Path, tmp_path: Path) -> None:
+    live(data, logs)
+    live(tmp_path / "other", tmp_path / "others", last=15)
+    assert "are of different servers" in refusal(data, tmp_path / "others")
+    assert "are of different servers" in refusal(tmp_path / "other", logs)
+    live(tmp_path / "third", None, last=15)
+    for path in (tmp_path / "third").glob("log.*"):
+        shutil.rmtree(path)
+    assert "are of different servers" in refusal(tmp_path / "third", logs)
+
+
+def test_another_servers_data_dir_is_no_data_log_dir(data: Path, tmp_path: Path) -> None:
+    live(tmp_path / "other", None, last=5)
+    with pytest.raises(DataDirectoryError, match="is the dataDir of another server"):
+        recover(data, tmp_path / "other")
+
+
+def test_a_new_server_does_not_take_the_logs_that_are_there(data: Path, logs: Path, tmp_path: Path) -> None:
+    live(data, logs)
+    with pytest.raises(DataDirectoryError, match="are of different servers"):
+        recover(tmp_path / "new", logs)
+
+
+def test_a_copy_of_both_directories_is_a_server_of_its_own(data: Path, logs: Path, tmp_path: Path) -> None:
+    live(data, logs, last=25)
+    shutil.copytree(data, tmp_path / "copy")
+    shutil.copytree(logs, tmp_path / "copied")
+    live(tmp_path / "copy", tmp_path / "copied", 25, 40)
+    assert fingerprint(recover(data, logs)) == STATES[25]
+    assert fingerprint(recover(tmp_path / "copy", tmp_path / "copied")) == STATES[40]
+
+
+def test_transactions_after_a_backup_of_data_dir_are_there(data: Path, logs: Path, tmp_path: Path) -> None:
+    """The logs were on another disk, and are whole. ZooKeeper reads them, too."""
+    live(data, logs, last=25)
+    shutil.copytree(data, tmp_path / "backup")
+    live(data, logs, 25, 40, retained=9)
+    shutil.rmtree(data)
+    shutil.copytree(tmp_path / "backup", data)
+    assert load_directory(data, logs).last_zxid == 40
+    assert fingerprint(recover(data, logs)) == STATES[40]
+
+
+def test_a_crash_between_the_two_ids_is_mended(data: Path, logs: Path) -> None:
+    data.mkdir()
+    Directories.of(data, logs).pair()
+    (data / ID_FILE).unlink()
+    live(data, logs)
+    assert (data / ID_FILE).read_text() == (logs / ID_FILE).read_text()
+
+
+def test_a_data_log_dir_that_is_a_file_is_a_clear_error(data: Path, logs: Path) -> None:
+    logs.parent.mkdir()
+    logs.write_bytes(b"")
+    with pytest.raises(DataDirectoryError, match=f"data directory {logs}: it is a file; "):
+        recover(data, logs)
+
+
+def test_a_server_that_runs_alone_shows_both(tmp_path: Path, start_coordinator: StartCoordinator) -> None:
+    properties = {
+        "dataDir": str(tmp_path / "data"),
+        "dataLogDir": str(tmp_path / "logs"),
+        "clientPort": "2181",
+        "4lw.commands.whitelist": "*",
+    }
+    configuration = parse_configuration(properties)
+    assert configuration.warnings == ()
+    server = start_coordinator(tmp_path / "data", settings=configuration.settings)
+    shown = ask(server, "conf")
+    assert f"dataDir={tmp_path / 'data'}\n" in shown
+    assert f"dataLogDir={tmp_path / 'logs'}\n" in shown
+    assert "logdir_size: 0\n" not in ask(server, "dirs")
+    assert names(tmp_path / "logs") == [f"log.{1:016x}"]
+
+
+def test_an_export_takes_the_data_log_dir(
+    data: Path, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live(data, logs)
+    assert main(["coordinator", "export", str(data), str(tmp_path / "failed")]) == 1
+    assert "(for an export, with --log-dir)" in capsys.readouterr().err
+    assert main(["coordinator", "export", "--log-dir", str(logs), str(data), str(tmp_path / "exported")]) == 0
+    assert "up to zxid 0x28," in capsys.readouterr().out
+
+
+def test_a_member_of_an_ensemble_has_its_log_there(tmp_path: Path, loop_thread: LoopThread) -> None:
+    servers, logs = Servers(loop_thread, tmp_path, 1), tmp_path / "logs"
+    try:
+        servers.start(1, dataLogDir=str(logs))
+        servers.create(1, "/a")
+        assert list((logs / "quorum" / "log").glob("*.log"))
+        assert (servers.data(1) / ID_FILE).read_text() == (logs / ID_FILE).read_text()
+        servers.stop()
+        with pytest.raises(DataDirectoryError, match="name it in dataLogDir"):
+            servers.start(1)
+        with pytest.raises(DataDirectoryError, match="mount the disk that has the logs"):
+            servers.start(1, dataLogDir=str(tmp_path / "other"))
+        # Wherever the disk is mounted, and from there the data can be exported.
+        moved = logs.rename(tmp_path / "moved")
+        assert any(path == "/a" for path, _node in load_directory(servers.data(1), moved).nodes)
+        servers.start(1, dataLogDir=str(moved))
+        servers.create(1, "/b")
+        assert servers.agreed(1).machine.tree.find("/a") is not None
+    finally:
+        servers.stop()
+
+
+def test_the_logs_of_a_server_that_ran_alone_become_the_ensembles(
+    tmp_path: Path, loop_thread: LoopThread
+) -> None:
+    """If this failed, what a server with a log disk had would be lost where it becomes a member, or could not run alone again."""
+    servers, logs = Servers(loop_thread, tmp_path, 1), tmp_path / "logs"
+    live(servers.data(1), logs, last=15)
+    try:
+        with pytest.raises(CoordinatorError, match="name it in dataLogDir"):
+            servers.start(1)
+        servers.start(1, dataLogDir=str(logs))
+        servers.create(1, "/from-the-ensemble")
+        loop_thread.wait(lambda: list(servers.data(1).glob("standalone.*[!p]")))
+        servers.stop()
+        assert not names(logs)
+        (kept,) = servers.data(1).glob("standalone.*")
+        assert fingerprint(recover(kept, logs / kept.name)) == STATES[15]
+    finally:
+        servers.stop()
