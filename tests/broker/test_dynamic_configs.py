@@ -10,103 +10,43 @@ import asyncio
 import json
 import logging
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.protocol.serialization import Close, Connect
 
-from cluster.broker import Broker, registration, start_embedded
-from cluster.broker.dynamic import driver
+from cluster.broker import Broker, registration
 from cluster.broker.dynamic.store import NOTICES_KEPT_MS, ConfigStore
 from cluster.broker.settings import topic_settings
 from cluster.client import KafkaError, Producer
 from cluster.controller import ZooKeeper, znodes
-from cluster.controller.zookeeper import ConnectionLostError, Create
-from cluster.errors import DuplicateResource, ResourceNotFound, for_code
+from cluster.controller.zookeeper import ConnectionLostError
 from cluster.model import BrokerId, BrokerInfo, Milliseconds
-from logcore._native import Server
 
+from .configs import (
+    APPEND,
+    BROKER,
+    DELETE,
+    LOGGER,
+    METRICS,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    alter,
+    describe,
+    described,
+    embedded,
+    notices,
+    notify,
+    outcome,
+    quotas,
+    replace,
+    run,
+    served,
+    stored,
+)
 from .wire import Wire
-
-TOPIC, BROKER, LOGGER, METRICS = 2, 4, 8, 16
-SET, DELETE, APPEND, SUBTRACT = range(4)
-
-
-async def notify(zk: ZooKeeper, notice: bytes) -> None:
-    """Writes a notice, as another program does after it changed settings."""
-    await zk.transaction([Create(znodes.CONFIG_CHANGE_PREFIX, notice, sequential=True)])
-
-
-@asynccontextmanager
-async def embedded(data: Path, **overrides: str) -> AsyncIterator[Broker]:
-    settings = {name.replace("_", "."): value for name, value in overrides.items()}
-    async with AsyncExitStack() as stack:
-        yield await start_embedded(stack, data, port=0, overrides=settings)
-
-
-@asynccontextmanager
-async def served(data: Path, **overrides: str) -> AsyncIterator[tuple[Wire, ZooKeeper]]:
-    """A broker with a topic `t`: a connection to it, and its session with the coordinator."""
-    async with embedded(data, **overrides) as broker, Wire(broker.bootstrap) as wire:
-        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
-        await wire.ask("CreateTopics", 4, topics=[topic], timeout_ms=30_000)
-        assert broker._zk is not None
-        yield wire, broker._zk
-
-
-def outcome(answer: dict[str, Any]) -> str:
-    code = answer["error_code"]
-    assert code or answer["error_message"] in (None, "")
-    return f"{for_code(code).name}: {answer['error_message']}" if code else "ok"
-
-
-async def alter(
-    wire: Wire, kind: int, name: str, *ops: tuple[str, int, str | None], check: bool = False
-) -> str:
-    configs = [{"name": key, "config_operation": op, "value": value} for key, op, value in ops]
-    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
-    answer = await wire.ask("IncrementalAlterConfigs", 0, resources=[resource], validate_only=check)
-    return outcome(answer["responses"][0])
-
-
-async def replace(wire: Wire, kind: int, name: str, **config: str | None) -> str:
-    configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
-    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
-    answer = await wire.ask("AlterConfigs", 1, resources=[resource], validate_only=False)
-    return outcome(answer["responses"][0])
-
-
-async def describe(wire: Wire, kind: int, name: str, *keys: str) -> dict[str, dict[str, Any]]:
-    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": list(keys) or None}
-    answer = await wire.ask("DescribeConfigs", 3, resources=[resource], include_synonyms=True)
-    assert outcome(answer["results"][0]) == "ok"
-    return {entry["name"]: entry for entry in answer["results"][0]["configs"]}
-
-
-async def described(wire: Wire, kind: int, name: str, key: str) -> tuple[str, int]:
-    """Value and source of one setting."""
-    found = (await describe(wire, kind, name, key))[key]
-    return found["value"], found["config_source"]
-
-
-async def stored(zk: ZooKeeper, entity: str) -> dict[str, str]:
-    found = await zk.find(znodes.config_path(entity))
-    return json.loads(found[0])["config"] if found else {}
-
-
-async def notices(zk: ZooKeeper) -> list[str]:
-    names = sorted(await zk.children(znodes.CONFIG_CHANGES))
-    return [json.loads((await zk.get(f"{znodes.CONFIG_CHANGES}/{name}"))[0])["entity_path"] for name in names]
-
-
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(work(), 60)
-
-    asyncio.run(bounded())
 
 
 def test_a_topics_settings_are_changed_one_by_one_and_all_at_once(tmp_path: Path) -> None:
@@ -487,284 +427,6 @@ def test_a_change_undone_while_the_coordinator_was_disconnected_is_undone_everyw
     run(work)
 
 
-async def quotas(wire: Wire, *components: tuple[str, int, str | None], strict: bool = False) -> list[str]:
-    parts = [{"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components]
-    answer = await wire.ask("DescribeClientQuotas", 0, components=parts, strict=strict)
-    assert outcome(answer) == "ok"
-    return sorted(
-        " ".join(
-            [f"{part['entity_type']}={part['entity_name']}" for part in entry["entity"]]
-            + [f"{value['key']}:{value['value']:g}" for value in entry["values"]]
-        )
-        for entry in answer["entries"]
-    )
-
-
-async def limit(
-    wire: Wire, entity: dict[str, str | None], check: bool = False, **values: float | None
-) -> str:
-    parts = [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]
-    ops = [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in values.items()]
-    answer = await wire.ask(
-        "AlterClientQuotas", 0, entries=[{"entity": parts, "ops": ops}], validate_only=check
-    )
-    assert answer["entries"][0]["entity"] == parts
-    return outcome(answer["entries"][0])
-
-
-def test_quotas_are_set_found_and_removed_with_their_znodes(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with served(tmp_path) as (wire, zk):
-            both: dict[str, str | None] = {"user": "a b", "client-id": None}
-            assert await limit(wire, both, producer_byte_rate=5.0, check=True) == "ok"
-            assert await quotas(wire) == []
-            assert await limit(wire, both, producer_byte_rate=5.0, request_percentage=2.5) == "ok"
-            assert await limit(wire, {"client-id": "c"}, consumer_byte_rate=7.0) == "ok"
-            assert await limit(wire, {"ip": "127.0.0.9"}, connection_creation_rate=100.0) == "ok"
-            assert await stored(zk, "users/a%20b/clients/<default>") == {
-                "producer_byte_rate": "5",
-                "request_percentage": "2.5",
-            }
-            assert await notices(zk) == ["users/a%20b/clients/<default>", "clients/c", "ips/127.0.0.9"]
-            assert await quotas(wire) == [
-                "client-id=c consumer_byte_rate:7",
-                "ip=127.0.0.9 connection_creation_rate:100",
-                "user=a b client-id=None producer_byte_rate:5 request_percentage:2.5",
-            ]
-            assert await quotas(wire, ("ip", 2, None), strict=True) == [
-                "ip=127.0.0.9 connection_creation_rate:100"
-            ]
-            assert await limit(wire, both, producer_byte_rate=None, request_percentage=None) == "ok"
-            assert await zk.children("/config/users") == []
-            assert await limit(wire, {"client-id": "c"}, consumer_byte_rate=None) == "ok"
-            assert await limit(wire, {"ip": "127.0.0.9"}, connection_creation_rate=None) == "ok"
-            assert await zk.children("/config/clients") == await zk.children("/config/ips") == []
-            assert await quotas(wire) == []
-
-    run(work)
-
-
-class Counting:
-    """A data plane that counts its calls."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.calls: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        self.calls.append(name)
-        return getattr(self._server, name)
-
-
-def test_a_quota_goes_to_the_data_plane_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
-            assert broker._dynamic is not None
-            assert broker._server is not None
-            assert broker._zk is not None
-            counting = Counting(broker._server)
-            monkeypatch.setattr(broker._dynamic, "_data_plane", counting)
-            assert await limit(wire, {"client-id": "c"}, producer_byte_rate=5.0) == "ok"
-            assert await limit(wire, {"ip": "127.0.0.9"}, connection_creation_rate=1.0) == "ok"
-            # A notice of another program: when it is applied, so are those of the changes above.
-            await broker._zk.create("/config/users/u", znodes.encode_config({"producer_byte_rate": "5"}))
-            await notify(broker._zk, znodes.encode_config_change("users/u"))
-            while len(await quotas(wire)) < 3 or broker._dynamic._seen < 2:
-                pass
-            assert counting.calls == ["set_client_quotas", "set_ip_quotas", "set_client_quotas"]
-
-    run(work)
-
-
-def test_the_quotas_of_one_request_go_to_the_data_plane_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If this failed, the time of a request that sets many would grow with their square."""
-
-    async def work() -> None:
-        async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
-            assert broker._dynamic is not None
-            assert broker._server is not None
-            counting = Counting(broker._server)
-            monkeypatch.setattr(broker._dynamic, "_data_plane", counting)
-            ops = [{"key": "producer_byte_rate", "value": 5.0, "remove": False}]
-            names = [f"c{number:02}" for number in range(20)]
-            entries = [
-                {"entity": [{"entity_type": "client-id", "entity_name": name}], "ops": ops} for name in names
-            ]
-            answer = await wire.ask("AlterClientQuotas", 0, entries=entries, validate_only=False)
-            assert [outcome(entry) for entry in answer["entries"]] == ["ok"] * 20
-            assert counting.calls == ["set_client_quotas"]
-            assert await quotas(wire) == [f"client-id={name} producer_byte_rate:5" for name in names]
-
-    run(work)
-
-
-def test_a_slow_name_server_delays_no_other_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        asked, answered = asyncio.Event(), asyncio.Event()
-
-        async def slow(host: str) -> str:
-            asked.set()
-            await answered.wait()
-            return "127.0.0.9"
-
-        async with served(tmp_path) as (wire, zk):
-            monkeypatch.setattr(driver, "_address", slow)
-            path = znodes.config_path("ips/slow.example")
-            await zk.create(path, znodes.encode_config({"connection_creation_rate": "3"}))
-            await notify(zk, znodes.encode_config_change("ips/slow.example"))
-            await asked.wait()
-            assert await alter(wire, TOPIC, "t", ("retention.ms", SET, "5")) == "ok"
-            assert await quotas(wire) == []
-            answered.set()
-            while await quotas(wire) != ["ip=slow.example connection_creation_rate:3"]:
-                pass
-
-    run(work)
-
-
-def test_hosts_are_resolved_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = [f"host{number}.example" for number in range(4)]
-
-    async def first() -> None:
-        async with served(tmp_path) as (_wire, zk):
-            for host in hosts:
-                path = znodes.config_path(f"ips/{host}")
-                await zk.create(path, znodes.encode_config({"connection_creation_rate": "3"}))
-
-    async def second() -> None:
-        all_asked = asyncio.Barrier(len(hosts))
-
-        async def together(host: str) -> str:
-            await all_asked.wait()
-            return f"127.0.0.{hosts.index(host) + 2}"
-
-        monkeypatch.setattr(driver, "_address", together)
-        async with served(tmp_path) as (wire, _zk):
-            assert len(await quotas(wire)) == len(hosts)
-
-    run(first)
-    run(second)
-
-
-def test_quotas_survive_a_restart(tmp_path: Path) -> None:
-    async def first() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            assert await limit(wire, {"user": "u"}, producer_byte_rate=5.0) == "ok"
-            assert await limit(wire, {"user": "u", "client-id": "c"}, producer_byte_rate=6.0) == "ok"
-
-    async def second() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            assert await quotas(wire) == [
-                "user=u client-id=c producer_byte_rate:6",
-                "user=u producer_byte_rate:5",
-            ]
-
-    run(first)
-    run(second)
-
-
-def test_credentials_beside_quotas_are_kept(tmp_path: Path) -> None:
-    scram = {"SCRAM-SHA-256": "salt=a,stored_key=b,server_key=c,iterations=4096"}
-
-    async def work() -> None:
-        async with served(tmp_path) as (wire, zk):
-            await zk.create("/config/users/u", znodes.encode_config(scram))
-            assert await limit(wire, {"user": "u"}, producer_byte_rate=5.0) == "ok"
-            assert await stored(zk, "users/u") == scram | {"producer_byte_rate": "5"}
-            assert await limit(wire, {"user": "u", "client-id": "c"}, producer_byte_rate=6.0) == "ok"
-            assert await limit(wire, {"user": "u"}, producer_byte_rate=None) == "ok"
-            assert await limit(wire, {"user": "u", "client-id": "c"}, producer_byte_rate=None) == "ok"
-            assert await stored(zk, "users/u") == scram
-            assert await zk.children("/config/users/u") == []
-
-    run(work)
-
-
-def test_credentials_are_described_without_their_secrets(tmp_path: Path) -> None:
-    scram = "salt=a,stored_key=b,server_key=c,iterations="
-
-    async def work() -> None:
-        async with served(tmp_path) as (wire, zk):
-            config = {"SCRAM-SHA-512": f"{scram}4096", "SCRAM-SHA-256": f"{scram}8192"}
-            await zk.create("/config/users/u", znodes.encode_config(config))
-            await notify(zk, znodes.encode_config_change("users/u"))
-            users: list[dict[str, Any]] = []
-            while not users:
-                users = (await wire.ask("DescribeUserScramCredentials", 0, users=None))["results"]
-            assert [(item["mechanism"], item["iterations"]) for item in users[0]["credential_infos"]] == [
-                (1, 8192),
-                (2, 4096),
-            ]
-            names = [{"name": name} for name in ("u", "v", "v", "w")]
-            answer = await wire.ask("DescribeUserScramCredentials", 0, users=names)
-            assert [(item["user"], item["error_code"]) for item in answer["results"]] == [
-                ("u", 0),
-                ("v", DuplicateResource.code),
-                ("w", ResourceNotFound.code),
-            ]
-
-    run(work)
-
-
-def test_quotas_that_are_refused(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with served(tmp_path) as (wire, zk):
-            assert (
-                await limit(wire, {"user": ""}, producer_byte_rate=5.0)
-                == "INVALID_REQUEST: Empty user not supported"
-            )
-            odd = await limit(wire, {"ip": "no-such-host.invalid"}, connection_creation_rate=1.0)
-            assert odd == "INVALID_REQUEST: no-such-host.invalid is not a valid IP or resolvable host."
-            answer = await wire.ask(
-                "DescribeClientQuotas",
-                0,
-                components=[{"entity_type": "group", "match_type": 2, "match": None}],
-                strict=False,
-            )
-            assert outcome(answer) == "UNSUPPORTED_VERSION: Custom entity type 'group' not supported"
-            assert answer["entries"] is None
-            assert await notices(zk) == []
-
-    run(work)
-
-
-def test_an_invalid_entity_keeps_no_other_from_its_quotas(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def work() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            entities = [
-                {"user": "before"},
-                {"user": ".."},
-                {"client-id": "."},
-                {"user": "u", "client-id": ".."},
-                {"user": "..."},
-            ]
-            entries = [
-                {
-                    "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
-                    "ops": [{"key": "producer_byte_rate", "value": 5.0, "remove": False}],
-                }
-                for entity in entities
-            ]
-            answer = await wire.ask("AlterClientQuotas", 0, entries=entries, validate_only=False)
-            refused = "INVALID_REQUEST: The {1} {0} cannot have quotas, because no znode can have this name"
-            assert [outcome(entry) for entry in answer["entries"]] == [
-                "ok",
-                refused.format("..", "user"),
-                refused.format(".", "client-id"),
-                refused.format("..", "client-id"),
-                "ok",
-            ]
-            assert await quotas(wire) == ["user=... producer_byte_rate:5", "user=before producer_byte_rate:5"]
-
-    with caplog.at_level(logging.ERROR):
-        run(work)
-    assert caplog.messages == []
-
-
 def test_settings_too_large_for_the_coordinator_are_refused_first(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -848,125 +510,5 @@ def test_a_broker_advertises_its_new_address(tmp_path: Path) -> None:
             assert await alter(wire, BROKER, "0", ("advertised.listeners", DELETE, None)) == "ok"
             while await host(wire) != "127.0.0.1":
                 pass
-
-    run(work)
-
-
-def test_loggers_of_the_broker(tmp_path: Path) -> None:
-    logger = logging.getLogger("cluster.broker.dynamic.driver")
-
-    async def work() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            before = await described(wire, LOGGER, "0", logger.name)
-            assert await alter(wire, LOGGER, "0", (logger.name, SET, "DEBUG")) == "ok"
-            assert logger.level == logging.DEBUG
-            assert await described(wire, LOGGER, "0", logger.name) == ("DEBUG", 6)
-            assert await alter(wire, LOGGER, "0", (logger.name, DELETE, None)) == "ok"
-            assert await described(wire, LOGGER, "0", logger.name) == before
-            refused = await replace(wire, LOGGER, "0", root="INFO")
-            assert refused == "INVALID_REQUEST: Unknown resource type 8"
-
-    try:
-        run(work)
-    finally:
-        logger.setLevel(logging.NOTSET)
-
-
-def test_an_unknown_kind_of_resource_fails_the_whole_description(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            one = {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": []}
-            answer = await wire.ask("DescribeConfigs", 3, resources=[one, one | {"resource_type": 32}])
-            assert [for_code(item["error_code"]).name for item in answer["results"]] == [
-                "INVALID_REQUEST"
-            ] * 2
-            long = {"resource_type": BROKER, "resource_name": "7" * 5000, "configuration_keys": []}
-            answer = await wire.ask("DescribeConfigs", 3, resources=[long])
-            assert outcome(answer["results"][0]).startswith(
-                "INVALID_REQUEST: Broker id must be an integer, but it is: 777"
-            )
-            gone = {"resource_type": TOPIC, "resource_name": "gone", "configuration_keys": []}
-            metrics = {"resource_type": METRICS, "resource_name": "m", "configuration_keys": []}
-            answer = await wire.ask("DescribeConfigs", 3, resources=[gone, metrics])
-            assert [outcome(item) for item in answer["results"]] == [
-                "UNKNOWN_TOPIC_OR_PARTITION: ",
-                "INVALID_REQUEST: Config type client-metrics is only supported on KRaft clusters",
-            ]
-
-    run(work)
-
-
-def test_repeated_descriptions_are_bounded(tmp_path: Path) -> None:
-    """A request of 25 KB that named a broker 5,000 times was answered with 220 MB."""
-
-    async def work() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            names = ["0", "00", "+0", "0000"] * 1_250
-            resources = [
-                {"resource_type": BROKER, "resource_name": name, "configuration_keys": None} for name in names
-            ]
-            answer = await wire.ask("DescribeConfigs", 4, resources=resources, include_documentation=True)
-            first, *others = answer["results"]
-            said = [item["configs"] for item in others if item["error_code"] == 0]
-            assert said == [first["configs"]] * len(said)
-            assert 10 < len(said) <= 10_000 / len(first["configs"])
-            refused = {outcome(item) for item in others[len(said) :]}
-            assert refused == {
-                "INVALID_REQUEST: The request names the same resources repeatedly: "
-                "at most 10000 settings are repeated"
-            }
-
-            one = [resource | {"configuration_keys": ["broker.id"]} for resource in resources]
-            answer = await wire.ask("DescribeConfigs", 4, resources=one)
-            values = [[entry["value"] for entry in item["configs"]] for item in answer["results"]]
-            assert values == [["0"]] * 5_000
-
-    run(work)
-
-
-def test_a_description_of_the_cluster(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            answer = await wire.ask("DescribeCluster", 1, endpoint_type=1)
-            assert (answer["controller_id"], answer["brokers"][0]["broker_id"]) == (0, 0)
-            assert answer["cluster_authorized_operations"] == -(2**31)
-            for kind, says in (
-                (2, "MISMATCHED_ENDPOINT_TYPE: The request was sent to an endpoint of type BROKER, but"),
-                (7, "UNSUPPORTED_ENDPOINT_TYPE: Unsupported endpoint type 7"),
-            ):
-                assert outcome(await wire.ask("DescribeCluster", 1, endpoint_type=kind)).startswith(says)
-
-    run(work)
-
-
-def test_every_version_is_answered(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            one = {"resource_type": TOPIC, "resource_name": "t"}
-            for version in range(5):
-                answer = await wire.ask("DescribeConfigs", version, resources=[one])
-                assert len(answer["results"][0]["configs"]) > 30
-            for name, versions in (("AlterConfigs", 3), ("IncrementalAlterConfigs", 2)):
-                for version in range(versions):
-                    answer = await wire.ask(name, version, resources=[one], validate_only=True)
-                    assert outcome(answer["responses"][0]) == "ok"
-            for version in range(2):
-                assert (
-                    outcome(await wire.ask("DescribeClientQuotas", version, components=[], strict=False))
-                    == "ok"
-                )
-                assert (await wire.ask("AlterClientQuotas", version, entries=[]))["entries"] == []
-
-    run(work)
-
-
-def test_documentation_is_given_on_request(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with served(tmp_path) as (wire, _zk):
-            one = {"resource_type": BROKER, "resource_name": "0", "configuration_keys": ["num.io.threads"]}
-            for asked in (False, True):
-                answer = await wire.ask("DescribeConfigs", 3, resources=[one], include_documentation=asked)
-                [entry] = answer["results"][0]["configs"]
-                assert bool(entry["documentation"]) is asked
 
     run(work)

@@ -20,7 +20,7 @@ from cluster.broker.dynamic.mutations import KEY, MutationQuotas
 from cluster.broker.dynamic.quotas import ClientQuota
 from cluster.errors import NONE, ThrottlingQuotaExceeded
 
-from .test_dynamic_configs import embedded, limit
+from .configs import embedded, limit
 from .wire import Wire
 
 
