@@ -82,7 +82,7 @@ class FakeRequest:
 
 
 def test_each_api_of_the_table_has_a_handler_in_rust_or_python() -> None:
-    """If this failed, a client would be told of an API that nobody answers, or a handler would never be called."""
+    """If this failed, an API without an answer would be advertised, or a handler would never be called."""
     assert {api.key for api in APIS.values() if not api.native} == HANDLERS.keys()
     modules = [name for name in vars(handlers) if inspect.ismodule(vars(handlers)[name])]
     assert len([name for name in modules if hasattr(vars(handlers)[name], "API")]) == len(HANDLERS)

@@ -1,9 +1,10 @@
 """The APIs that Python answers: one module for each, found by its `API`.
 
-A handler module has three names. `API` is the API's name in the table of `rust/crates/server/src/apis.rs`, which has its
-versions and all other facts. `async handle(context, request)` returns the response's body. `failure(request, code)` returns a
-body that reports only the error. A handler changes nothing itself: it asks the controller, the group coordinator or the
-dynamic settings. A module whose name begins with an underscore is no handler.
+A handler module has three names. `API` is the API's name in the table of `rust/crates/server/src/apis.rs`,
+which has its versions and all other facts. `async handle(context, request)` returns the response's body.
+`failure(request, code)` returns a body that reports only the error. A handler changes nothing itself: it asks
+the controller, the group coordinator or the dynamic settings. A module whose name begins with an underscore
+is no handler.
 """
 
 from __future__ import annotations
