@@ -21,9 +21,9 @@ from cluster.coordinator.protocol.jute import Acl, Id, Reader, Stat, Writer
 from cluster.coordinator.protocol.requests import CONTAINER, EPHEMERAL, SEQUENTIAL, TTL, Op
 from cluster.coordinator.running import require_directories
 from cluster.coordinator.state.acl import Rules, digest_identity
-from cluster.coordinator.state.machine import State
+from cluster.coordinator.state.machine import Machine, State
 from cluster.coordinator.state.tree import CONFIG, Kind, kind_of
-from cluster.coordinator.transfer import load_directory, read_directory
+from cluster.coordinator.transfer import begin_directory, load_directory, read_directory
 from tests.compat.apache import JavaServer
 from tests.compat.conftest import peer_jars
 from tests.compat.test_zookeeper import (
@@ -404,6 +404,38 @@ def test_ours_as_it_is_born_goes_to_apache(tmp_path: Path) -> None:
         client = RawClient(port)
         assert client.connect(held.timeout_ms, held.id, held.password)[1] == 0, "its password was random"
         client.close()
+
+
+# If this failed, a parent that an old ZooKeeper left would have another cversion here, or none that a client can read.
+def test_numbers_beyond_an_int_wrap_as_apache_s_do(tmp_path: Path) -> None:
+    creations = {"min": -(1 << 31), "low": -(1 << 30) - 1, "minus": -1, "high": 1 << 30, "max": (1 << 31) - 1}
+    machine = Machine()
+    plain = machine.tree.node("/").state
+    nodes = [(f"/{name}", plain._replace(creations=number)) for name, number in creations.items()]
+    state = machine.export()
+    begin_directory(
+        tmp_path / "coordinator", state._replace(nodes=[*state.nodes, *nodes], last_zxid=0x1_0000_0000)
+    )
+    logcore("export", tmp_path / "coordinator", tmp_path / "zookeeper")
+
+    def seen(port: int) -> list[tuple[str | None, int, bool]]:
+        """Of each parent the first child's name, then its own cversion, and whether its pzxid is another."""
+        client = logged_in(port)
+        found: list[tuple[str | None, int, bool]] = []
+        for name in creations:
+            _zxid, stat = ask(client, read(Op.EXISTS, f"/{name}"))
+            found.append((None, _stat(stat).cversion, False))
+            _zxid, child = ask(client, create(f"/{name}/s-", flags=SEQUENTIAL))
+            _zxid, stat = ask(client, read(Op.EXISTS, f"/{name}"))
+            after = _stat(stat)
+            found.append((child.string(), after.cversion, after.pzxid > plain.pzxid))
+        client.close()
+        return found
+
+    with ours_on(tmp_path) as port:
+        ours = seen(port)
+    with apache_zookeeper(tmp_path, {}, PROPERTIES) as port:
+        assert seen(port) == ours
 
 
 def test_what_apache_answered_before_it_was_killed_is_there(tmp_path: Path) -> None:

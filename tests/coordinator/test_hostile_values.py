@@ -4,7 +4,9 @@ fail, one client can end all of them for good, or keep them busy for as long as 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import pytest
@@ -13,12 +15,16 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from cluster.coordinator import connection as connection_module
+from cluster.coordinator import server as server_module
 from cluster.coordinator.ensemble.agreed import Agreed, Proposed
 from cluster.coordinator.ensemble.reconfiguration import TEXT_LETTERS_MAX, reconfigured
 from cluster.coordinator.errors import Code, CoordinatorError, ZooKeeperError
-from cluster.coordinator.protocol.jute import Acl, Id
+from cluster.coordinator.protocol import replies
+from cluster.coordinator.protocol.jute import Acl, Id, Reader, Stat, Writer
 from cluster.coordinator.protocol.replies import Failed, MultiDone
 from cluster.coordinator.protocol.requests import (
+    SEQUENTIAL,
     Check,
     Create,
     CreateSession,
@@ -36,11 +42,12 @@ from cluster.coordinator.state import quota
 from cluster.coordinator.state.acl import ANYONE, OPEN, Rules, Subject
 from cluster.coordinator.state.machine import Command, Machine, Outcome
 from cluster.coordinator.state.members import Member, parse_members
-from cluster.coordinator.state.tree import Change, Tree
+from cluster.coordinator.state.tree import Change, NodeState, Tree
+from cluster.coordinator.transfer import begin_directory
 from cluster.properties import parse_properties
 
 from .conftest import Connect, StartCoordinator
-from .support import WAIT_SECONDS, Coordinator
+from .support import WAIT_SECONDS, Coordinator, RawClient
 
 LONG_MAX = (1 << 63) - 1
 DIGITS = "9" * 4300
@@ -381,3 +388,123 @@ def test_a_defect_in_a_reconfig_refuses_it(monkeypatch: pytest.MonkeyPatch) -> N
     request = Reconfig(None, "3", None, -1)
     proposed = Proposed(0, 0, 1, Op.RECONFIG, Rules.NONE, (), request, encode_reconfig(request))
     assert agreed.apply(proposed.encode()).outcome == Outcome(Failed(Code.MARSHALLING_ERROR), [])
+
+
+# ---- numbers that do not fit, and defects ----
+
+INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
+PLAIN = NodeState(b"", OPEN, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def stat_of(body: bytes) -> Stat:
+    """The Stat at the end of an answer."""
+    return Stat._make(struct.unpack(">qqqqiiiqiiq", body[-68:]))
+
+
+def wrapped(number: int) -> int:
+    """As Java's int has it."""
+    return (number - INT_MIN) % (1 << 32) + INT_MIN
+
+
+# If this failed, a parent that an old ZooKeeper left with such a number would end the connection of every client that looks at it.
+@pytest.mark.parametrize("creations", [INT_MIN, -(1 << 30) - 1, -(1 << 30), -1, 1 << 30, INT_MAX])
+def test_a_cversion_wraps_as_java_s_int_in_every_answer(
+    start_coordinator: StartCoordinator, tmp_path: Path, creations: int
+) -> None:
+    machine = Machine()
+    nodes = [*machine.tree.export(), ("/p", PLAIN._replace(creations=creations)), ("/p/c", PLAIN)]
+    begin_directory(tmp_path / "imported", machine.export()._replace(nodes=nodes, last_zxid=7))
+    client = RawClient(start_coordinator(tmp_path / "imported").port)
+    client.connect()
+    path = Writer().string("/p").finish()
+    for op, body in (
+        (Op.EXISTS, path + b"\0"),
+        (Op.GET_DATA, path + b"\0"),
+        (Op.GET_CHILDREN2, path + b"\0"),
+        (Op.GET_ACL, path),
+        (Op.SET_DATA, path + Writer().buffer(b"").i32(-1).finish()),
+        (Op.SET_ACL, path + Writer().acls(OPEN).i32(-1).finish()),
+    ):
+        _xid, _zxid, code, answer = client.request(1, op, body)
+        assert code == 0, op
+        assert stat_of(answer).cversion == wrapped(2 * creations - 1), op
+    # A multi of a write of it, and a read of several.
+    set_data = (
+        Writer().i32(Op.SET_DATA).boolean(False).i32(-1).finish()
+        + path
+        + Writer().buffer(b"").i32(-1).finish()
+    )
+    _xid, _zxid, code, answer = client.request(
+        1, Op.MULTI, set_data + Writer().i32(-1).boolean(True).i32(-1).finish()
+    )
+    assert code == 0
+    assert stat_of(answer[:-9]).cversion == wrapped(2 * creations - 1)
+    get_children = Writer().i32(Op.GET_CHILDREN).boolean(False).i32(-1).finish() + path + b"\0"
+    get_data = Writer().i32(Op.GET_DATA).boolean(False).i32(-1).finish() + path + b"\0"
+    end = Writer().i32(-1).boolean(True).i32(-1).finish()
+    _xid, _zxid, code, answer = client.request(1, Op.MULTI_READ, get_children + get_data + end)
+    assert code == 0
+    assert stat_of(answer[:-9]).cversion == wrapped(2 * creations - 1)
+    # A child more: the number is that of the creations, which end at the largest int.
+    create = Writer().string("/p/s-").buffer(b"").acls(OPEN).i32(SEQUENTIAL).finish()
+    _xid, _zxid, code, answer = client.request(1, Op.CREATE, create)
+    assert code == 0
+    assert Reader(answer).string() == f"/p/s-{creations:010d}"
+    _xid, _zxid, code, answer = client.request(1, Op.EXISTS, path + b"\0")
+    assert (code, stat_of(answer).cversion) == (0, wrapped(2 * min(creations + 1, INT_MAX) - 2))
+    client.close()
+
+
+def test_versions_wrap_and_skip_minus_one(start_coordinator: StartCoordinator, tmp_path: Path) -> None:
+    machine = Machine()
+    states = {"/max": INT_MAX, "/min": INT_MIN, "/before": -2}
+    nodes = [(path, PLAIN._replace(version=at, acl_version=at)) for path, at in states.items()]
+    begin_directory(
+        tmp_path / "imported", machine.export()._replace(nodes=[*machine.tree.export(), *nodes], last_zxid=7)
+    )
+    client = RawClient(start_coordinator(tmp_path / "imported").port)
+    client.connect()
+    for path, version in (("/max", INT_MIN), ("/min", INT_MIN + 1), ("/before", 0)):
+        body = Writer().string(path).buffer(b"").i32(-1).finish()
+        _xid, _zxid, code, answer = client.request(1, Op.SET_DATA, body)
+        assert (code, stat_of(answer).version) == (0, version)
+        _xid, _zxid, code, answer = client.request(
+            1, Op.SET_ACL, Writer().string(path).acls(OPEN).i32(-1).finish()
+        )
+        assert (code, stat_of(answer).aversion) == (0, version)
+    client.close()
+
+
+# If this failed, one request that meets a defect would cost the client its connection, and the requests behind it their answers.
+@pytest.mark.parametrize("broken", ["answer", "decode_read", "decode_write", "encode_result"])
+def test_a_defect_in_answering_costs_its_request_only(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    module = {"answer": server_module, "encode_result": replies}.get(broken, connection_module)
+    right = getattr(module, broken)
+    calls = 0
+
+    def defective(*arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyError("a defect")
+        return right(*arguments)
+
+    client = RawClient(coordinator.port)
+    client.connect()
+    coordinator.thread.call(lambda: monkeypatch.setattr(module, broken, defective))
+    for number in range(3):
+        path = Writer().string(f"/{number}").finish()
+        creation = path + Writer().buffer(b"").acls(OPEN).i32(0).finish()
+        client.send(Writer().i32(2 * number).i32(Op.CREATE).finish() + creation)
+        client.send(Writer().i32(2 * number + 1).i32(Op.EXISTS).finish() + path + b"\0")
+    codes = [client.reply()[:3:2] for _ in range(6)]
+    refused = 2 if broken in ("decode_write", "encode_result") else 3
+    expected = [(xid, Code.MARSHALLING_ERROR if xid == refused else Code.OK) for xid in range(6)]
+    if broken == "decode_write":
+        expected[3] = (3, Code.NO_NODE)
+    assert codes == expected
+    assert "a defect" in caplog.text
+    assert client.request(7, Op.PING)[2] == 0
+    client.close()

@@ -908,7 +908,7 @@ def test_the_command_moves_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixt
     nodes, sessions = len(leader.states[50]), len(leader.sessions[50])
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"imported {nodes} nodes and {sessions} sessions, up to zxid 0x32, into {tmp_path}/ours"
-    assert f"with {tmp_path}/ours as the dataDir of one server that votes" in said[1]
+    assert f"with {tmp_path}/ours as the dataDir of one voting server" in said[1]
     assert comparable(load_directory(tmp_path / "ours")) == comparable(leader.state())
     assert main(["coordinator", "export", str(config), str(tmp_path / "back")]) == 0
     assert capsys.readouterr().out.startswith(
@@ -931,7 +931,7 @@ def test_the_command_moves_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixt
         (
             ["import", "127.0.0.1:1", "{}/new", "--credentials", "{}/there"],
             2,
-            "line 1: there is a scheme and no",
+            "line 1 has a scheme but no credentials",
         ),
         (["export", "{}", "{}/new"], 1, "is not the data directory of a coordinator"),
         (["export", "{}/new", "{}"], 1, "not empty"),
@@ -957,6 +957,6 @@ def test_a_contradiction_tells_the_way_on(tmp_path: Path, capsys: pytest.Capture
     (inside / "log.1").unlink()
     arguments = ["coordinator", "import", str(tmp_path / "apache"), str(tmp_path / "ours")]
     assert main(arguments) == 1
-    assert "--lenient goes on all the same" in capsys.readouterr().err
+    assert "--lenient continues nevertheless" in capsys.readouterr().err
     assert main([*arguments, "--lenient"]) == 0
     assert "  note: " in capsys.readouterr().out

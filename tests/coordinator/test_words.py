@@ -1,4 +1,4 @@
-"""Four-letter words. If these fail, somebody's monitoring reads the wrong number, or nothing."""
+"""Four-letter words. If these fail, monitoring tools read a wrong number, or none."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from cluster.coordinator import Settings
+from cluster.coordinator.admin.commands import Commands
+from cluster.coordinator.admin.view import view
 from cluster.coordinator.protocol.requests import Op
 
 from .conftest import Connect, StartCoordinator
@@ -44,7 +46,7 @@ def busy(open_server: Coordinator, connect: Connect) -> KazooClient:
     return client
 
 
-def test_words_that_are_not_allowed_say_so(coordinator: Coordinator) -> None:
+def test_a_word_outside_the_whitelist_is_refused(coordinator: Coordinator) -> None:
     assert ask(coordinator, "ruok") == "ruok is not executed because it is not in the whitelist.\n"
     assert ask(coordinator, "srvr").startswith("Zookeeper version: 3.9.")
     assert ask(coordinator, "what") == ""
@@ -62,11 +64,43 @@ def test_srvr_and_stat(open_server: Coordinator, busy: KazooClient) -> None:
         r"Latency min/avg/max: \d+/\d+\.\d+/\d+\nReceived: \d+\nSent: \d+\nConnections: 2\nOutstanding: 0\n"
         r"Zxid: 0x2\nMode: standalone\nNode count: 6\n"
     )
-    version = r"Zookeeper version: 3\.9\.\d+-logcore\n"
+    version = r"Zookeeper version: 3\.9\.4-logcore, built on \d{4}-\d\d-\d\d \d\d:\d\d UTC\n"
     assert re.fullmatch(version + summary, ask(open_server, "srvr"))
     clients = r"Clients:\n( /127\.0\.0\.1:\d+\[[0-9a-f]\]\(queued=\d+,recved=\d+,sent=\d+\)\n){2}\n"
     assert re.fullmatch(version + clients + summary, ask(open_server, "stat"))
     assert busy.server_version() == (3, 9, 4)
+
+
+# What clients and exporters expect of the line with the version: kazoo, Datadog's check, parsers of "srvr" in Java and
+# JavaScript, Telegraf's plugin, and dabealu's exporter, which takes the whole line.
+VERSION_LINES = (
+    ("envi", r"zookeeper\.version=([\d.]*).*", "3.9.4"),
+    ("stat", r".*?(\d+\.\d+\.\d+).*", "3.9.4"),
+    ("srvr", r"Zookeeper version: (.*), built on .*", "3.9.4-logcore"),
+    ("stat", r"Zookeeper version: (.*), built on .*", "3.9.4-logcore"),
+    ("srvr", r"Zookeeper version: [\d.]+(-[^,]+), built on \d{4}-\d\d-\d\d \d\d:\d\d UTC", "-logcore"),
+    ("mntr", r"zk_version\s+([\w.\-]+), built on .*", "3.9.4-logcore"),
+)
+
+
+@pytest.mark.parametrize(("word", "pattern", "version"), VERSION_LINES)
+def test_the_version_is_one_that_clients_and_exporters_parse(
+    open_server: Coordinator, word: str, pattern: str, version: str
+) -> None:
+    found = [match for line in ask(open_server, word).splitlines() if (match := re.fullmatch(pattern, line))]
+    assert [match[1] for match in found][:1] == [version]
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("srvr", "version"), ("stat", "version"), ("mntr", "version"), ("envi", "zookeeper.version")],
+)
+def test_the_admin_server_has_the_same_version(open_server: Coordinator, name: str, field: str) -> None:
+    line = ask(open_server, "srvr").splitlines()[0]
+    command = Commands("", {}).find(name)
+    assert command is not None
+    answer = open_server.thread.call(lambda: command.run(view(open_server.server), {}))
+    assert line == f"Zookeeper version: {answer[field]}"
 
 
 def test_cons(open_server: Coordinator, busy: KazooClient) -> None:
@@ -75,9 +109,9 @@ def test_cons(open_server: Coordinator, busy: KazooClient) -> None:
         rf"\(queued=0,recved=\d+,sent=\d+,sid={session:#x},lop=GETC,est=\d+,to=10000,lcxid=0x3,lzxid=0x2,lresp=\d+,"
         r"llat=\d+,minlat=\d+,avglat=\d+,maxlat=\d+\)\n"
     )
-    said = ask(open_server, "cons")
-    assert re.search(line, said), said
-    assert said.endswith(")\n\n")
+    text = ask(open_server, "cons")
+    assert re.search(line, text), text
+    assert text.endswith(")\n\n")
 
 
 def test_watches(open_server: Coordinator, busy: KazooClient) -> None:
@@ -89,13 +123,13 @@ def test_watches(open_server: Coordinator, busy: KazooClient) -> None:
 
 def test_dump(open_server: Coordinator, busy: KazooClient) -> None:
     session = busy.client_id[0]
-    said = ask(open_server, "dump")
-    assert "SessionTracker dump:\nSession Sets (1)/(1):\n1 expire at " in said
-    assert f"ephemeral nodes dump:\nSessions with Ephemerals (1):\n{session:#x}:\n\t/e\n" in said
+    text = ask(open_server, "dump")
+    assert "SessionTracker dump:\nSession Sets (1)/(1):\n1 expire at " in text
+    assert f"ephemeral nodes dump:\nSessions with Ephemerals (1):\n{session:#x}:\n\t/e\n" in text
 
 
-def test_dump_tells_when_each_connection_ends(open_server: Coordinator) -> None:
-    """One with a session when that is over, one without when its time to get one is; to a tick, and the first first."""
+def test_dump_has_the_time_at_which_each_connection_ends(open_server: Coordinator) -> None:
+    """With its session, or when the time to get a session is over. Times are rounded to ticks, and in order."""
     clock, tick_ms = open_server.clock, open_server.server.settings.tick_time_ms
     began = clock.now_ms // tick_ms * tick_ms
     open_server.thread.call(lambda: setattr(clock, "now_ms", began))
@@ -111,7 +145,7 @@ def test_dump_tells_when_each_connection_ends(open_server: Coordinator) -> None:
     ids[late] = late.connect(2 * tick_ms)[1]
     assert patient.request(-2, Op.PING)[2] == 0
     asks.socket.sendall(b"dump")
-    _before, _title, said = asks.read_all().decode().partition("Connections dump:\n")
+    _before, _title, text = asks.read_all().decode().partition("Connections dump:\n")
     expected = "Connections Sets (4)/(5):\n"
     without = open_server.server.settings.handshake_timeout_ms // tick_ms + 1
     for ticks, ended in ((3, [first]), (4, [late]), (without, [silent, asks]), (12, [patient])):
@@ -120,7 +154,7 @@ def test_dump_tells_when_each_connection_ends(open_server: Coordinator) -> None:
         for each in ended:
             port = each.socket.getsockname()[1]
             expected += f"\tip: /127.0.0.1:{port} sessionId: {ids[each]:#x}\n"
-    assert said == expected
+    assert text == expected
     for each in (first, patient, late, silent, asks):
         each.close()
 
@@ -135,7 +169,7 @@ def test_conf_dirs_and_envi(open_server: Coordinator, busy: KazooClient) -> None
     assert ask(open_server, "envi").startswith("Environment:\nzookeeper.version=3.9.")
 
 
-def test_mntr_has_numbers_that_other_tools_read(open_server: Coordinator, busy: KazooClient) -> None:
+def test_mntr_has_the_numbers_that_other_tools_read(open_server: Coordinator, busy: KazooClient) -> None:
     lines = [line.split("\t") for line in ask(open_server, "mntr").splitlines()]
     values = dict(lines)
     assert values["zk_server_state"] == "standalone"

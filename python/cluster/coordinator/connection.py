@@ -520,7 +520,8 @@ class Connection(asyncio.Protocol):
             return
         try:
             request = decode_write(op, reader)
-        except JuteError as error:
+        except Exception as error:
+            self._log_defect(op, error)
             if op is Op.MULTI and not isinstance(error, MissingValueError):
                 self._writes.append(pending)
                 self._server.refuse(self, Code.MARSHALLING_ERROR)
@@ -529,6 +530,11 @@ class Connection(asyncio.Protocol):
             return
         self._writes.append(pending)
         self._server.write(self, op, request, body[8:])
+
+    def _log_defect(self, op: int, error: Exception) -> None:
+        """A request that cannot be decoded is refused. If that is not its client's fault, the operator is told."""
+        if not isinstance(error, JuteError):
+            _logger.error("decoding operation %d of %s failed", op, self.address, exc_info=error)
 
     def _ask(self, xid: int, op: int, size: int) -> Pending:
         pending = Pending(xid, op, size + _PENDING_BYTES, self._now_ms)
@@ -550,7 +556,8 @@ class Connection(asyncio.Protocol):
         try:
             pending.read = decode_read(op, reader)
             pending.subject = self.subject
-        except JuteError:
+        except Exception as error:
+            self._log_defect(op, error)
             pending.refusal = Code.MARSHALLING_ERROR
         if isinstance(pending.read, Sync):
             if self.is_read_only:
@@ -633,6 +640,9 @@ class Connection(asyncio.Protocol):
             )
             self._add(added)
         except (ValueError, _TooManyNames):
+            added = ()
+        except Exception:  # as in ZooKeeper, whatever an authentication scheme raises
+            _logger.exception("the credentials of %s in scheme %r failed", self.address, request.scheme)
             added = ()
         if not added:
             self._server.auth_failed += 1

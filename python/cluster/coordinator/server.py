@@ -304,13 +304,21 @@ class CoordinatorServer:
             if connection is not None and connection.phase is Phase.CONNECTING:
                 self.established(connection, outcome.opened_session)
         elif connection is not None:
-            connection.complete_write(command.zxid, *replies.encode_result(outcome.result))
+            connection.complete_write(command.zxid, *self._encode(command, outcome))
         if outcome.closed_session:
             current = self._by_session.pop(outcome.closed_session, None)
             if current is not None and current is connection:
                 current.close()
             elif current is not None:
                 current.abort()  # it may not read, and what it has not read was for its session
+
+    def _encode(self, command: Command, outcome: Outcome) -> tuple[Code, bytes]:
+        """The answer to a write, which has taken effect whatever becomes of its answer."""
+        try:
+            return replies.encode_result(outcome.result)
+        except Exception:
+            _logger.exception("answering transaction %#x failed", command.zxid)
+            return Code.MARSHALLING_ERROR, b""
 
     def turn_over(self, connections: Iterable[Connection | None]) -> None:
         """These go on with what they sent behind their writes, and everything queued is sent."""
@@ -402,6 +410,11 @@ class CoordinatorServer:
         except AnswerTooLargeError as error:
             _logger.warning("cutting off %s: %s", connection.address, error)
             connection.abort()
+            return
+        except Exception:
+            # As in ZooKeeper (``FinalRequestProcessor``): a defect costs the request, not the connection.
+            _logger.exception("answering %s of %s failed", type(request).__name__, connection.address)
+            self.reply(connection, xid, Code.MARSHALLING_ERROR)
             return
         self._count_read(request)
         self._notify(answered.missed, replies.UNKNOWN_ZXID)

@@ -456,5 +456,5 @@ def test_a_members_directory_is_exported(servers: Servers, capsys: pytest.Captur
     assert "some that no majority had" in capsys.readouterr().out
     again = servers.directory / "again"
     assert main(["coordinator", "import", str(out), str(again)]) == 0
-    assert "and so does an ensemble" in capsys.readouterr().out
+    assert "or start an ensemble" in capsys.readouterr().out
     assert nodes_of(load_directory(again)) == nodes_of(expected)

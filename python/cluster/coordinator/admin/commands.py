@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..metrics import Sizes
 from ..settings.values import HIDDEN, is_secret
 from ..state.members import Member, host_and_port
-from .words import VERSION, Client, Seen, environment, monitored
+from .words import Client, Seen, environment, full_version, monitored
 
 Data = dict[str, object]
 Parameters = Mapping[str, str]
@@ -311,7 +311,7 @@ def _server_stats(seen: Seen, _parameters: Parameters) -> Data:
     response = _sizes(seen.response_sizes)
     proposals = seen.ensemble.proposals if seen.ensemble is not None else None
     return {
-        "version": VERSION,
+        "version": full_version(),
         "read_only": seen.is_read_only,
         "server_stats": {
             "packets_sent": seen.traffic.sent,

@@ -13,8 +13,11 @@ import platform
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import cache
 from typing import Generic, NamedTuple, TypeVar
+
+from logcore import _native
 
 from ..metrics import ClientTraffic, ServerMetrics, Sizes, Traffic
 from ..replication import Ensemble
@@ -23,12 +26,24 @@ from .exposition import java_double, samples
 
 T = TypeVar("T")
 
-VERSION = "3.9.4-logcore"
-"""The ZooKeeper whose protocol is spoken, and by whom."""
+VERSION = "3.9.4"
+"""The version of ZooKeeper whose protocol is spoken."""
+_REVISION = "logcore"
+"""Where ZooKeeper has the hash of its revision."""
 EVERY_WORD = "*"
 NOT_SERVING = "This ZooKeeper instance is not currently serving requests"
 _WITHOUT_SERVING = frozenset({"ruok", "isro", "envi"})
 ALWAYS = "srvr"
+
+
+@cache
+def full_version() -> str:
+    """The version in ZooKeeper's form, ``<version>-<revision>, built on <date>`` (``Version.getFullVersion``).
+
+    The date is that of the extension's file: when it was built, or when the package was installed.
+    """
+    built = datetime.fromtimestamp(os.path.getmtime(_native.__file__), UTC)
+    return f"{VERSION}-{_REVISION}, built on {built:%Y-%m-%d %H:%M} UTC"
 
 
 class Client(NamedTuple):
@@ -150,12 +165,12 @@ def _summary(seen: Seen) -> list[str]:
 
 
 def _srvr(seen: Seen) -> str:
-    return _lines([f"Zookeeper version: {VERSION}", *_summary(seen)])
+    return _lines([f"Zookeeper version: {full_version()}", *_summary(seen)])
 
 
 def _stat(seen: Seen) -> str:
     clients = [_client(client) + ")" for client in seen.clients]
-    return _lines([f"Zookeeper version: {VERSION}", "Clients:", *clients, "", *_summary(seen)])
+    return _lines([f"Zookeeper version: {full_version()}", "Clients:", *clients, "", *_summary(seen)])
 
 
 def _client(client: Client) -> str:
@@ -209,7 +224,7 @@ def environment() -> dict[str, str]:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     return {
-        "zookeeper.version": VERSION,
+        "zookeeper.version": full_version(),
         "host.name": socket.gethostname(),
         **{
             f"java.{name}": unknown
@@ -333,11 +348,11 @@ def monitored(seen: Seen) -> dict[str, str | int | float]:
     """Everything there is to watch: of ``mntr``, and of the admin server's ``monitor``."""
     values, quotas = all_gauges(seen)
     if seen.prometheus:
-        return {"version": VERSION, "server_state": seen.mode, **samples(seen.metrics, values, quotas)}
+        return {"version": full_version(), "server_state": seen.mode, **samples(seen.metrics, values, quotas)}
     state = {"peer_state": seen.ensemble.state} if seen.ensemble is not None else {}
     of_quotas = {f"{key}_{name}": value for name, each in quotas.items() for key, value in each.items()}
     told = values | of_quotas | seen.metrics.values()
-    return {"version": VERSION, "server_state": seen.mode, **told, **state}
+    return {"version": full_version(), "server_state": seen.mode, **told, **state}
 
 
 def _mntr(seen: Seen) -> str:

@@ -181,7 +181,7 @@ class Node:
         size = len(data) if data is not None else 0
         children = len(self.children) if self.children else 0
         changes = creations * 2 - children
-        if changes > _INT_MAX:
+        if not -_INT_MAX <= changes <= _INT_MAX:
             changes = _int32(changes)
         if owner and kind_of(owner) is not Kind.EPHEMERAL:
             owner = 0
@@ -373,7 +373,8 @@ class Tree:
         self._attach(path, Node(state), parent)
         if self._walks:
             self._changes(above, before)
-        parent.state = before.with_children(min(before.creations + 1, _INT_MAX), zxid)
+        if before.creations < _INT_MAX:  # as in ZooKeeper, which has pzxid follow this number
+            parent.state = before.with_children(before.creations + 1, zxid)
 
         def undo() -> None:
             self._detach(path)
