@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from logcore import _native
 from logcore._native import Record
+from logcore._paths import topic_and_partition
 from logcore._records import Headers, RecordLike
 from logcore._tools import Finding, Progress, verify
 
@@ -478,7 +479,7 @@ class Log:
         ...     pyarrow.table(log.scan(["offset", "value"], start_time=1500)).to_pylist()
         [{'offset': 1, 'value': b'landed'}]
         """
-        topic, partition = self._names()
+        topic, partition = topic_and_partition(self.path)
         return _native.PartitionScan(
             self._native,
             topic,
@@ -509,11 +510,6 @@ class Log:
         (4, 0, 1000)
         """
         return _native.partition_splits(self._native, parts, offset, end)
-
-    def _names(self) -> tuple[str, int]:
-        name = self.path.name
-        topic, dash, number = name.rpartition("-")
-        return (topic, int(number)) if dash and topic and number.isdecimal() else (name, 0)
 
     def index_position(self, offset: int) -> tuple[int, int]:
         """Where to look for `offset`: its segment's base offset, and a position in that segment's file.

@@ -1,6 +1,4 @@
-"""Where the logs of a directory are: the one place that knows what `logcore start` and a broker call their
-directories.
-"""
+"""The names of log directories and of the directories in them, as `logcore start` and brokers make them."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from logcore._native import LogNotFoundError, partition_of_directory
 LOGS_INSIDE = "kafka-logs"
 """`logcore start --data-dir DIR` keeps the broker's logs in this directory of DIR."""
 
-SEGMENTS = "*.log"
+_SEGMENTS = "*.log"
 
 
 def log_directory(path: str | os.PathLike[str]) -> Path:
@@ -70,5 +68,12 @@ def partition_directories(root: Path) -> dict[tuple[str, int], Path]:
     return {key: directory for key, directory in found if key is not None}
 
 
+def topic_and_partition(directory: Path) -> tuple[str, int]:
+    """Topic and partition of a log's directory. A directory with another name than `<topic>-<partition>`
+    is the topic.
+    """
+    return partition_of_directory(directory.name) or (directory.name, 0)
+
+
 def _has_segments(directory: Path) -> bool:
-    return any(directory.glob(SEGMENTS))
+    return any(directory.glob(_SEGMENTS))

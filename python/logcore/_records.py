@@ -30,12 +30,13 @@ def build_batch(
     level: int | None = None,
     producer: tuple[int, int, int] | None = None,
 ) -> bytes:
-    """One record batch (format v2, KIP-98) of all `records`, for `Log.append_batches` or a Kafka client.
+    """Encodes `records` as one record batch (format v2, KIP-98), for `Log.append_batches` or a Kafka client.
 
-    `level` is the codec's own, as in Kafka: gzip's from 1 to 9, or -1 for its default; lz4's from 1 to 17,
-    which all compress alike here; zstd's from -131072 to 22; none and snappy have none. `producer` is id,
-    epoch and first sequence of an idempotent producer. Raises ValueError for an unknown compression, a level
-    the codec does not have, or no records.
+    `level` is on the codec's own scale, as in Kafka: 1 to 9 for gzip, or -1 for its default; 1 to 17 for lz4,
+    without effect here; -131072 to 22 for zstd. none and snappy have no levels. `producer` is the id, epoch
+    and first sequence of an idempotent producer.
+
+    Raises ValueError for an unknown compression, a level that the codec does not have, or no records.
 
     >>> import logcore
     >>> batch = logcore.build_batch([(b"key", b"value", {"h": None}, 5)], compression="lz4")
@@ -48,11 +49,12 @@ def build_batch(
 def parse_batches(
     batches: Buffer, offset: int = 0, *, aborted: Sequence[tuple[int, int, int | None]] = ()
 ) -> list[Record]:
-    """The records at or after `offset` in whole batches, checksums verified, control records left out.
+    """Decodes the records at or after `offset` in whole batches. Checksums are verified; control records are
+    left out.
 
-    Batches may be of any format (v0 and v1 too); what is incomplete at the end is passed over. Records of the
-    `aborted` transactions are left out: see `Log.aborted_transactions`; None for an offset of the marker that
-    is not known, as in a Fetch response.
+    Batches may have any format (also v0 and v1). An incomplete batch at the end is ignored. Records of the
+    `aborted` transactions are left out: see `Log.aborted_transactions`. None stands for an unknown offset of
+    the marker, as in a Fetch response.
 
     Raises CorruptLogError or InvalidRecordError.
 

@@ -38,7 +38,7 @@ def test_dump_log_segments_reads_every_segment(
         }
     )
     for n in range(RECORDS):
-        # Text that does not repeat, so that the compressed log rolls too.
+        # Text that does not repeat, so that compressed segments roll too.
         value = f"{n} " + " ".join(f"{n * 7919 * k % 1000003:x}" for k in range(1, 30))
         producer.produce("dumped", value, key=f"k{n}", headers={"n": str(n)})
         producer.poll(0)

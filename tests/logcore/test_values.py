@@ -198,8 +198,7 @@ def test_errors_keep_their_code(name: str) -> None:
         assert (str(other), other.code) == ("there is no log at /logs", 56)
 
 
-# Broken if it failed: `errno`, by which a full disk is told from a missing permission, would be lost between
-# processes.
+# Broken if it failed: another process could not distinguish a full disk from a missing permission.
 def test_an_io_error_keeps_its_number() -> None:
     with pytest.raises(logcore.LogIOError) as raised:
         logcore.open("/proc/no-directory-can-be-made-here")

@@ -155,13 +155,6 @@ def dump_json(path: str, parse: Parse | None, max_bytes: int) -> None:
 # ---- Arrow ----
 
 
-def topic_of(path: str) -> tuple[str, int]:
-    """Topic and partition, from the name of the segment's directory. Another name is the topic."""
-    name = Path(path).absolute().parent.name
-    topic, _, partition = name.rpartition("-")
-    return (topic, int(partition)) if topic and partition.isdecimal() else (name, 0)
-
-
 def arrow_chunks(path: str, max_bytes: int) -> Iterator[tuple[int, list[SegmentBatch]]]:
     """The batches of a file, some megabytes at a time, and the first offset of each piece."""
     start, size = 0, 0
@@ -190,9 +183,10 @@ def arrow_batches(path: str, max_bytes: int) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow
 
     from logcore import LogError
+    from logcore._paths import topic_and_partition
     from logcore.columns import decode_batches
 
-    topic, partition = topic_of(path)
+    topic, partition = topic_and_partition(Path(path).absolute().parent)
 
     def decode(data: bytes, start: int) -> list[pyarrow.RecordBatch]:
         return list(
