@@ -30,7 +30,9 @@ def parser() -> Parser:
         "`logcore coordinator import` and `logcore coordinator export` move data from and to Apache "
         "ZooKeeper; each has a --help of its own.",
     )
-    options.add_argument("configuration", type=Path, metavar="zoo.cfg")
+    options.add_argument(
+        "configuration", type=Path, metavar="zoo.cfg", help="a file with ZooKeeper's server settings"
+    )
     return options
 
 
