@@ -33,8 +33,8 @@ def topic(broker: BrokerProcess) -> str:
     return name
 
 
-@pytest.mark.parametrize("flags", [("--sync",)], ids=["sync"])
-def test_an_undelivered_line_is_a_status_of_its_own(
+@pytest.mark.parametrize("flags", [(), ("--sync",)], ids=["batched", "sync"])
+def test_an_undelivered_line_ends_the_command_with_a_status_of_its_own(
     broker: BrokerProcess, topic: str, flags: tuple[str, ...]
 ) -> None:
     lines = "one\n" + "x" * 5000 + "\ntwo\n"

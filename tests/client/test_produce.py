@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -253,6 +254,44 @@ def test_a_killed_broker_loses_nothing_and_doubles_nothing(start_broker: StartBr
         consumer.assign([TopicPartition("crash", 0, 0)])
         values = [message.value() for message in read(consumer, produced + 1)]
     assert values == [b"%d" % number for number in range(produced)] + [b"end"]
+
+
+# Were this broken, legal records would fail because the producer has put too many of them into one batch (KIP-126).
+@pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_batch_above_the_topics_limit_is_split(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer, codec: str, idempotent: bool
+) -> None:
+    topic = new_topic(max_message_bytes="50000")
+    reports: list[Report] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "linger.ms": 100,
+            "compression.type": codec,
+            "enable.idempotence": idempotent,
+            "on_delivery": lambda *report: reports.append(report),
+        }
+    )
+    # Random bytes, so that compression does not make the batch small enough.
+    values = [b"%04d" % number + os.urandom(900) for number in range(200)]
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(WAIT) == 0
+    assert [(error, message.offset(), message.value()) for error, message in reports] == [
+        (None, offset, value) for offset, value in enumerate(values)
+    ]
+    # A record that is too large by itself fails alone.
+    producer.produce(topic, b"before", partition=0)
+    producer.produce(topic, os.urandom(60_000), partition=0)
+    producer.produce(topic, b"behind", partition=0)
+    assert producer.flush(WAIT) == 0
+    assert [error for error, _ in reports[200:]].count(None) == 2
+    [large] = [error for error, _ in reports[200:] if error is not None]
+    assert large == KafkaError.MSG_SIZE_TOO_LARGE
+    consumer = new_consumer()
+    consumer.assign([TopicPartition(topic, 0)])
+    assert [message.value() for message in read(consumer, 202)] == [*values, b"before", b"behind"]
 
 
 # Were this broken, a record produced after close() would be lost without a word, or flush() would never

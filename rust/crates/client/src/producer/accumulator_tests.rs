@@ -1,7 +1,7 @@
-//! If these fail, a retried record may be doubled, lost or overtaken.
+//! If these fail, a retried record may be written twice, lost, or written out of order.
 //!
-//! The accumulator is run against a small model of a broker that checks sequence numbers as Kafka does, over a wire that
-//! breaks at any point: requests are lost, or answered into the void.
+//! The accumulator runs against a small model of a broker, which checks sequence numbers and the size of batches as
+//! Kafka does. The connection breaks at any point: requests are lost, or their answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use logcore_protocol::ErrorCode;
 use proptest::prelude::*;
 
-use super::accumulator::{Accumulator, Outcome, Outgoing};
+use super::accumulator::Accumulator;
 use super::batch::ProducerId;
+use super::dispatch::{Outcome, Outgoing};
 use super::record::NewRecord;
 use crate::config::ProducerConfig;
 use crate::error::ClientError;
@@ -63,15 +64,26 @@ fn record(value: &[u8], partition: i32) -> NewRecord<'_> {
     }
 }
 
-/// One partition of a broker: what it wrote, and what it remembers of producers (KIP-98: the last five batches).
+/// The bytes of a batch with one, two or three of these tests' records.
+const BATCH_BYTES: [usize; 3] = [76, 91, 106];
+
+/// One partition of a broker: its records, and the last five batches of each producer (KIP-98).
 #[derive(Default)]
 struct Log {
+    /// max.message.bytes; 0 is no limit.
+    batch_bytes_max: usize,
     values: Vec<u64>,
     producers: HashMap<i64, VecDeque<(i32, i32, i64)>>,
 }
 
 impl Log {
     fn append(&mut self, bytes: &[u8]) -> Outcome {
+        if self.batch_bytes_max > 0 && bytes.len() > self.batch_bytes_max {
+            return Outcome::Failed(ClientError::Broker {
+                code: ErrorCode::MESSAGE_TOO_LARGE.0,
+                what: format!("{} bytes", bytes.len()),
+            });
+        }
         let batch = logcore_records::batches(bytes)
             .next()
             .expect("one batch")
@@ -105,7 +117,7 @@ impl Log {
     }
 }
 
-/// An accumulator, a broker and the wire between them.
+/// An accumulator, a broker and the requests between them.
 struct World {
     accumulator: Accumulator<u64>,
     metadata: Metadata,
@@ -202,8 +214,13 @@ impl World {
     fn settle(&mut self, outgoing: Outgoing<u64>, outcome: Outcome) {
         if let Some(report) = self.accumulator.batch_done(outgoing, outcome, self.now) {
             let written = report.error.is_none();
-            self.reported
-                .extend(report.records.map(|tracked| (tracked.context, written)));
+            for tracked in report.records {
+                if report.base_offset >= 0 {
+                    let offset = report.base_offset as usize + tracked.index as usize;
+                    assert_eq!(self.logs[&report.partition].values[offset], tracked.context);
+                }
+                self.reported.push((tracked.context, written));
+            }
         }
     }
 
@@ -241,8 +258,14 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn every_record_is_written_once_and_in_order(steps in prop::collection::vec(step(), 1..200)) {
+    fn every_record_is_written_once_and_in_order(
+        steps in prop::collection::vec(step(), 1..200),
+        limit in prop::sample::select(&[0, BATCH_BYTES[0], BATCH_BYTES[1], BATCH_BYTES[2]][..]),
+    ) {
         let mut world = World::new(2);
+        for partition in 0..2 {
+            world.logs.entry(partition).or_default().batch_bytes_max = limit;
+        }
         for step in steps {
             match step {
                 Step::Produce(partition) => world.produce(partition),
@@ -262,7 +285,53 @@ proptest! {
 }
 
 #[test]
-fn a_refused_batch_costs_the_ones_behind_nothing() {
+fn a_batch_above_the_topics_limit_is_split_until_its_parts_fit() {
+    let mut world = World::new(1);
+    world.run_to_the_end();
+    world.logs.entry(0).or_default().batch_bytes_max = BATCH_BYTES[0];
+    for _ in 0..30 {
+        world.produce(0);
+    }
+    world.run_to_the_end();
+    assert_eq!(world.logs[&0].values, world.produced[&0]);
+    assert!(world.reported.iter().all(|(_, written)| *written));
+    // Later batches are small from the beginning: none of them is refused.
+    world.produce(0);
+    world.produce(0);
+    world.send();
+    assert!(
+        world
+            .wire
+            .iter()
+            .flatten()
+            .all(|outgoing| outgoing.batch.count == 1)
+    );
+    world.run_to_the_end();
+}
+
+#[test]
+fn a_single_record_above_the_topics_limit_fails_alone() {
+    let mut world = World::new(1);
+    world.run_to_the_end();
+    world.logs.entry(0).or_default().batch_bytes_max = 1;
+    world.produce(0);
+    world.produce(0);
+    world.run_to_the_end();
+    let failed: Vec<u64> = world
+        .reported
+        .iter()
+        .filter(|report| !report.1)
+        .map(|report| report.0)
+        .collect();
+    assert_eq!(failed, [1, 2]);
+    world.logs.entry(0).or_default().batch_bytes_max = 0;
+    world.produce(0);
+    world.run_to_the_end();
+    assert_eq!(world.logs[&0].values, [0, 3]);
+}
+
+#[test]
+fn a_refused_batch_does_not_fail_the_ones_behind() {
     // The first of three batches in flight is refused for good; the others are out of order, and are then sent anew.
     let mut world = World::new(1);
     for _ in 0..8 {
@@ -313,7 +382,7 @@ fn records_are_given_up_when_no_leader_comes_within_the_delivery_timeout() {
     let start = Instant::now();
     accumulator
         .append("t", &record(b"v", 0), Some(1), 0, start)
-        .expect("room");
+        .expect("it is taken");
     let leaderless = metadata(1, -1);
     accumulator.on_metadata(&leaderless, start);
     let drained = accumulator.drain(&leaderless, start);
@@ -343,7 +412,7 @@ fn a_full_queue_and_a_large_record_are_refused_at_once() {
     ));
     accumulator
         .append("t", &record(b"a", 0), None, 0, now)
-        .expect("room");
+        .expect("it is taken");
     let refused = accumulator.append("t", &record(b"b", 0), None, 1, now);
     assert!(matches!(
         refused,

@@ -1,11 +1,13 @@
-//! A batch on its way: records gathered, encoded once, sent until acknowledged or given up.
+//! A batch of records: gathered, encoded once, sent until acknowledged or given up; split when it is too large.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use logcore_records::{BatchBuilder, set_producer_state_in_place};
+use logcore_records::{Batch as EncodedBatch, BatchBuilder, RecordError, set_producer_state_in_place};
 
+use super::record::NewRecord;
+use crate::config::ProducerConfig;
 use crate::error::{ClientError, Result};
 
 /// The identity of an idempotent producer (KIP-98).
@@ -15,14 +17,22 @@ pub(crate) struct ProducerId {
     pub(crate) epoch: i16,
 }
 
-/// A producer's identity and the number of a batch's first record under it.
+/// A producer's identity, and the number of a batch's first record under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sequence {
     pub(crate) producer: ProducerId,
     pub(crate) base: i32,
 }
 
-/// A record whose fate someone wants to know.
+impl Sequence {
+    /// The sequence of the record after `count` others. Numbers go from 0 to `i32::MAX` and around.
+    pub(crate) fn after(self, count: u32) -> Self {
+        let base = ((i64::from(self.base) + i64::from(count)) % (1 << 31)) as i32;
+        Self { base, ..self }
+    }
+}
+
+/// A record whose outcome is to be reported.
 #[derive(Debug)]
 pub struct Tracked<T> {
     /// Position in its batch.
@@ -33,7 +43,7 @@ pub struct Tracked<T> {
     pub context: T,
 }
 
-/// What became of the records of one batch (or of some of them) that someone wants to know about.
+/// The outcome of the tracked records of one batch, or of some of them.
 #[derive(Debug)]
 pub struct Report<T> {
     pub topic: Arc<str>,
@@ -49,18 +59,23 @@ pub struct Report<T> {
     pub records: std::vec::IntoIter<Tracked<T>>,
 }
 
-/// How far a batch's records have come towards the wire.
+/// More than any batch of a producer has before compression.
+const DECOMPRESSED_MAX: usize = 1 << 30;
+
 #[derive(Debug)]
 enum Content {
     Open(BatchBuilder),
     Encoded(Bytes),
 }
 
+/// Orders the batches of a partition: the number of the batch that the records were gathered in, and the position of
+/// the first one in it. The second tells the parts of a split batch apart.
+pub(crate) type BatchOrder = (u64, u32);
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Batch<T> {
-    /// Grows with every batch of a producer; says which of two batches of a partition is older.
-    pub(crate) id: u64,
+    pub(crate) order: BatchOrder,
     pub(crate) begun: Instant,
     pub(crate) attempts: u32,
     pub(crate) sequence: Option<Sequence>,
@@ -73,9 +88,9 @@ pub(crate) struct Batch<T> {
 }
 
 impl<T> Batch<T> {
-    pub(crate) fn new(id: u64, builder: BatchBuilder, now: Instant) -> Self {
+    pub(crate) fn new(number: u64, builder: BatchBuilder, now: Instant) -> Self {
         Self {
-            id,
+            order: (number, 0),
             begun: now,
             attempts: 0,
             sequence: None,
@@ -87,20 +102,12 @@ impl<T> Batch<T> {
         }
     }
 
-    /// The builder, while nothing of the batch was encoded yet.
-    pub(crate) fn open(&mut self) -> Option<&mut BatchBuilder> {
-        match &mut self.content {
-            Content::Open(builder) => Some(builder),
-            Content::Encoded(_) => None,
-        }
-    }
-
-    /// Whether records may still join: nobody has tried to send the batch, so its count is in no sequence number.
+    /// Whether records may still join. Once sending was tried, its sequence counts its records.
     pub(crate) fn is_open(&self) -> bool {
         self.attempts == 0 && matches!(self.content, Content::Open(_))
     }
 
-    /// The bytes to send. Compresses at the first call; a sequence given anew is written into the bytes already made.
+    /// The bytes to send. The first call compresses them.
     pub(crate) fn encode(&mut self) -> Result<Bytes> {
         if let Content::Open(builder) = &mut self.content {
             if let Some(sequence) = self.sequence {
@@ -118,7 +125,7 @@ impl<T> Batch<T> {
         }
     }
 
-    /// Gives an attempted batch to another producer identity (or the same with another sequence).
+    /// Gives the batch another sequence, in its encoded bytes as well.
     pub(crate) fn renumber(&mut self, sequence: Sequence) {
         self.sequence = Some(sequence);
         if let Content::Encoded(bytes) = &mut self.content {
@@ -129,7 +136,93 @@ impl<T> Batch<T> {
         }
     }
 
-    /// The report for those who asked; `None` when nobody did.
+    /// Splits a batch that the broker refused as too large (KIP-126) into two of about equal bytes.
+    ///
+    /// The parts keep the batch's sequence numbers, so that the broker sees no gap. A batch that was tried several
+    /// times may have been written by an earlier attempt; its parts keep the count, which rules out a new producer id.
+    ///
+    /// # Errors
+    /// The batch, and why its bytes do not decode: a fault of this program.
+    pub(crate) fn split(
+        mut self,
+        config: &ProducerConfig,
+    ) -> std::result::Result<[Self; 2], (Box<Self>, ClientError)> {
+        let (mut front, mut back) = match self.split_records(config) {
+            Ok(parts) => parts,
+            Err(error) => return Err((Box::new(self), error)),
+        };
+        for mut tracked in self.tracked {
+            if tracked.index < front.count {
+                front.tracked.push(tracked);
+            } else {
+                tracked.index -= front.count;
+                back.tracked.push(tracked);
+            }
+        }
+        Ok([front, back])
+    }
+
+    /// The two parts, without the tracked records.
+    fn split_records(&mut self, config: &ProducerConfig) -> Result<(Self, Self)> {
+        let encoded = self.encode()?;
+        let failed = |error| ClientError::BadData {
+            what: format!("splitting a batch: {error}"),
+        };
+        let batch = EncodedBatch::parse(&encoded).map_err(failed)?;
+        let mut decompressed = Vec::new();
+        let half = self.bytes / 2;
+        let (mut front, mut back) = (self.empty_part(config), self.empty_part(config));
+        for record in batch
+            .records_in(&mut decompressed, DECOMPRESSED_MAX)
+            .map_err(failed)?
+        {
+            let record = record.map_err(failed)?;
+            let headers: Vec<_> = record.headers().collect();
+            let record = NewRecord {
+                partition: None,
+                key: record.key,
+                value: record.value,
+                headers: &headers,
+                timestamp: record.timestamp,
+            };
+            // Each part gets a record at least.
+            let fits = front.bytes + record.size() <= half && front.count + 1 < self.count;
+            if back.count == 0 && (front.count == 0 || fits) {
+                front.append(&record).map_err(failed)?;
+            } else {
+                back.append(&record).map_err(failed)?;
+            }
+        }
+        back.order.1 += front.count;
+        front.sequence = self.sequence;
+        back.sequence = self.sequence.map(|sequence| sequence.after(front.count));
+        // Encoded now, so that no record joins them.
+        front.encode()?;
+        back.encode()?;
+        Ok((front, back))
+    }
+
+    fn empty_part(&self, config: &ProducerConfig) -> Self {
+        let builder = BatchBuilder::new(config.compression, config.compression_level);
+        let mut part = Self::new(self.order.0, builder, self.begun);
+        part.order = self.order;
+        part.attempts = if self.attempts > 1 { self.attempts } else { 0 };
+        part.last_failure.clone_from(&self.last_failure);
+        part
+    }
+
+    /// Appends to an open batch; returns the record's position.
+    pub(super) fn append(&mut self, record: &NewRecord<'_>) -> std::result::Result<u32, RecordError> {
+        let Content::Open(builder) = &mut self.content else {
+            return Ok(0);
+        };
+        let index = builder.append(record.timestamp, record.key, record.value, record.headers)?;
+        self.count += 1;
+        self.bytes += record.size();
+        Ok(index.unsigned_abs())
+    }
+
+    /// The report of the tracked records; `None` when there are none.
     pub(crate) fn report(
         self,
         topic: &Arc<str>,

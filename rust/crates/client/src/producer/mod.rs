@@ -1,12 +1,13 @@
 //! The producer: `produce` from any thread, acknowledgements as reports.
 //!
-//! Owns records from `produce` until their report was taken. A crash of the process loses what was not acknowledged;
-//! a crash of the broker loses nothing within the delivery timeout, and with idempotence doubles nothing.
+//! Owns records from `produce` until their report is taken. A crash of the process loses what is not acknowledged. A
+//! crash of the broker loses nothing within the delivery timeout, and with idempotence writes nothing twice.
 
 pub(crate) mod accumulator;
 #[cfg(test)]
 mod accumulator_tests;
 pub(crate) mod batch;
+pub(crate) mod dispatch;
 mod partition_queue;
 pub mod partitioner;
 mod record;
@@ -30,12 +31,12 @@ use crate::error::{ClientError, Result};
 use crate::reporter::Reporter;
 use crate::runtime::Background;
 
-/// Something the application shall hear of.
+/// What [`Producer::next_event`] returns.
 #[derive(Debug)]
 pub enum Event<T> {
     /// Records were written or given up.
     Report(Report<T>),
-    /// A broker was lost, or another failure that concerns no record by itself.
+    /// A broker that cannot be reached, or another failure that is tried again.
     Error(ClientError),
 }
 
@@ -53,7 +54,7 @@ pub(crate) struct Shared<T> {
     accumulator: Mutex<Accumulator<T>>,
     wake: Notify,
     events: Arc<(Mutex<Reports<T>>, Condvar)>,
-    /// Set under the accumulator's lock: what was taken before it counts as open, what comes after it is refused.
+    /// Set under the accumulator's lock: records taken before count as open, later ones are refused.
     closed: AtomicBool,
 }
 
@@ -71,17 +72,17 @@ impl<T> Shared<T> {
         arrived.notify_all();
     }
 
-    /// Batches are settled: the sender and the threads that flush look again.
+    /// Batches are settled: wakes the sender and the threads that flush.
     fn batches_settled(&self) {
         self.wake.notify_one();
         let (events, arrived) = &*self.events;
-        // The lock orders this against a waiter that just looked.
+        // The lock orders this against a thread that is about to wait.
         drop(events.lock());
         arrived.notify_all();
     }
 }
 
-/// See the module. `T` is what a caller attaches to a record to find it again in its report.
+/// See the module. `T` is what a caller attaches to a record and finds in its report.
 #[derive(Debug)]
 pub struct Producer<T: Send + 'static> {
     shared: Arc<Shared<T>>,
@@ -175,7 +176,7 @@ impl<T: Send + 'static> Producer<T> {
         Some(Event::Report(report))
     }
 
-    /// Puts back what is left of a report whose handling was interrupted; it will be the next event.
+    /// Puts back the rest of a report whose handling was interrupted; it is the next event.
     pub fn put_back(&self, report: Report<T>) {
         let mut events = self.shared.events.0.lock();
         events.records += report.records.len();
@@ -186,7 +187,7 @@ impl<T: Send + 'static> Producer<T> {
     pub fn wait_settled(&self, slice: Duration) {
         let (events, arrived) = &*self.shared.events;
         let mut events = events.lock();
-        // Settling a batch takes the events' lock after the accumulator's, so nothing is missed in between.
+        // Settling a batch takes the events' lock after the accumulator's, so no wake-up is lost.
         if events.queue.is_empty() && self.shared.accumulator.lock().messages() > 0 {
             arrived.wait_for(&mut events, slice);
         }
@@ -205,7 +206,7 @@ impl<T: Send + 'static> Producer<T> {
         self.len() == 0
     }
 
-    /// While on, batches are sent without waiting for company. Calls nest.
+    /// While on, batches do not wait for more records. Calls nest.
     pub fn set_flushing(&self, on: bool) {
         self.shared.accumulator.lock().set_flushing(on);
         self.shared.wake.notify_one();
@@ -230,14 +231,14 @@ impl<T: Send + 'static> Producer<T> {
         &self.background
     }
 
-    /// Takes no more records and stops the thread. Records not yet acknowledged are dropped: flush first. Returns how
-    /// many records were neither acknowledged nor reported.
+    /// Takes no more records and stops the thread. Drops the records that are not acknowledged: flush first. Returns the
+    /// number of records that were neither acknowledged nor reported.
     pub fn close(&self) -> usize {
         let accumulator = self.shared.accumulator.lock();
         self.shared.closed.store(true, Ordering::Release);
         drop(accumulator);
         self.background.stop();
-        // Whoever waits in another thread looks again and finds the producer closed.
+        // Threads that wait look again and find the producer closed.
         self.shared.batches_settled();
         self.len()
     }

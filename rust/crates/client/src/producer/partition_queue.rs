@@ -15,15 +15,15 @@ pub(super) struct PartitionQueue<T> {
     /// Oldest first; only the last may be open.
     pub(super) batches: VecDeque<Batch<T>>,
     pub(super) in_flight: usize,
-    /// Whom the batches in flight were sent to; a new leader gets nothing before they have come back.
+    /// The leader that the batches in flight were sent to. A new leader gets nothing before they are back.
     pub(super) leader: i32,
-    /// A batch failed: nothing is sent until `in_flight` is 0.
+    /// A batch failed: nothing is sent until no batch is in flight.
     pub(super) muted: bool,
     pub(super) not_before: Option<Instant>,
-    pub(super) producer: Option<ProducerId>,
-    pub(super) next_sequence: i32,
-    /// A gap in the numbers: a fresh producer id is needed.
-    pub(super) broken: bool,
+    /// The sequence of the next new batch; `None` until there is a producer id.
+    next: Option<Sequence>,
+    /// The sequence numbers have a gap: a new producer id is needed.
+    pub(super) needs_new_id: bool,
     /// Failures since the last batch that was written.
     pub(super) lasting: Lasting,
 }
@@ -36,16 +36,15 @@ impl<T> Default for PartitionQueue<T> {
             leader: -1,
             muted: false,
             not_before: None,
-            producer: None,
-            next_sequence: 0,
-            broken: false,
+            next: None,
+            needs_new_id: false,
             lasting: Lasting::default(),
         }
     }
 }
 
 impl<T> PartitionQueue<T> {
-    /// Whether the oldest batch may be sent as far as this partition goes; otherwise `next` learns when.
+    /// Whether this partition may send its oldest batch; otherwise lowers `next` to the time when it may.
     pub(super) fn may_send(
         &mut self,
         now: Instant,
@@ -55,7 +54,7 @@ impl<T> PartitionQueue<T> {
         if self.batches.is_empty() || self.muted || self.in_flight >= in_flight_max {
             return false;
         }
-        if self.broken && self.in_flight > 0 {
+        if self.needs_new_id && self.in_flight > 0 {
             return false;
         }
         match self.not_before {
@@ -73,40 +72,41 @@ impl<T> PartitionQueue<T> {
     /// Makes sure that the partition has a usable producer id; `false` when there is none.
     pub(super) fn number(&mut self, newest: Option<ProducerId>) -> bool {
         let Some(newest) = newest else { return false };
-        if self.broken {
-            if self.producer == Some(newest) {
+        if self.needs_new_id {
+            if self.next.is_some_and(|next| next.producer == newest) {
                 return false;
             }
-            self.producer = Some(newest);
-            self.broken = false;
-            self.next_sequence = 0;
+            self.needs_new_id = false;
+            let mut sequence = Sequence {
+                producer: newest,
+                base: 0,
+            };
             for batch in self
                 .batches
                 .iter_mut()
                 .take_while(|batch| batch.sequence.is_some())
             {
-                batch.renumber(Sequence {
-                    producer: newest,
-                    base: self.next_sequence,
-                });
-                self.next_sequence = next_sequence(self.next_sequence, batch.count);
+                batch.renumber(sequence);
+                sequence = sequence.after(batch.count);
             }
+            self.next = Some(sequence);
         }
-        self.producer.get_or_insert(newest);
+        self.next.get_or_insert(Sequence {
+            producer: newest,
+            base: 0,
+        });
         true
     }
 
+    /// Takes the oldest batch out to be sent.
     pub(super) fn take(&mut self, idempotent: bool) -> Option<Batch<T>> {
         let mut batch = self.batches.pop_front()?;
         if idempotent
             && batch.sequence.is_none()
-            && let Some(producer) = self.producer
+            && let Some(next) = self.next
         {
-            batch.sequence = Some(Sequence {
-                producer,
-                base: self.next_sequence,
-            });
-            self.next_sequence = next_sequence(self.next_sequence, batch.count);
+            batch.sequence = Some(next);
+            self.next = Some(next.after(batch.count));
         }
         batch.attempts += 1;
         self.in_flight += 1;
@@ -120,34 +120,33 @@ impl<T> PartitionQueue<T> {
         }
         let unordered = error.is_answer(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER)
             || error.is_answer(ErrorCode::UNKNOWN_PRODUCER_ID);
-        let older = self.batches.front().is_some_and(|first| first.id < batch.id);
-        if unordered && (self.muted || self.broken || older) {
-            // Out of order because an older batch failed: its turn comes again after that one.
+        let behind = self
+            .batches
+            .front()
+            .is_some_and(|first| first.order < batch.order);
+        if unordered && (self.muted || self.needs_new_id || behind) {
+            // Out of order because an older batch failed; it is sent again after that one.
             return true;
         }
         if unordered && batch.attempts == 1 {
-            // The broker has lost what it knew of this producer. It has not written the batch, and no other attempt
-            // at it was made: under a fresh producer id it can be sent again without a doubt.
-            self.broken = true;
+            // The broker has lost the producer's state. It has not written the batch, and no other attempt was made,
+            // so sending it under a new producer id cannot write it twice.
+            self.needs_new_id = true;
             return true;
         }
         false
     }
 
-    pub(super) fn give_back(&mut self, batch: Batch<T>, not_before: Instant) {
-        let place = self.batches.partition_point(|other| other.id < batch.id);
-        self.batches.insert(place, batch);
+    /// Puts a failed batch back in its order. Nothing is sent until the others in flight are back.
+    pub(super) fn put_back(&mut self, batch: Batch<T>, not_before: Option<Instant>) {
+        let index = self.batches.partition_point(|other| other.order < batch.order);
+        self.batches.insert(index, batch);
         self.muted = self.in_flight > 0;
-        self.not_before = Some(not_before);
+        self.not_before = not_before;
     }
 }
 
-/// Sequence numbers go from 0 to `i32::MAX` and around.
-fn next_sequence(sequence: i32, count: u32) -> i32 {
-    ((i64::from(sequence) + i64::from(count)) % (1 << 31)) as i32
-}
-
-/// The earlier of two moments, where there are any.
+/// The earlier of two times, where there are any.
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),

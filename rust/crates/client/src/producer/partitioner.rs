@@ -91,9 +91,9 @@ pub fn fnv1a(data: &[u8]) -> u32 {
 
 /// A small xorshift generator: where a record without a key starts does not need cryptography.
 #[derive(Debug)]
-pub struct Dice(u64);
+pub struct Random(u64);
 
-impl Dice {
+impl Random {
     /// A generator that differs between processes and producers.
     #[must_use]
     pub fn new() -> Self {
@@ -112,7 +112,7 @@ impl Dice {
     }
 }
 
-impl Default for Dice {
+impl Default for Random {
     fn default() -> Self {
         Self::new()
     }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_choice_is_within_the_topic() {
-        let mut dice = Dice::new();
+        let mut dice = Random::new();
         for count in 1..50 {
             assert!((0..count).contains(&dice.below(count)));
             for partitioner in [Partitioner::Consistent, Partitioner::Murmur2, Partitioner::Fnv1a] {

@@ -1,4 +1,4 @@
-//! A record on its way in: borrowed from the caller, or copied while its topic's partitions are not known yet.
+//! A record on its way in: borrowed from the caller, or copied while its topic's partitions are not known.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,7 +6,6 @@ use std::time::Instant;
 use logcore_records::BatchBuilder;
 
 use super::batch::{Report, Tracked};
-use super::topic_queue::{Place, TopicQueue};
 use crate::error::ClientError;
 
 /// A record's headers, borrowed.
@@ -24,21 +23,28 @@ pub struct NewRecord<'a> {
     pub timestamp: i64,
 }
 
-/// A record of a topic whose partitions are not known yet.
+impl NewRecord<'_> {
+    /// The most bytes that the record takes in a batch, for the queue's limit and the batch's.
+    pub(super) fn size(&self) -> usize {
+        BatchBuilder::record_size_bound(self.key, self.value, self.headers)
+    }
+}
+
+/// A copied record that waits for its topic's partitions.
 #[derive(Debug)]
-pub(super) struct Unplaced<T> {
+pub(super) struct PendingRecord<T> {
     partition: Option<i32>,
     key: Option<Box<[u8]>>,
     value: Option<Box<[u8]>>,
     headers: Box<[OwnedHeader]>,
     timestamp: i64,
-    context: Option<T>,
+    pub(super) context: Option<T>,
     pub(super) since: Instant,
 }
 
 type OwnedHeader = (Box<[u8]>, Option<Box<[u8]>>);
 
-impl<T> Unplaced<T> {
+impl<T> PendingRecord<T> {
     pub(super) fn copy(record: &NewRecord<'_>, context: Option<T>, since: Instant) -> Self {
         let headers = record.headers.iter();
         Self {
@@ -54,7 +60,8 @@ impl<T> Unplaced<T> {
         }
     }
 
-    fn with_record<R>(&self, then: impl FnOnce(&NewRecord<'_>) -> R) -> R {
+    /// Calls `then` with the record, borrowed.
+    pub(super) fn with_record<R>(&self, then: impl FnOnce(&NewRecord<'_>) -> R) -> R {
         let headers: Vec<(&[u8], Option<&[u8]>)> = self
             .headers
             .iter()
@@ -70,29 +77,10 @@ impl<T> Unplaced<T> {
     }
 
     pub(super) fn size(&self) -> usize {
-        self.with_record(|record| BatchBuilder::record_size_bound(record.key, record.value, record.headers))
+        self.with_record(|record| record.size())
     }
 
-    /// Moves the record to its partition; the report of its failure otherwise.
-    pub(super) fn place(
-        mut self,
-        topic: &mut TopicQueue<T>,
-        place: Place<'_>,
-        size: usize,
-    ) -> std::result::Result<(), Option<Box<Report<T>>>> {
-        let context = self.context.take();
-        // The wait for metadata is part of the delivery timeout.
-        let placed = self.with_record(|record| place.append(topic, record, context, size, self.since));
-        match placed {
-            Ok(_) => Ok(()),
-            Err((error, context)) => {
-                self.context = context;
-                let name = Arc::clone(&topic.name);
-                Err(self.refused(&name, error).map(Box::new))
-            }
-        }
-    }
-
+    /// The report of a record that cannot be sent; `None` without a context.
     pub(super) fn refused(self, topic: &Arc<str>, error: ClientError) -> Option<Report<T>> {
         let context = self.context?;
         Some(Report {

@@ -1,5 +1,5 @@
-//! Takes batches out of the accumulator and sees them through: one task decides, one task per broker sends in order,
-//! one per request waits for the answer. All on the client's background thread.
+//! Sends the accumulator's batches. One task decides, one task per broker sends in order, and one per request waits for
+//! its answer, all on the client's background thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use logcore_protocol::{ErrorCode, Value};
 use tokio::sync::mpsc;
 
 use super::Shared;
-use super::accumulator::{Outcome, Outgoing};
 use super::batch::ProducerId;
+use super::dispatch::{Outcome, Outgoing};
 use crate::api::{self, Fields};
 use crate::cluster::Target;
 use crate::connection::{Body, Connection, Pending};
@@ -20,7 +20,7 @@ use crate::error::{ClientError, Result};
 
 type Requests<T> = mpsc::UnboundedSender<Vec<Outgoing<T>>>;
 
-/// How long nothing can happen without the sender being woken.
+/// The longest time without a look at the accumulator; whatever changes it also wakes the sender.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The deciding task. Ends when the client's thread stops.
@@ -65,7 +65,7 @@ pub(super) async fn run<T: Send + 'static>(shared: Arc<Shared<T>>) {
             let _ = queue.send(batches);
         }
         if sent {
-            // Another batch of the same partitions may be ready; let the broker tasks begin meanwhile.
+            // The same partitions may have another batch ready; the broker tasks begin meanwhile.
             tokio::task::yield_now().await;
             continue;
         }
@@ -79,7 +79,7 @@ pub(super) async fn run<T: Send + 'static>(shared: Arc<Shared<T>>) {
     }
 }
 
-/// Asks for a producer id until there is one, and reports to the deciding task.
+/// Asks for a producer id once, and wakes the deciding task.
 async fn obtain_producer_id<T: Send + 'static>(shared: Arc<Shared<T>>, done: mpsc::UnboundedSender<()>) {
     match ask_producer_id(&shared).await {
         Ok(producer) => shared.accumulator.lock().set_producer_id(producer),
@@ -88,7 +88,7 @@ async fn obtain_producer_id<T: Send + 'static>(shared: Arc<Shared<T>>, done: mps
                 let mut accumulator = shared.accumulator.lock();
                 accumulator.producer_id_failed(error, Instant::now());
             } else {
-                // Waiting would not help the records that need one.
+                // The records need an id, and waiting would not bring one.
                 let reports = shared.accumulator.lock().give_up(&error);
                 shared.deliver(reports);
                 shared.cluster.reporter().report(error);
@@ -135,7 +135,7 @@ async fn send_to_broker<T: Send + 'static>(
     mut requests: mpsc::UnboundedReceiver<Vec<Outgoing<T>>>,
 ) {
     while let Some(mut batches) = requests.recv().await {
-        match hand_over(&shared, leader, &mut batches).await {
+        match send_request(&shared, leader, &mut batches).await {
             Ok(Some((pending, version))) => {
                 let shared = Arc::clone(&shared);
                 tokio::spawn(async move {
@@ -164,8 +164,8 @@ async fn send_to_broker<T: Send + 'static>(
     }
 }
 
-/// Encodes the batches and gives the request to the connection. `None`: no answer will come (acks=0).
-async fn hand_over<T>(
+/// Encodes the batches and gives the request to the connection. `None`: no answer comes (acks=0).
+async fn send_request<T>(
     shared: &Shared<T>,
     leader: i32,
     batches: &mut [Outgoing<T>],
@@ -283,7 +283,7 @@ fn outcome(key: &(String, i32), partition: &logcore_protocol::Struct) -> Outcome
     }
 }
 
-/// A response that says nothing about a batch leaves its fate open: to be sent again.
+/// The response does not name the batch, so it is sent again.
 fn unanswered<T>(outgoing: &Outgoing<T>) -> ClientError {
     ClientError::Transport {
         broker: format!("leader of {}-{}", outgoing.topic, outgoing.partition),

@@ -1,4 +1,4 @@
-//! One topic's partitions: where a record goes, and what is known of a topic that is missing.
+//! One topic's partitions and their batches: which partition a record joins, and what is known of a missing topic.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use logcore_records::BatchBuilder;
 
 use super::batch::{Batch, Tracked};
 use super::partition_queue::PartitionQueue;
-use super::partitioner::Dice;
-use super::record::{NewRecord, Unplaced};
+use super::partitioner::Random;
+use super::record::{NewRecord, PendingRecord};
 use crate::config::ProducerConfig;
 use crate::error::ClientError;
 use crate::metadata::Topic;
@@ -21,89 +21,101 @@ use crate::reporter::Lasting;
 pub(super) struct TopicQueue<T> {
     pub(super) name: Arc<str>,
     pub(super) partitions: Vec<PartitionQueue<T>>,
-    pub(super) unplaced: VecDeque<Unplaced<T>>,
-    /// Why records of this topic are refused, and since when the cluster has said so.
-    pub(super) missing: Option<(ClientError, Instant)>,
+    /// Records that wait for the partitions to be known.
+    pub(super) pending: VecDeque<PendingRecord<T>>,
+    pub(super) missing: Option<Missing>,
+    /// Failures of the topic that are tried again.
     pub(super) lasting: Lasting,
-    pub(super) sticky: Option<(i32, Instant)>,
+    /// The partition that records without a key go to, and until when.
+    sticky: Option<(i32, Instant)>,
+    /// No new batch is larger: `batch.size`, or less once the broker has refused a batch.
+    batch_bytes: usize,
 }
 
-impl ProducerConfig {
-    pub(super) fn is_full<T>(&self, batch: &Batch<T>) -> bool {
-        batch.bytes >= self.batch_bytes || batch.count as usize >= self.batch_messages
-    }
+/// Why records of a topic are refused.
+#[derive(Debug)]
+pub(super) struct Missing {
+    pub(super) error: ClientError,
+    /// Since when the cluster has said so.
+    pub(super) since: Instant,
+}
 
-    pub(super) fn is_ready<T>(&self, batch: &Batch<T>, now: Instant) -> bool {
-        !batch.is_open() || self.is_full(batch) || now.duration_since(batch.begun) >= self.linger
+impl Missing {
+    /// Whether records are refused now. A topic that was just created may not be known to every broker yet, so an
+    /// unknown one has `propagation` to appear.
+    pub(super) fn is_final(&self, now: Instant, propagation: Duration) -> bool {
+        !matches!(self.error, ClientError::UnknownTopic(_)) || now.duration_since(self.since) >= propagation
     }
 }
 
-/// What placing a record in a partition needs besides the topic.
-pub(super) struct Place<'a> {
+/// What appending a record needs besides its topic.
+pub(super) struct Appender<'a> {
     pub(super) config: &'a ProducerConfig,
-    pub(super) dice: &'a mut Dice,
-    pub(super) next_id: &'a mut u64,
+    pub(super) random: &'a mut Random,
+    pub(super) next_batch: &'a mut u64,
 }
 
-impl Place<'_> {
-    /// Appends to the partition's open batch; `true` when the sender must hear of it: a batch was begun or is full.
-    pub(super) fn append<T>(
-        self,
-        topic: &mut TopicQueue<T>,
+/// Why a record was not taken, with its context.
+pub(super) type Refused<T> = (ClientError, Option<T>);
+
+impl<T> TopicQueue<T> {
+    pub(super) fn new(name: Arc<str>, config: &ProducerConfig) -> Self {
+        Self {
+            name,
+            partitions: Vec::new(),
+            pending: VecDeque::new(),
+            missing: None,
+            lasting: Lasting::default(),
+            sticky: None,
+            batch_bytes: config.batch_bytes,
+        }
+    }
+
+    /// Appends to the partition's open batch. `true` when the sender must look: a batch was begun, or is full.
+    pub(super) fn append(
+        &mut self,
+        appender: Appender<'_>,
         record: &NewRecord<'_>,
         context: Option<T>,
-        size: usize,
         now: Instant,
-    ) -> std::result::Result<bool, (ClientError, Option<T>)> {
-        let count = topic.partitions.len() as i32;
-        let id = match record.partition {
-            Some(id) => id,
-            None => match self.config.partitioner.partition(record.key, count) {
-                Some(id) => id,
-                None => topic.stick(self.dice, count, self.config.sticky_linger, now),
-            },
-        };
+    ) -> std::result::Result<bool, Refused<T>> {
+        let Appender {
+            config,
+            random,
+            next_batch,
+        } = appender;
+        let (size, batch_bytes) = (record.size(), self.batch_bytes);
+        let id = self.choose_partition(config, random, record, now);
         let partition = usize::try_from(id)
             .ok()
-            .and_then(|index| topic.partitions.get_mut(index));
+            .and_then(|index| self.partitions.get_mut(index));
         let Some(partition) = partition else {
-            let topic = topic.name.to_string();
+            let topic = self.name.to_string();
             return Err((ClientError::UnknownPartition { topic, partition: id }, context));
         };
-        let mut begun = false;
         let fits = partition.batches.back().is_some_and(|batch| {
             batch.is_open()
-                && batch.bytes + size <= self.config.batch_bytes
-                && (batch.count as usize) < self.config.batch_messages
+                && batch.bytes + size <= batch_bytes
+                && (batch.count as usize) < config.batch_messages
         });
         if !fits {
-            let builder = BatchBuilder::new(self.config.compression, self.config.compression_level);
-            *self.next_id += 1;
-            partition
-                .batches
-                .push_back(Batch::new(*self.next_id, builder, now));
-            begun = true;
+            let builder = BatchBuilder::new(config.compression, config.compression_level);
+            *next_batch += 1;
+            partition.batches.push_back(Batch::new(*next_batch, builder, now));
         }
         let Some(batch) = partition.batches.back_mut() else {
             return Ok(false);
         };
-        let appended = match batch.open() {
-            Some(builder) => builder.append(record.timestamp, record.key, record.value, record.headers),
-            None => Ok(0),
-        };
-        match appended {
+        match batch.append(record) {
             Ok(index) => {
-                batch.count += 1;
-                batch.bytes += size;
                 if let Some(context) = context {
-                    let index = index.unsigned_abs();
                     batch.tracked.push(Tracked {
                         index,
                         timestamp: record.timestamp,
                         context,
                     });
                 }
-                Ok(begun || self.config.is_full(batch))
+                Ok(!fits || is_full(batch, config, batch_bytes))
             }
             Err(error) => {
                 let what = format!("encoding a record: {error}");
@@ -114,19 +126,41 @@ impl Place<'_> {
             }
         }
     }
-}
 
-impl<T> TopicQueue<T> {
-    /// The partition that records without a key go to, until `linger` has passed and another is drawn.
-    fn stick(&mut self, dice: &mut Dice, count: i32, linger: Duration, now: Instant) -> i32 {
+    fn choose_partition(
+        &mut self,
+        config: &ProducerConfig,
+        random: &mut Random,
+        record: &NewRecord<'_>,
+        now: Instant,
+    ) -> i32 {
+        let count = self.partitions.len() as i32;
+        if let Some(id) = record.partition {
+            return id;
+        }
+        if let Some(id) = config.partitioner.partition(record.key, count) {
+            return id;
+        }
         match self.sticky {
             Some((id, until)) if now < until && id < count => id,
             _ => {
-                let id = dice.below(count);
-                self.sticky = Some((id, now + linger));
+                let id = random.below(count);
+                self.sticky = Some((id, now + config.sticky_linger));
                 id
             }
         }
+    }
+
+    /// Whether a batch need not wait for more records.
+    pub(super) fn is_ready(&self, batch: &Batch<T>, config: &ProducerConfig, now: Instant) -> bool {
+        !batch.is_open()
+            || is_full(batch, config, self.batch_bytes)
+            || now.duration_since(batch.begun) >= config.linger
+    }
+
+    /// The broker has refused a batch: new ones are not larger than its halves.
+    pub(super) fn limit_batches(&mut self, bytes: usize) {
+        self.batch_bytes = self.batch_bytes.min(bytes.max(1));
     }
 
     /// Notes why the topic has no partitions; returns the failure once it lasts.
@@ -146,25 +180,12 @@ impl<T> TopicQueue<T> {
             }
             _ => answered,
         };
-        let since = match (&self.missing, topic.error) {
-            (Some((_, since)), _) => *since,
-            (None, _) => now,
-        };
-        self.missing = Some((error, since));
+        let since = self.missing.as_ref().map_or(now, |missing| missing.since);
+        self.missing = Some(Missing { error, since });
         None
     }
 }
 
-/// Whether a missing topic's records are refused.
-pub(super) trait GivenUp {
-    fn is_given_up(&self, now: Instant, propagation: Duration) -> bool;
-}
-
-impl GivenUp for Option<(ClientError, Instant)> {
-    /// A missing topic may still be on its way to the broker asked; an error that does not pass counts at once.
-    fn is_given_up(&self, now: Instant, propagation: Duration) -> bool {
-        self.as_ref().is_some_and(|(error, since)| {
-            !matches!(error, ClientError::UnknownTopic(_)) || now.duration_since(*since) >= propagation
-        })
-    }
+fn is_full<T>(batch: &Batch<T>, config: &ProducerConfig, batch_bytes: usize) -> bool {
+    batch.bytes >= batch_bytes || batch.count as usize >= config.batch_messages
 }

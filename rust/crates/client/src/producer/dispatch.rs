@@ -1,0 +1,272 @@
+//! Batches on their way out and back: which requests are sent now, and what an answer does to its batches.
+//!
+//! The sender calls this part of [`Accumulator`], under the accumulator's lock. A partition's batches are sent oldest
+//! first, up to `max.in.flight` at once. After a failure that may pass, the batch returns to its position, and the
+//! partition sends nothing until all batches in flight are back; then it goes on from the oldest. An idempotent batch
+//! keeps its sequence, so the broker drops what it has already. A batch that is given up leaves a gap in the sequence:
+//! the partition takes a new producer id and numbers the rest from 0. A batch that is too large is split (KIP-126).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use logcore_protocol::ErrorCode;
+
+use super::accumulator::Accumulator;
+use super::batch::{Batch, ProducerId, Report};
+use super::partition_queue::{PartitionQueue, earlier};
+use super::topic_queue::TopicQueue;
+use crate::config::ProducerConfig;
+use crate::error::{ClientError, milliseconds};
+use crate::metadata::Metadata;
+
+/// A batch taken out to be sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing<T> {
+    pub(crate) topic: Arc<str>,
+    pub(crate) partition: i32,
+    pub(crate) batch: Batch<T>,
+}
+
+/// What the sender shall do now.
+#[derive(Debug)]
+pub(crate) struct Drained<T> {
+    /// One request each: the leader and its batches.
+    pub(crate) requests: Vec<(i32, Vec<Outgoing<T>>)>,
+    /// When to drain again if nothing happens before.
+    pub(crate) next: Option<Instant>,
+    /// A partition has no known leader.
+    pub(crate) needs_metadata: bool,
+    /// A partition has batches to send, and no usable producer id.
+    pub(crate) needs_producer_id: bool,
+    /// Batches given up while draining.
+    pub(crate) reports: Vec<Report<T>>,
+    /// Failures that are tried again and have lasted.
+    pub(crate) lasting: Vec<ClientError>,
+}
+
+/// A broker's answer for one batch.
+pub(crate) enum Outcome {
+    /// Base offset and append time (-1: create time).
+    Written(i64, i64),
+    Failed(ClientError),
+}
+
+/// A request that would grow beyond this with a partition's batch goes without it.
+const REQUEST_BYTES_MAX: usize = 8 << 20;
+
+impl<T> Accumulator<T> {
+    /// Takes out what can be sent now, and gives up what is too old.
+    pub(crate) fn drain(&mut self, metadata: &Metadata, now: Instant) -> Drained<T> {
+        let mut drained = Drained {
+            requests: Vec::new(),
+            next: None,
+            needs_metadata: false,
+            needs_producer_id: false,
+            reports: Vec::new(),
+            lasting: std::mem::take(&mut self.lasting),
+        };
+        self.expire(now, &mut drained);
+        let round = Round {
+            config: &self.config,
+            metadata,
+            broker_in_flight: &self.broker_in_flight,
+            producer: self.producer,
+            flushing: self.flushing > 0,
+            now,
+        };
+        let mut open: HashMap<i32, (usize, Vec<Outgoing<T>>)> = HashMap::new();
+        for queue in self.topics.values_mut() {
+            drained.needs_metadata |= !queue.pending.is_empty();
+            for index in 0..queue.partitions.len() {
+                let Some(leader) = round.leader_for(queue, index, &mut drained) else {
+                    continue;
+                };
+                let partition = &mut queue.partitions[index];
+                let (size, batches) = open.entry(leader).or_default();
+                let next_size = partition.batches.front().map_or(0, |batch| batch.bytes);
+                if !batches.is_empty() && *size + next_size > REQUEST_BYTES_MAX {
+                    // The request is full; the next round, at once, takes this partition.
+                    drained.next = Some(now);
+                    continue;
+                }
+                if let Some(batch) = partition.take(self.config.idempotence) {
+                    partition.leader = leader;
+                    *size += next_size;
+                    batches.push(Outgoing {
+                        topic: Arc::clone(&queue.name),
+                        partition: index as i32,
+                        batch,
+                    });
+                }
+            }
+        }
+        for (leader, (_, batches)) in open {
+            *self.broker_in_flight.entry(leader).or_default() += 1;
+            drained.requests.push((leader, batches));
+        }
+        drained
+    }
+
+    /// A request to `leader` has ended.
+    pub(crate) fn request_done(&mut self, leader: i32) {
+        if let Some(requests) = self.broker_in_flight.get_mut(&leader) {
+            *requests = requests.saturating_sub(1);
+        }
+    }
+
+    /// A batch came back. `None` when it is sent again, or nothing of it is to be reported.
+    pub(crate) fn batch_done(
+        &mut self,
+        outgoing: Outgoing<T>,
+        outcome: Outcome,
+        now: Instant,
+    ) -> Option<Report<T>> {
+        let Outgoing {
+            topic,
+            partition: id,
+            mut batch,
+        } = outgoing;
+        let queue = self.topics.get_mut(&topic)?;
+        let partition = queue.partitions.get_mut(usize::try_from(id).ok()?)?;
+        partition.in_flight = partition.in_flight.saturating_sub(1);
+        let expired = now.duration_since(batch.begun) >= self.config.delivery_timeout;
+        let outcome = match outcome {
+            Outcome::Written(base_offset, append_time) => Ok((base_offset, append_time)),
+            Outcome::Failed(error) if error.is_answer(ErrorCode::DUPLICATE_SEQUENCE_NUMBER) => Ok((-1, -1)),
+            Outcome::Failed(error) if is_too_large(&error) && batch.count > 1 && !expired => {
+                match batch.split(&self.config) {
+                    Ok([front, back]) => {
+                        let largest = front.bytes.max(back.bytes);
+                        partition.put_back(back, None);
+                        partition.put_back(front, None);
+                        queue.limit_batches(largest);
+                        return None;
+                    }
+                    Err((unsplit, error)) => {
+                        batch = *unsplit;
+                        Err(error)
+                    }
+                }
+            }
+            Outcome::Failed(error) => {
+                let spent = expired || batch.attempts > self.config.retries;
+                if !spent && partition.may_retry(&batch, &error) {
+                    // A broken connection is reported by itself.
+                    if is_answer(&error) && partition.lasting.failed(&error, now) {
+                        self.lasting
+                            .push(partition.lasting.report("Produce", error.clone()));
+                    }
+                    batch.last_failure = Some(error);
+                    partition.put_back(batch, Some(now + self.retry_backoff));
+                    return None;
+                }
+                Err(if spent && error.is_retriable() {
+                    delivery_timed_out(self.config.delivery_timeout, Some(&error), "")
+                } else {
+                    error
+                })
+            }
+        };
+        if outcome.is_ok() {
+            partition.lasting.passed();
+        } else {
+            // The batches behind it are refused as out of order, and then numbered anew.
+            partition.needs_new_id |= batch.sequence.is_some();
+            partition.muted = true;
+        }
+        partition.muted &= partition.in_flight > 0;
+        self.release(batch.count as usize, batch.bytes);
+        batch.report(&topic, id, outcome)
+    }
+}
+
+/// What one look over the queues goes by.
+struct Round<'a> {
+    config: &'a ProducerConfig,
+    metadata: &'a Metadata,
+    broker_in_flight: &'a HashMap<i32, usize>,
+    producer: Option<ProducerId>,
+    flushing: bool,
+    now: Instant,
+}
+
+impl Round<'_> {
+    /// The leader that the partition's oldest batch can be sent to now. Otherwise `drained` learns what is missing, or
+    /// when to drain again.
+    fn leader_for<T>(
+        &self,
+        queue: &mut TopicQueue<T>,
+        index: usize,
+        drained: &mut Drained<T>,
+    ) -> Option<i32> {
+        let partition = queue.partitions.get_mut(index)?;
+        if !partition.may_send(self.now, self.config.in_flight_max, &mut drained.next) {
+            return None;
+        }
+        let partition = queue.partitions.get(index)?;
+        let oldest = partition.batches.front()?;
+        let ready =
+            self.flushing || partition.batches.len() > 1 || queue.is_ready(oldest, self.config, self.now);
+        if !ready {
+            drained.next = earlier(drained.next, Some(oldest.begun + self.config.linger));
+            return None;
+        }
+        let leader = self.metadata.leader(&queue.name, index as i32);
+        let name = &queue.name;
+        let partition = queue.partitions.get_mut(index)?;
+        let Some((leader, _)) = leader else {
+            drained.needs_metadata = true;
+            let what = format!("{name}-{index} has no leader");
+            let ErrorCode(code) = ErrorCode::LEADER_NOT_AVAILABLE;
+            let error = ClientError::Broker { code, what };
+            if partition.lasting.failed(&error, self.now) {
+                drained.lasting.push(partition.lasting.report("Metadata", error));
+            }
+            return None;
+        };
+        self.may_send_to(leader, partition, drained).then_some(leader)
+    }
+
+    fn may_send_to<T>(
+        &self,
+        leader: i32,
+        partition: &mut PartitionQueue<T>,
+        drained: &mut Drained<T>,
+    ) -> bool {
+        // The batches in flight to an old leader come back before the new one gets any.
+        if partition.in_flight > 0 && partition.leader != leader {
+            return false;
+        }
+        let requests = self.broker_in_flight.get(&leader).copied().unwrap_or_default();
+        if requests >= self.config.in_flight_max {
+            return false;
+        }
+        if self.config.idempotence && !partition.number(self.producer) {
+            drained.needs_producer_id = true;
+            return false;
+        }
+        true
+    }
+}
+
+/// Whether a broker answered, as opposed to a connection that broke.
+pub(super) fn is_answer(error: &ClientError) -> bool {
+    matches!(error, ClientError::Broker { .. })
+}
+
+/// Whether the batch is above the topic's `max.message.bytes` or `segment.bytes`.
+fn is_too_large(error: &ClientError) -> bool {
+    error.is_answer(ErrorCode::MESSAGE_TOO_LARGE) || error.is_answer(ErrorCode::RECORD_LIST_TOO_LARGE)
+}
+
+pub(super) fn delivery_timed_out(
+    timeout: Duration,
+    last: Option<&ClientError>,
+    otherwise: &str,
+) -> ClientError {
+    ClientError::DeliveryTimedOut {
+        timeout_ms: milliseconds(timeout),
+        last: last.map_or_else(|| otherwise.to_owned(), ToString::to_string),
+    }
+}
