@@ -1,7 +1,7 @@
-//! Binding of the `client` room: conversion for the producer, the consumer and raw requests.
+//! The binding of the `client` crate: conversion for the producer, the consumer and raw requests.
 //!
-//! Used only by `cluster.client`, which registers its two exception classes here at import, so that the hot paths raise
-//! them without a detour. Calls that may block release the GIL and look for signals ten times a second.
+//! Only `cluster.client` uses it, and registers its two error classes here at import. Calls that may block release the
+//! GIL, and look for signals ten times a second.
 
 mod consumer;
 mod message;
@@ -45,7 +45,7 @@ fn client_after_fork() {
     note_fork();
 }
 
-/// The partition that a partitioner gives a key among `count`; `None` when it leaves that to chance.
+/// The partition of a key among `count`; `None` when the partitioner chooses at random.
 #[pyfunction]
 fn client_partition(partitioner: &str, key: Option<&[u8]>, count: i32) -> PyResult<Option<i32>> {
     match logcore_client::producer::partitioner::Partitioner::from_name(partitioner) {
@@ -65,7 +65,7 @@ pub(crate) fn kafka_error(py: Python<'_>, error: &ClientError) -> PyResult<Py<Py
     class.call1(py, (error.code(), error.to_string(), false, error.is_retriable()))
 }
 
-/// The exception for a failure of the client crate: `BufferError` for a full queue, as confluent-kafka has it.
+/// The exception for a failure of the client crate; a full queue is a `BufferError`, as in confluent-kafka.
 pub(crate) fn exception(py: Python<'_>, error: &ClientError) -> PyErr {
     match error {
         ClientError::QueueFull { .. } => PyBufferError::new_err(error.to_string()),
@@ -98,7 +98,7 @@ fn kafka_exception(py: Python<'_>, error: &ClientError) -> PyResult<PyErr> {
     Ok(PyErr::from_value(class.call1(py, (error,))?.into_bound(py)))
 }
 
-/// The moment after `seconds`; `None` (for ever) for a negative number, `None` or one beyond a century.
+/// The time after `seconds`. `None`, negative numbers and those above a century mean no limit.
 pub(crate) fn deadline(seconds: Option<f64>) -> Option<Instant> {
     let seconds = seconds.filter(|seconds| *seconds >= 0.0)?;
     let timeout = Duration::try_from_secs_f64(seconds)

@@ -5,15 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, Self
 
 from ._errors import KafkaError, KafkaException
 from ._types import BrokerMetadata, Node, TopicPartition, Uuid
 
 
-class NewTopic:
+class Ordered:
+    """Equality, order and hash by what `_key` returns."""
+
+    def _key(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self._key() == other._key()
+
+    def __lt__(self, other: Self) -> bool:
+        return self._key() < other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+
+class NewTopic(Ordered):
     """A topic to create. -1 for partitions or replication factor is the broker's default.
 
-    `replica_assignment` is a list of broker ids for each partition, instead of a replication factor.
+    `replica_assignment` is a list of broker ids for each partition, instead of a replication factor. Equality, order
+    and hash depend on the name and the number of partitions only.
     """
 
     def __init__(
@@ -30,12 +48,15 @@ class NewTopic:
         self.replica_assignment = replica_assignment
         self.config = dict(config or {})
 
+    def _key(self) -> tuple[Any, ...]:
+        return (self.topic, self.num_partitions)
+
     def __repr__(self) -> str:
         return f"NewTopic(topic={self.topic},num_partitions={self.num_partitions})"
 
 
-class NewPartitions:
-    """A topic's new number of partitions."""
+class NewPartitions(Ordered):
+    """A topic's new number of partitions. Equality, order and hash depend on both only."""
 
     def __init__(
         self, topic: str, new_total_count: int, replica_assignment: list[list[int]] | None = None
@@ -43,6 +64,9 @@ class NewPartitions:
         self.topic = topic
         self.new_total_count = new_total_count
         self.replica_assignment = replica_assignment
+
+    def _key(self) -> tuple[Any, ...]:
+        return (self.topic, self.new_total_count)
 
     def __repr__(self) -> str:
         return f"NewPartitions(topic={self.topic},new_total_count={self.new_total_count})"
@@ -71,7 +95,7 @@ class ConfigSource(Enum):
     GROUP_CONFIG = 8
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class ConfigEntry:
     """One setting of a topic or broker; `value` is None for a secret."""
 
@@ -82,14 +106,14 @@ class ConfigEntry:
     is_default: bool = False
     is_sensitive: bool = False
     is_synonym: bool = False
-    synonyms: dict[str, ConfigEntry] = field(default_factory=dict)
+    synonyms: dict[str, ConfigEntry] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         return f'{self.name}="{self.value}"'
 
 
-class ConfigResource:
-    """A topic or broker with a configuration. Equality and hash depend on type and name only."""
+class ConfigResource(Ordered):
+    """A topic or broker with a configuration. Equality, order and hash depend on type and name only."""
 
     Type = ResourceType
 
@@ -113,41 +137,41 @@ class ConfigResource:
     def restype_int(self) -> int:
         return int(self.restype.value)
 
-    def __hash__(self) -> int:
-        return hash((self.restype, self.name))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ConfigResource) and (self.restype, self.name) == (other.restype, other.name)
+    def _key(self) -> tuple[Any, ...]:
+        return (self.restype_int, self.name)
 
     def __repr__(self) -> str:
         return f"ConfigResource({self.restype},{self.name})"
 
 
+@dataclass(init=False, unsafe_hash=True)
 class TopicCollection:
     """Topics by name."""
+
+    topic_names: list[str] = field(hash=False)
 
     def __init__(self, topic_names: Iterable[str]) -> None:
         self.topic_names = list(topic_names)
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class TopicPartitionInfo:
     """A partition of a described topic."""
 
     id: int
     leader: Node | None
-    replicas: list[Node]
-    isr: list[Node]
+    replicas: list[Node] = field(hash=False)
+    isr: list[Node] = field(hash=False)
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class TopicDescription:
     """A described topic; partitions in the order of their ids."""
 
     name: str
     topic_id: Uuid
     is_internal: bool
-    partitions: list[TopicPartitionInfo]
+    partitions: list[TopicPartitionInfo] = field(hash=False)
 
 
 class ConsumerGroupState(Enum):
@@ -188,7 +212,7 @@ class ConsumerGroupType(Enum):
         return cls.__members__.get(name.upper(), cls.UNKNOWN)
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class ConsumerGroupListing:
     """A group as `list_consumer_groups` returns it."""
 
@@ -198,22 +222,22 @@ class ConsumerGroupListing:
     type: ConsumerGroupType = ConsumerGroupType.UNKNOWN
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class ListConsumerGroupsResult:
     """The groups of all brokers that answered, and the failures of the others."""
 
-    valid: list[ConsumerGroupListing] = field(default_factory=list)
-    errors: list[KafkaException] = field(default_factory=list)
+    valid: list[ConsumerGroupListing] = field(default_factory=list, hash=False)
+    errors: list[KafkaException] = field(default_factory=list, hash=False)
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class MemberAssignment:
     """The partitions a member has."""
 
-    topic_partitions: list[TopicPartition] = field(default_factory=list)
+    topic_partitions: list[TopicPartition] = field(default_factory=list, hash=False)
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class MemberDescription:
     """A member of a described group."""
 
@@ -224,19 +248,19 @@ class MemberDescription:
     group_instance_id: str | None = None
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class ConsumerGroupDescription:
     """A described group."""
 
     group_id: str
     is_simple_consumer_group: bool
-    members: list[MemberDescription]
+    members: list[MemberDescription] = field(hash=False)
     partition_assignor: str
     state: ConsumerGroupState
     coordinator: Node
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class GroupMember:
     """A member as `list_groups` returns it; metadata and assignment are the group protocol's bytes."""
 
@@ -247,7 +271,7 @@ class GroupMember:
     assignment: bytes
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class GroupMetadata:
     """A group as `list_groups` returns it."""
 
@@ -257,26 +281,26 @@ class GroupMetadata:
     state: str
     protocol_type: str
     protocol: str
-    members: list[GroupMember] = field(default_factory=list)
+    members: list[GroupMember] = field(default_factory=list, hash=False)
 
     def __str__(self) -> str:
         return self.id
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class ConsumerGroupTopicPartitions:
     """A group and partitions with committed offsets, or offsets to commit; None stands for all partitions."""
 
     group_id: str
-    topic_partitions: list[TopicPartition] | None = None
+    topic_partitions: list[TopicPartition] | None = field(default=None, hash=False)
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class DescribeClusterResult:
     """The cluster's brokers; `controller` is None while there is none."""
 
     controller: Node | None
-    nodes: list[Node]
+    nodes: list[Node] = field(hash=False)
     cluster_id: str | None = None
 
 

@@ -117,7 +117,7 @@ class Node:
         return f"({self.id}) {self.host}:{self.port}"
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class BrokerMetadata:
     """A broker as `list_topics` returns it."""
 
@@ -129,40 +129,40 @@ class BrokerMetadata:
         return f"{self.id}/{self.host}:{self.port}"
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class PartitionMetadata:
     """A partition as `list_topics` returns it. Leader (-1: none), replicas and isrs are broker ids."""
 
     id: int = -1
     leader: int = -1
-    replicas: list[int] = field(default_factory=list)
-    isrs: list[int] = field(default_factory=list)
+    replicas: list[int] = field(default_factory=list, hash=False)
+    isrs: list[int] = field(default_factory=list, hash=False)
     error: KafkaError | None = None
 
     def __str__(self) -> str:
         return str(self.id)
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class TopicMetadata:
     """A topic as `list_topics` returns it; partitions by id."""
 
     topic: str = ""
-    partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
+    partitions: dict[int, PartitionMetadata] = field(default_factory=dict, hash=False)
     error: KafkaError | None = None
 
     def __str__(self) -> str:
         return self.topic
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class ClusterMetadata:
     """The cluster as `list_topics` returns it; brokers by id, topics by name."""
 
     cluster_id: str | None = None
     controller_id: int = -1
-    brokers: dict[int, BrokerMetadata] = field(default_factory=dict)
-    topics: dict[str, TopicMetadata] = field(default_factory=dict)
+    brokers: dict[int, BrokerMetadata] = field(default_factory=dict, hash=False)
+    topics: dict[str, TopicMetadata] = field(default_factory=dict, hash=False)
     orig_broker_id: int = -1
     orig_broker_name: str | None = None
 

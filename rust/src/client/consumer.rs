@@ -1,11 +1,9 @@
 //! `ConsumerCore`: the data path under `cluster.Consumer`.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use logcore_client::ClientError;
 use logcore_client::Consumer;
 use logcore_client::consumer::{Event, Item, Start};
 use logcore_client::error::local;
@@ -32,6 +30,8 @@ pub(crate) struct ConsumerCore {
     consumer: Consumer,
     error_cb: Option<Py<PyAny>>,
     interrupted: AtomicBool,
+    /// The topic of the last message, with its name.
+    last_topic: Mutex<Option<(Arc<str>, Py<PyString>)>>,
 }
 
 fn key(topic: &str, partition: i32) -> PartitionKey {
@@ -60,6 +60,7 @@ impl ConsumerCore {
             consumer,
             error_cb,
             interrupted: AtomicBool::new(false),
+            last_topic: Mutex::new(None),
         })
     }
 
@@ -68,11 +69,9 @@ impl ConsumerCore {
     fn poll(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<Message>>> {
         let until = deadline(timeout);
         loop {
-            let items = self.take(py, 1, slice(until))?;
-            for item in items {
-                if let Some(message) = self.convert(py, item, &mut HashMap::new())? {
-                    return Ok(Some(Py::new(py, message)?));
-                }
+            self.report_errors(py)?;
+            if let Some(item) = self.take(py, 1, slice(until))?.pop() {
+                return self.convert(py, item)?.into_object(py).map(Some);
             }
             if is_past(until) || self.interrupted.swap(false, Ordering::AcqRel) {
                 return Ok(None);
@@ -88,19 +87,22 @@ impl ConsumerCore {
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyList>> {
         let until = deadline(timeout);
-        let list = PyList::empty(py);
-        let mut names = HashMap::new();
-        while list.len() < max {
-            for item in self.take(py, max - list.len(), slice(until))? {
-                if let Some(message) = self.convert(py, item, &mut names)? {
-                    list.append(Py::new(py, message)?)?;
-                }
+        let mut messages = Vec::new();
+        while messages.len() < max {
+            if messages.is_empty() {
+                self.report_errors(py)?;
+            } else if !self.consumer.cluster().reporter().is_empty() {
+                // error_cb may raise, and the messages would be lost; the next call runs it.
+                break;
+            }
+            for item in self.take(py, max - messages.len(), slice(until))? {
+                messages.push(self.convert(py, item)?.into_object(py)?);
             }
             if is_past(until) || self.interrupted.swap(false, Ordering::AcqRel) {
                 break;
             }
         }
-        Ok(list)
+        PyList::new(py, messages)
     }
 
     /// Makes a waiting or the next poll() or consume() return early.
@@ -144,7 +146,7 @@ impl ConsumerCore {
         self.consumer.set_paused(&key(topic, partition), paused)
     }
 
-    /// How far a partition has come, or None when it is not assigned.
+    /// How far a partition is read, or None when it is not assigned.
     fn progress(&self, topic: &str, partition: i32) -> Option<Progress> {
         let progress = self.consumer.progress(&key(topic, partition))?;
         let (stored, epoch) = progress.stored.unwrap_or((OFFSET_INVALID, -1));
@@ -191,7 +193,7 @@ impl ConsumerCore {
 }
 
 impl ConsumerCore {
-    /// What is there; waits a slice without the GIL when nothing is.
+    /// Up to `max` items; waits a slice without the GIL for the first.
     fn take(&self, py: Python<'_>, max: usize, slice: Duration) -> PyResult<Vec<Item>> {
         self.consumer
             .background()
@@ -218,41 +220,42 @@ impl ConsumerCore {
         Ok(items)
     }
 
-    /// The message for an item; `None` for errors that went to error_cb.
-    fn convert(
-        &self,
-        py: Python<'_>,
-        item: Item,
-        names: &mut HashMap<usize, Py<PyString>>,
-    ) -> PyResult<Option<Message>> {
+    fn convert(&self, py: Python<'_>, item: Item) -> PyResult<Message> {
         match item {
             Item::Message(message) => {
-                // Messages of a batch share their topic's name; its address tells whose it is.
-                let address = Arc::as_ptr(&message.shelf.topic).cast::<u8>() as usize;
-                let name = names
-                    .entry(address)
-                    .or_insert_with(|| PyString::intern(py, &message.shelf.topic).unbind())
-                    .clone_ref(py);
-                Ok(Some(Message::consumed(message, name)))
+                let name = self.topic_name(py, &message.batch.topic);
+                Ok(Message::consumed(message, name))
             }
             Item::Event(Event::End((topic, partition), offset)) => {
                 let error = end_of_partition(py, &topic, partition, offset)?;
-                Ok(Some(Message::event(py, &topic, partition, offset, error)))
+                Ok(Message::event(py, &topic, partition, offset, error))
             }
             Item::Event(Event::Failed((topic, partition), error)) => {
                 let error = kafka_error(py, &error)?;
-                Ok(Some(Message::event(py, &topic, partition, OFFSET_INVALID, error)))
-            }
-            Item::Error(error) => {
-                self.report(py, &error)?;
-                Ok(None)
+                Ok(Message::event(py, &topic, partition, OFFSET_INVALID, error))
             }
         }
     }
 
-    fn report(&self, py: Python<'_>, error: &ClientError) -> PyResult<()> {
-        if let Some(error_cb) = &self.error_cb {
-            error_cb.call1(py, (kafka_error(py, error)?,))?;
+    /// A topic's name as Python's string, which consecutive messages share.
+    fn topic_name(&self, py: Python<'_>, topic: &Arc<str>) -> Py<PyString> {
+        let mut last = self.last_topic.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((known, name)) if Arc::ptr_eq(known, topic) => name.clone_ref(py),
+            _ => {
+                let name = PyString::intern(py, topic).unbind();
+                *last = Some((Arc::clone(topic), name.clone_ref(py)));
+                name
+            }
+        }
+    }
+
+    /// Calls error_cb with the failures that are tried again.
+    fn report_errors(&self, py: Python<'_>) -> PyResult<()> {
+        while let Some(error) = self.consumer.cluster().reporter().next() {
+            if let Some(error_cb) = &self.error_cb {
+                error_cb.call1(py, (kafka_error(py, &error)?,))?;
+            }
         }
         Ok(())
     }

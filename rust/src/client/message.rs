@@ -8,7 +8,7 @@ use logcore_client::consumer;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 
 /// `TIMESTAMP_NOT_AVAILABLE`, `TIMESTAMP_CREATE_TIME`, `TIMESTAMP_LOG_APPEND_TIME` of confluent-kafka.
 const NOT_AVAILABLE: i32 = 0;
@@ -24,17 +24,17 @@ enum Part {
     Absent,
     /// In the fetched batch.
     Fetched,
-    /// As the application gave it.
-    Given(Py<PyAny>),
+    /// An object of the application's.
+    Object(Py<PyAny>),
 }
 
 impl From<Option<Py<PyAny>>> for Part {
-    fn from(given: Option<Py<PyAny>>) -> Self {
-        given.map_or(Self::Absent, Self::Given)
+    fn from(object: Option<Py<PyAny>>) -> Self {
+        object.map_or(Self::Absent, Self::Object)
     }
 }
 
-/// What a delivery report tells about a record.
+/// The message of a delivery report.
 pub(crate) struct Delivered {
     pub(crate) topic: Py<PyString>,
     pub(crate) partition: i32,
@@ -70,17 +70,17 @@ pub(crate) struct Message {
 impl Message {
     /// A consumed message; `topic` is its topic's name, shared among the messages of a batch.
     pub(crate) fn consumed(message: consumer::Message, topic: Py<PyString>) -> Self {
-        let kind = match (message.timestamp, message.shelf.append_time) {
+        let kind = match (message.timestamp, message.batch.append_time) {
             (-1, _) => NOT_AVAILABLE,
             (_, true) => LOG_APPEND_TIME,
             (_, false) => CREATE_TIME,
         };
         Self {
             topic: Some(topic),
-            partition: message.shelf.partition,
+            partition: message.batch.partition,
             offset: message.offset,
             timestamp: (kind, message.timestamp),
-            leader_epoch: Some(message.shelf.leader_epoch).filter(|epoch| *epoch >= 0),
+            leader_epoch: Some(message.batch.leader_epoch).filter(|epoch| *epoch >= 0),
             latency: None,
             key: Part::Fetched,
             value: Part::Fetched,
@@ -131,6 +131,25 @@ impl Message {
         }
     }
 
+    /// The Python object of a message that this crate makes.
+    ///
+    /// Messages are not tracked by the garbage collector, which would look at each one in a long list. Nothing is lost:
+    /// pyo3 does not traverse a message's fields, so no cycle through one is ever found.
+    pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Py<Self>> {
+        let object = Py::new(py, self)?;
+        // SAFETY: the object is valid and of a collectable type, as all of pyo3's are. Untracking it twice is allowed,
+        // which is what its deallocation does.
+        unsafe { pyo3::ffi::PyObject_GC_UnTrack(object.as_ptr().cast()) };
+        Ok(object)
+    }
+
+    /// What `__eq__` compares as Python objects.
+    fn objects(&self, py: Python<'_>) -> PyResult<Py<PyTuple>> {
+        let (topic, headers) = (self.topic(py), self.headers(py)?);
+        let objects = (topic, self.key(py), self.value(py), headers, self.error(py));
+        Ok(objects.into_pyobject(py)?.unbind())
+    }
+
     fn part(
         &self,
         py: Python<'_>,
@@ -139,7 +158,7 @@ impl Message {
     ) -> Option<Py<PyAny>> {
         match part {
             Part::Absent => None,
-            Part::Given(object) => Some(object.clone_ref(py)),
+            Part::Object(object) => Some(object.clone_ref(py)),
             Part::Fetched => {
                 let bytes = self.fetched.as_ref().and_then(read)?;
                 Some(PyBytes::new(py, bytes).into_any().unbind())
@@ -191,7 +210,7 @@ impl Message {
         self.partition
     }
 
-    /// The offset; of a message that was not written, a negative number.
+    /// The offset; negative for a message that was not written.
     fn offset(&self) -> i64 {
         self.offset
     }
@@ -206,11 +225,11 @@ impl Message {
         self.part(py, &self.value, consumer::Message::value)
     }
 
-    /// A list of (name, value) pairs, or None when there are none. Values are bytes or None.
+    /// A list of (name, value) pairs, or None. Values are bytes or None.
     fn headers(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         match &self.headers {
             Part::Absent => Ok(None),
-            Part::Given(object) => Ok(Some(object.clone_ref(py))),
+            Part::Object(object) => Ok(Some(object.clone_ref(py))),
             Part::Fetched => {
                 let list = PyList::empty(py);
                 for (name, value) in self.fetched.iter().flat_map(consumer::Message::headers) {
@@ -222,12 +241,12 @@ impl Message {
         }
     }
 
-    /// A pair: TIMESTAMP_* type, and milliseconds since the epoch.
+    /// A TIMESTAMP_* constant, and milliseconds since the epoch.
     fn timestamp(&self) -> (i32, i64) {
         self.timestamp
     }
 
-    /// The KafkaError this message stands for, or None.
+    /// The KafkaError of an event or of a failed delivery, or None.
     fn error(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.error.as_ref().map(|error| error.clone_ref(py))
     }
@@ -237,7 +256,7 @@ impl Message {
         self.leader_epoch
     }
 
-    /// Seconds from produce() to its acknowledgement; None of a consumed message.
+    /// Seconds from produce() to the report; None for a consumed message.
     fn latency(&self) -> Option<f64> {
         self.latency
     }
@@ -265,12 +284,46 @@ impl Message {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         match &self.value {
             Part::Absent => Ok(0),
-            Part::Given(value) => value.bind(py).len(),
+            Part::Object(value) => value.bind(py).len(),
             Part::Fetched => {
                 let value = self.fetched.as_ref().and_then(consumer::Message::value);
                 Ok(value.map_or(0, <[u8]>::len))
             }
         }
+    }
+
+    /// Messages are equal when all but their latency is.
+    fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let Ok(other) = other.cast::<Self>() else {
+            return Ok(py.NotImplemented());
+        };
+        let other = other.borrow();
+        let same = (self.partition, self.offset, self.timestamp, self.leader_epoch)
+            == (other.partition, other.offset, other.timestamp, other.leader_epoch);
+        let equal = same && self.objects(py)?.bind(py).eq(other.objects(py)?)?;
+        Ok(PyBool::new(py, equal).to_owned().into_any().unbind())
+    }
+
+    /// For pickle and copy.
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        let py = slf.py();
+        let message = slf.borrow();
+        let topic = message.topic(py);
+        let arguments = (
+            topic,
+            message.partition,
+            message.offset,
+            message.key(py),
+            message.value(py),
+            message.headers(py)?,
+            message.error(py),
+            message.timestamp,
+            message.latency,
+            message.leader_epoch,
+        );
+        // A subclass has attributes of its own.
+        let state = slf.as_any().getattr_opt("__dict__")?;
+        (slf.get_type(), arguments, state).into_pyobject(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
@@ -289,7 +342,7 @@ impl Message {
     }
 }
 
-/// Bytes of a key, value or header value as the application gave them: bytes, str or any buffer; None is null.
+/// The bytes of a key, value or header value: of bytes, str or any buffer. None is null.
 pub(crate) fn payload<'a>(
     what: &str,
     object: Option<&'a Bound<'_, PyAny>>,
@@ -320,7 +373,7 @@ pub(crate) fn payload<'a>(
 /// A header's name and value.
 pub(crate) type OwnedHeader = (String, Option<Vec<u8>>);
 
-/// Headers as the application gave them: a dict, or a list of pairs.
+/// Headers from a dict or a list of pairs.
 pub(crate) fn headers(object: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<OwnedHeader>> {
     let Some(object) = object.filter(|object| !object.is_none()) else {
         return Ok(Vec::new());

@@ -17,7 +17,7 @@ use super::{SIGNAL_SLICE, exception, kafka_error};
 /// (topic, partition, offset, timestamp, leader epoch, KafkaError or None)
 type Listed = (String, i32, i64, i64, i32, Option<Py<PyAny>>);
 
-/// See the module. Cheap to make from a producer or consumer, whose connections it shares.
+/// See the module. Made from a producer or consumer it shares their connections.
 #[pyclass(module = "logcore._native", frozen)]
 pub(crate) struct Network {
     background: Arc<Background>,

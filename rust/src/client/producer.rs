@@ -13,7 +13,7 @@ use super::network::Network;
 use super::settings::Settings;
 use super::{deadline, exception, is_past, kafka_error, slice};
 
-/// What a delivery report needs to know of the record.
+/// What a delivery report needs of its record.
 #[derive(Debug)]
 struct Context {
     /// `None`: the producer's own callback.
@@ -33,8 +33,8 @@ struct Running {
     producer: Producer<Context>,
     on_delivery: Option<Py<PyAny>>,
     error_cb: Option<Py<PyAny>>,
-    /// Whether `error_cb` is the application's, and a call of it an event that poll() was waiting for.
-    tells_errors: bool,
+    /// Whether `error_cb` is the application's; its calls then count as events that poll() serves.
+    counts_errors: bool,
 }
 
 impl ProducerCore {
@@ -44,7 +44,7 @@ impl ProducerCore {
             .ok_or_else(|| PyRuntimeError::new_err("Producer.__init__ was not called"))
     }
 
-    /// What every use of a producer needs: that it was started and not closed, in this process.
+    /// The producer, when it was started in this process and is not closed.
     fn running(&self, py: Python<'_>) -> PyResult<&Running> {
         let running = self.started()?;
         running.check_open(py)?;
@@ -73,7 +73,7 @@ impl ProducerCore {
         config: &Bound<'_, PyDict>,
         on_delivery: Option<Py<PyAny>>,
         error_cb: Option<Py<PyAny>>,
-        tells_errors: bool,
+        counts_errors: bool,
     ) -> PyResult<()> {
         let settings = Settings(config);
         let producer =
@@ -83,14 +83,14 @@ impl ProducerCore {
                 producer,
                 on_delivery,
                 error_cb,
-                tells_errors,
+                counts_errors,
             })
             .map_err(|_| PyRuntimeError::new_err("the producer was started before"))
     }
 
     /// Takes one record; returns before it is sent.
     ///
-    /// `on_delivery(error, message)` is called from poll() or flush() once the record's fate is known. Raises
+    /// `on_delivery(error, message)` is called from poll() or flush() once the record is written or given up. Raises
     /// BufferError when the queue is full, KafkaException for a record that can never be sent.
     #[pyo3(signature = (topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, headers=None),
            text_signature = "($self, topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, headers=None)")]
@@ -135,7 +135,7 @@ impl ProducerCore {
         };
         let produced = running.producer.produce(topic.to_str()?, &record, context);
         produced.map_err(|error| match error {
-            // Another thread closed it after the look above.
+            // Another thread has closed it since the check above.
             ClientError::Closed => closed(),
             error => exception(py, &error),
         })
@@ -163,7 +163,7 @@ impl ProducerCore {
             py.check_signals()?;
             running.check_open(py)?;
             let left = running.producer.len();
-            // Records without a callback were settled: there is news, though nothing to call.
+            // The last records had no callback: nothing is left to wait for.
             if is_past(until) || (outstanding > 0 && left == 0) {
                 return Ok(0);
             }
@@ -171,8 +171,8 @@ impl ProducerCore {
         }
     }
 
-    /// Sends what waits at once, and waits up to `timeout` seconds until every record is settled and reported. Returns
-    /// the number of records still open.
+    /// Sends all records at once, and waits up to `timeout` seconds until each is settled and reported. Returns the
+    /// number of records still open.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         let running = self.running(py)?;
@@ -186,7 +186,7 @@ impl ProducerCore {
     /// Drops the records that are not in flight; their reports carry _PURGE_QUEUE.
     #[pyo3(signature = (in_queue=true, in_flight=true, blocking=true))]
     fn purge(&self, py: Python<'_>, in_queue: bool, in_flight: bool, blocking: bool) -> PyResult<()> {
-        // Records in flight cannot be called back; they are settled by the broker's answer.
+        // The broker's answer settles records in flight; they cannot be taken back.
         let _ = (in_flight, blocking);
         let running = self.running(py)?;
         if in_queue {
@@ -260,7 +260,7 @@ impl Running {
             if left == 0 || is_past(until) {
                 return Ok(left);
             }
-            // A callback or another thread may have closed it; nothing will settle what is left.
+            // If a callback or another thread has closed it, nothing settles the rest.
             self.check_open(py)?;
             let wait = slice(until);
             py.detach(|| self.producer.wait_settled(wait));
@@ -268,7 +268,7 @@ impl Running {
         }
     }
 
-    /// Serves what is there without waiting.
+    /// Serves the events that wait.
     fn serve_waiting(&self, py: Python<'_>) -> PyResult<usize> {
         let mut served = 0;
         while let Some(event) = self.producer.next_event(Duration::ZERO) {
@@ -284,12 +284,12 @@ impl Running {
                 if let Some(error_cb) = &self.error_cb {
                     error_cb.call1(py, (kafka_error(py, &error)?,))?;
                 }
-                Ok(usize::from(self.tells_errors))
+                Ok(usize::from(self.counts_errors))
             }
         }
     }
 
-    /// Calls the callbacks of one batch's records. What a raising callback leaves over is the next poll's.
+    /// Calls the callbacks of one batch's records. After one that raises, the next poll calls the rest.
     fn report(&self, py: Python<'_>, mut report: Report<Context>) -> PyResult<usize> {
         let error = report
             .error
@@ -330,7 +330,7 @@ impl Running {
             let callback = context.callback.as_ref().or(self.on_delivery.as_ref());
             let error = error.as_ref().map(|error| error.clone_ref(py));
             let called = callback
-                .map(|callback| callback.call1(py, (error, message)))
+                .map(|callback| callback.call1(py, (error, message.into_object(py)?)))
                 .transpose();
             if let Err(failure) = called {
                 if report.records.len() > 0 {

@@ -1,8 +1,8 @@
 //! From fetched bytes to messages, one batch at a time and only when the application asks.
 //!
-//! A message keeps ranges into the buffer its batch lies in (the response, or what was decompressed) and shares that
-//! buffer; no key or value is copied. Control batches are skipped, and under `read_committed` so are the batches of
-//! aborted transactions (KIP-98).
+//! A message keeps ranges into its batch's buffer (the response, or the decompressed records) and shares the buffer, so
+//! no key or value is copied. Control batches are skipped, and under `read_committed` the batches of aborted transactions
+//! (KIP-98).
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -13,14 +13,14 @@ use logcore_records::{Batch, Record, RecordError, TimestampType, legacy};
 
 use crate::error::{ClientError, Result};
 
-/// A batch is not decompressed beyond this.
+/// A batch that decompresses to more is refused as damaged.
 const BATCH_BYTES_MAX: usize = 1 << 30;
-/// The type field of a control record's key: an abort marker.
+/// The type of an abort marker, in a control record's key.
 const ABORT_MARKER: i16 = 0;
 
-/// What the messages of one batch have in common.
+/// What the messages of one batch share.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct FetchedBatch {
     pub topic: Arc<str>,
     pub partition: i32,
     /// -1 when unknown.
@@ -36,7 +36,7 @@ type HeaderSpans = Box<[(Span, Option<Span>)]>;
 /// One message. Cheap to clone; keeps its batch's buffer alive.
 #[derive(Debug, Clone)]
 pub struct Message {
-    pub shelf: Arc<Shelf>,
+    pub batch: Arc<FetchedBatch>,
     pub offset: i64,
     /// Milliseconds since the epoch, -1 for none.
     pub timestamp: i64,
@@ -65,14 +65,14 @@ impl Message {
     }
 
     fn bytes(&self, span: &Span) -> &[u8] {
-        self.shelf
+        self.batch
             .buffer
             .get(span.start as usize..span.end as usize)
             .unwrap_or_default()
     }
 }
 
-/// An aborted transaction as a Fetch response names it.
+/// An aborted transaction in a Fetch response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Aborted {
     pub(crate) producer_id: i64,
@@ -85,14 +85,14 @@ pub(crate) struct Chunk {
     pub(crate) topic: Arc<str>,
     pub(crate) partition: i32,
     bytes: Bytes,
-    /// Messages of a set older than batches v2, copied when it arrived.
+    /// The messages of a message set (v0 or v1), copied when it arrived.
     old: Option<VecDeque<Message>>,
-    /// Records below were not asked for: a batch begins before the offset that was.
+    /// The offset asked for. Its batch may begin before it; those records are left out.
     from: i64,
     check_crcs: bool,
-    /// Transactions that will turn out aborted, by first offset; empty unless `read_committed`.
+    /// Aborted transactions that begin later, by first offset; empty unless `read_committed`.
     aborted: VecDeque<Aborted>,
-    /// Producers inside an aborted transaction at this point.
+    /// Producers whose current transaction is aborted.
     aborting: HashSet<i64>,
 }
 
@@ -125,7 +125,7 @@ impl Chunk {
         })
     }
 
-    /// Drops what was not read yet.
+    /// Drops the batches that were not read yet.
     pub(crate) fn discard(&mut self) {
         self.bytes = Bytes::new();
         self.old = None;
@@ -161,7 +161,7 @@ impl Chunk {
             let batch = match logcore_records::batches(&bytes).next()? {
                 Ok(batch) => batch,
                 Err(error) => {
-                    // Where the next batch begins is not known any more.
+                    // Nothing says where the next batch begins.
                     self.discard();
                     return Some(Err(self.damaged(self.from, &error)));
                 }
@@ -209,7 +209,7 @@ impl Chunk {
         }
         let mut decompressed = Vec::new();
         let count = usize::try_from(header.record_count).unwrap_or_default();
-        // A record takes 7 bytes at least; a count beyond that is refused while reading.
+        // The count is the producer's word; reading refuses a wrong one.
         let mut raw = VecDeque::with_capacity(count.min(1 << 16));
         for record in batch.records_in(&mut decompressed, BATCH_BYTES_MAX)? {
             let record = record?;
@@ -222,21 +222,21 @@ impl Chunk {
         } else {
             Bytes::from(decompressed)
         };
-        let shelf = Arc::new(Shelf {
+        let batch = Arc::new(FetchedBatch {
             topic: Arc::clone(&self.topic),
             partition: self.partition,
             leader_epoch: header.partition_leader_epoch,
             append_time: header.timestamp_type() == TimestampType::LogAppendTime,
             buffer,
         });
-        Ok(raw.into_iter().map(|raw| raw.place(&shelf)).collect())
+        Ok(raw.into_iter().map(|raw| raw.into_message(&batch)).collect())
     }
 }
 
-/// Where bytes begin, and how many.
+/// The address and the number of bytes.
 type Address = (usize, usize);
 
-/// A record by the addresses of its parts, until the buffer they lie in is shared.
+/// A record by the addresses of its parts, until its buffer can be shared.
 struct Raw {
     offset: i64,
     timestamp: i64,
@@ -268,30 +268,31 @@ impl Raw {
         }
     }
 
-    /// Turns addresses into ranges of the shelf's buffer; `bytes` of a span out of range are empty, never foreign.
-    fn place(self, shelf: &Arc<Shelf>) -> Message {
-        let base = shelf.buffer.as_ptr() as usize;
+    /// Turns addresses into ranges of the batch's buffer. A range outside of the buffer reads as empty.
+    fn into_message(self, batch: &Arc<FetchedBatch>) -> Message {
+        let base = batch.buffer.as_ptr() as usize;
         let span = |(start, len): Address| {
             let start = start.wrapping_sub(base) as u32;
             start..start.wrapping_add(len as u32)
         };
-        let headers = self
-            .headers
-            .into_iter()
-            .map(|(key, value)| (span(key), value.map(span)));
-        let headers: HeaderSpans = headers.collect();
+        let headers = (!self.headers.is_empty()).then(|| {
+            let headers = self.headers.into_iter();
+            headers
+                .map(|(key, value)| (span(key), value.map(span)))
+                .collect::<HeaderSpans>()
+        });
         Message {
-            shelf: Arc::clone(shelf),
+            batch: Arc::clone(batch),
             offset: self.offset,
             timestamp: self.timestamp,
             key: self.key.map(span),
             value: self.value.map(span),
-            headers: (!headers.is_empty()).then_some(headers),
+            headers,
         }
     }
 }
 
-/// A control record's key is a version and a type, two bytes each.
+/// A control record's key has a version and a type, two bytes each.
 fn is_abort_marker(batch: &Batch<'_>) -> std::result::Result<bool, RecordError> {
     let records = batch.records(BATCH_BYTES_MAX)?;
     let Some(record) = records.iter().next() else {
@@ -301,7 +302,7 @@ fn is_abort_marker(batch: &Batch<'_>) -> std::result::Result<bool, RecordError> 
     Ok(key.get(2..4) == Some(&ABORT_MARKER.to_be_bytes()))
 }
 
-/// Reads a message set of version 0 or 1. Its messages are copied: each wrapper has a buffer of its own.
+/// Reads a message set of version 0 or 1. Copies its messages, because each compressed one has its own buffer.
 fn read_old(topic: &Arc<str>, partition: i32, bytes: &[u8], from: i64) -> Result<VecDeque<Message>> {
     type Part = Option<(usize, usize)>;
     let mut buffer = Vec::new();
@@ -324,7 +325,7 @@ fn read_old(topic: &Arc<str>, partition: i32, bytes: &[u8], from: i64) -> Result
         what: format!("{topic}-{partition}: an old message set: {error}"),
     })?;
     let append_time = parts.iter().any(|part| part.2);
-    let shelf = Arc::new(Shelf {
+    let batch = Arc::new(FetchedBatch {
         topic: Arc::clone(topic),
         partition,
         leader_epoch: -1,
@@ -335,7 +336,7 @@ fn read_old(topic: &Arc<str>, partition: i32, bytes: &[u8], from: i64) -> Result
     let messages = parts
         .into_iter()
         .map(|(offset, timestamp, _, key, value)| Message {
-            shelf: Arc::clone(&shelf),
+            batch: Arc::clone(&batch),
             offset,
             timestamp,
             key: key.map(span),

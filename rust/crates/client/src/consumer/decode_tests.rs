@@ -1,4 +1,4 @@
-//! If these fail, fetched messages are lost, doubled, mixed up, or seen though their transaction was aborted.
+//! If these fail, fetched messages are lost, repeated, mixed up, or seen although their transaction was aborted.
 
 use std::sync::Arc;
 
@@ -48,14 +48,14 @@ fn values(messages: &[Message]) -> Vec<&[u8]> {
 
 proptest! {
     #[test]
-    fn what_was_built_is_read(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 1..20), codec in 0u8..5) {
+    fn the_records_that_were_built_are_read(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 1..20), codec in 0u8..5) {
         let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
         let messages = read(chunk(batch(Compression::from_code(codec).expect("a codec"), 10, &values), 10, vec![]));
         prop_assert_eq!(messages.len(), values.len());
         for (index, message) in messages.iter().enumerate() {
             prop_assert_eq!(message.offset, 10 + index as i64);
             prop_assert_eq!(message.timestamp, 1000 + index as i64);
-            prop_assert_eq!(message.shelf.leader_epoch, 4);
+            prop_assert_eq!(message.batch.leader_epoch, 4);
             prop_assert_eq!(message.value(), Some(values[index]));
             prop_assert_eq!(message.key(), (index % 3 != 0).then_some(values[index]));
             let headers: Vec<_> = message.headers().collect();
@@ -85,7 +85,7 @@ fn a_batch_cut_short_is_left_for_the_next_fetch() {
 }
 
 #[test]
-fn a_damaged_batch_is_told_and_the_next_one_read() {
+fn a_damaged_batch_is_reported_and_the_next_one_read() {
     let mut bytes = batch(Compression::None, 0, &[b"aaaa"]);
     let last = bytes.len() - 3;
     bytes[last] ^= 1;

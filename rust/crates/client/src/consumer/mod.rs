@@ -1,7 +1,7 @@
 //! The consumer's data path: assigned partitions in, messages out.
 //!
-//! Owns positions and what was fetched ahead, from the response's bytes until the application took the message. Group
-//! membership and committing are Python's. A crash loses nothing but what was fetched ahead.
+//! Owns positions, and fetched data until the application takes its messages. Python owns group membership and commits.
+//! A crash loses only what was fetched ahead.
 
 pub mod decode;
 #[cfg(test)]
@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 use self::decode::Chunk;
-pub use self::decode::{Message, Shelf};
+pub use self::decode::{FetchedBatch, Message};
 pub use self::state::Start;
 use self::state::{State, Waiting};
 use crate::cluster::Cluster;
@@ -28,12 +28,12 @@ use crate::offsets::PartitionKey;
 use crate::reporter::Reporter;
 use crate::runtime::Background;
 
-/// Something of a partition that is no message.
+/// An event of a partition.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// The application has everything there is, up to this offset (`enable.partition.eof`).
+    /// The application has all records, up to this offset (`enable.partition.eof`).
     End(PartitionKey, i64),
-    /// Reading failed; it goes on after a pause unless the error says otherwise.
+    /// Reading failed. It is tried again, unless the partition has no offset to read at.
     Failed(PartitionKey, ClientError),
 }
 
@@ -42,8 +42,6 @@ pub enum Event {
 pub enum Item {
     Message(Message),
     Event(Event),
-    /// A failure that concerns no partition by itself.
-    Error(ClientError),
 }
 
 #[derive(Debug)]
@@ -79,16 +77,16 @@ struct Reading {
     decoded: VecDeque<Message>,
 }
 
-/// One partition as the application may ask about it.
+/// How far one partition is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// The next offset to be handed out; `None` before the first message.
     pub position: Option<i64>,
     /// Offset and leader epoch to commit.
     pub stored: Option<(i64, i32)>,
-    /// -1 when no answer came yet.
+    /// -1 before the first answer.
     pub log_start: i64,
-    /// -1 when no answer came yet.
+    /// -1 before the first answer.
     pub high_watermark: i64,
 }
 
@@ -101,7 +99,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Starts the consumer's thread. Connects to nothing yet.
+    /// Starts the consumer's thread, which connects when it has something to ask.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -135,7 +133,7 @@ impl Consumer {
         })
     }
 
-    /// Adds partitions to those read; one that is there already starts anew.
+    /// Adds partitions. One that is assigned already starts anew.
     pub fn assign(&self, partitions: Vec<(PartitionKey, Start)>) {
         for ((topic, _), _) in &partitions {
             self.shared.cluster.track(topic);
@@ -154,7 +152,7 @@ impl Consumer {
         self.shared.state.lock().clear();
     }
 
-    /// The partitions read now.
+    /// The assigned partitions.
     #[must_use]
     pub fn assignment(&self) -> Vec<PartitionKey> {
         self.shared
@@ -180,7 +178,7 @@ impl Consumer {
         found
     }
 
-    /// How far a partition has come; `None` when it is not assigned.
+    /// How far a partition is read; `None` when it is not assigned.
     #[must_use]
     pub fn progress(&self, key: &PartitionKey) -> Option<Progress> {
         self.shared.state.lock().find(key).map(|partition| Progress {
@@ -214,7 +212,7 @@ impl Consumer {
         stored.collect()
     }
 
-    /// Up to `max` items, as soon as there is one; after `slice` maybe none.
+    /// Up to `max` items. Waits at most `slice` for the first, or for a report of the cluster's reporter.
     #[must_use]
     pub fn take(&self, max: usize, slice: Duration) -> Vec<Item> {
         let items = self.take_now(max);
@@ -235,7 +233,7 @@ impl Consumer {
         self.take_now(max)
     }
 
-    /// Wakes whoever waits in [`Consumer::take`].
+    /// Wakes a thread that waits in [`Consumer::take`].
     pub fn interrupt(&self) {
         drop(self.shared.state.lock());
         self.shared.arrived.notify_all();
@@ -253,10 +251,6 @@ impl Consumer {
                     }
                 }
                 None => {
-                    if let Some(error) = self.shared.cluster.reporter().next() {
-                        items.push(Item::Error(error));
-                        continue;
-                    }
                     let mut state = self.shared.state.lock();
                     let Some((at, generation, waiting)) = state.next_waiting() else {
                         break;
@@ -265,7 +259,7 @@ impl Consumer {
                     match waiting {
                         Waiting::Event(event) => items.push(Item::Event(event)),
                         Waiting::Data(chunk) => {
-                            // Room was made for the next fetch.
+                            // The partition is below its budget again.
                             self.shared.wake.notify_one();
                             *reading = Some(Reading {
                                 at,
@@ -291,13 +285,13 @@ impl Consumer {
         let partition = state.partitions.get_mut(open.at);
         let Some(partition) = partition.filter(|partition| partition.generation == open.generation) else {
             open.decoded.clear();
-            // Not worth reading on: the rest is as stale.
+            // The rest is stale, too.
             open.chunk.discard();
             return true;
         };
         let count = max.min(open.decoded.len());
         if let Some(last) = open.decoded.get(count - 1) {
-            partition.consumed(last.offset, last.shelf.leader_epoch, store);
+            partition.consumed(last.offset, last.batch.leader_epoch, store);
         }
         drop(state);
         items.extend(open.decoded.drain(..count).map(Item::Message));
@@ -314,7 +308,7 @@ impl Consumer {
             Some(Err(error)) => {
                 let key = (std::sync::Arc::clone(&open.chunk.topic), open.chunk.partition);
                 items.push(Item::Event(Event::Failed(key, error)));
-                // What lies behind a damaged batch is still good; the application may seek back if it cares.
+                // The batches behind a damaged one are good; the application may seek back.
                 true
             }
             None => false,
