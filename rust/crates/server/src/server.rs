@@ -24,12 +24,8 @@ use crate::housekeeping::Housekeeping;
 use crate::housekeeping::moves::Moves;
 use crate::log_lines::{LogLine, LogLines};
 use crate::measurements::Measurements;
-use crate::memory::answers::Answers;
-use crate::memory::decoded::DecodedMemory;
-use crate::memory::fetch::FetchRoom;
-use crate::memory::frames::RequestMemory;
-use crate::memory::lookups::Lookups;
-use crate::memory::produce::ProduceRoom;
+use crate::memory::Budgets;
+use crate::memory::frames::FrameMemory;
 use crate::memory::unpacking::Unpacking;
 use crate::metrics::{Idle, Metrics};
 use crate::net::busy_poll::Vigil;
@@ -127,22 +123,16 @@ impl Server {
                 log,
             )));
         }
+        let budgets = Arc::new(Budgets::new(config.request_memory, config.request_bytes_max));
         let shared = Arc::new(Shared {
             node_id: options.node_id,
             logs,
             registry,
-            memory: Arc::new(RequestMemory::new(
-                config.request_memory,
-                config.request_bytes_max,
-            )),
-            decoded: DecodedMemory::new(config.request_memory),
+            frames: Arc::new(FrameMemory::new(Arc::clone(&budgets))),
+            budgets,
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
-            answers: Answers::default(),
-            fetch_room: FetchRoom::default(),
-            produce_room: ProduceRoom::default(),
             unpacking: Unpacking::default(),
-            lookups: Lookups::default(),
             failures: Failures::new(Arc::clone(&wake)),
             lines,
             vigil: Vigil::default(),

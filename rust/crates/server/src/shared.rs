@@ -13,12 +13,8 @@ use crate::config::{DynamicConfig, ServerConfig};
 use crate::control::failures::Failures;
 use crate::control::requests::ControlQueue;
 use crate::log_lines::{Level, LogLines};
-use crate::memory::answers::Answers;
-use crate::memory::decoded::DecodedMemory;
-use crate::memory::fetch::FetchRoom;
-use crate::memory::frames::RequestMemory;
-use crate::memory::lookups::Lookups;
-use crate::memory::produce::ProduceRoom;
+use crate::memory::Budgets;
+use crate::memory::frames::FrameMemory;
 use crate::memory::unpacking::Unpacking;
 use crate::metrics::Metrics;
 use crate::net::busy_poll::Vigil;
@@ -37,14 +33,10 @@ pub(crate) struct Shared {
     pub(crate) quotas: Arc<ClientQuotas>,
     pub(crate) logs: Logs,
     pub(crate) registry: Registry,
-    pub(crate) memory: Arc<RequestMemory>,
-    pub(crate) decoded: DecodedMemory,
+    pub(crate) budgets: Arc<Budgets>,
+    pub(crate) frames: Arc<FrameMemory>,
     pub(crate) control: ControlQueue,
-    pub(crate) answers: Answers,
     pub(crate) sessions: FetchSessions,
-    pub(crate) fetch_room: FetchRoom,
-    pub(crate) produce_room: ProduceRoom,
-    pub(crate) lookups: Lookups,
     pub(crate) unpacking: Unpacking,
     pub(crate) vigil: Vigil,
     pub(crate) lines: Arc<LogLines>,

@@ -120,7 +120,7 @@ fn what_is_told_of_many_partitions_is_counted() {
             scope.spawn(move || client.stream.write_all(frame));
         }
     });
-    server.wait_for_line("others do not read what they are told of many");
+    server.wait_for_line("bytes of large Fetch responses is used up");
     let small = Fetch::default().call(&mut server.client());
     assert_eq!(fetched(&small).len(), 1);
 }

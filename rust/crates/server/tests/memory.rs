@@ -229,7 +229,7 @@ fn frames_that_do_not_come_make_room() {
     assert_eq!(int(&produced(&answer), "error_code"), 0);
     drop(served);
     dripping.join().unwrap();
-    server.wait_for_line("come too slowly");
+    server.wait_for_line("arrive too slowly");
     let most = 8 * MEGABYTE + 4 * MEGABYTE;
     assert!(watch.peak() <= most, "{} > {most}", watch.peak());
 }
@@ -333,7 +333,7 @@ fn fetches_that_wait_share_what_there_is() {
     }
     server.wait_for_requests(1, waiting.len() as u64);
     server.wait_for_gauge("delayed_fetches", PLACES as u64);
-    server.wait_for_line("does not wait for records");
+    server.wait_for_line("answered without waiting for records");
     check_served(&server);
     // What waits, what is worked on at a time, and the connections.
     let most = 64 * MEGABYTE + 16 * MEGABYTE + waiting.len() * 32 * 1024;
@@ -411,7 +411,7 @@ fn produces_that_wait_share_what_there_is() {
         client.send_raw(&frame);
     }
     server.wait_for_requests(0, CLIENTS as u64);
-    server.wait_for_line("is not carried out");
+    server.wait_for_line("nothing is appended");
     // Who waits for replicas has nothing that others need.
     check_served(&server);
     server.wait_until("answers to all that have no place", || {

@@ -13,10 +13,11 @@ use tokio::sync::oneshot;
 use crate::api::{Outcome, api_versions, fetch, list_offsets, offset_for_leader_epoch, produce};
 use crate::apis::{self, Api};
 use crate::control::requests::{self, Answer, ConnectionInfo, ControlRequest};
-use crate::memory::answers::Turn;
-use crate::memory::frames::{Charge, Held, RequestMemory};
+use crate::memory::budget::Permit;
+use crate::memory::frames::{FrameMemory, FramePermit};
+use crate::memory::long_responses::Exclusive;
 use crate::metrics::Stages;
-use crate::net::busy_poll::at_once;
+use crate::net::busy_poll::poll_once;
 use crate::net::response::Response;
 use crate::quotas::Meter;
 use crate::shared::Shared;
@@ -31,7 +32,7 @@ pub(crate) struct Dispatch<'a> {
 pub(crate) struct Answered {
     pub(crate) outcome: Outcome,
     pub(crate) memory: Option<BytesMut>,
-    pub(crate) charge: Charge,
+    pub(crate) permit: FramePermit,
 }
 
 impl From<Outcome> for Answered {
@@ -39,48 +40,45 @@ impl From<Outcome> for Answered {
         Self {
             outcome,
             memory: None,
-            charge: Charge::default(),
+            permit: FramePermit::default(),
         }
     }
 }
 
 impl Answered {
-    /// A response is counted until it was sent, or not sent if there is no memory for it; of the charge remains what a frame's
-    /// memory needs that is read into again.
-    fn covered(mut self, memory: &RequestMemory) -> Self {
+    /// Counts the response until it is sent; without memory for it, the connection is closed. The rest of the frame's share is
+    /// kept only with the frame's buffer.
+    fn counted(mut self, memory: &FrameMemory) -> Self {
         if let Outcome::Respond(response) = self.outcome {
-            let size = response.wire_size();
-            self.outcome = match response.covered(memory, &mut self.charge) {
-                Some(response) => Outcome::Respond(response),
-                None => Outcome::Close(format!(
-                    "no memory was left for its response of {size} bytes: others do not read theirs, or \
-                     queued.max.request.bytes must be raised"
-                )),
+            self.outcome = match response.counted(memory, &mut self.permit) {
+                Ok(response) => Outcome::Respond(response),
+                Err(reason) => Outcome::Close(reason),
             };
         }
         if self.memory.is_none() {
-            self.charge = Charge::default();
+            self.permit = FramePermit::default();
         }
         self
     }
 }
 
-/// An answer that Python makes. It goes on making it when nobody waits any more, and has the turn as long.
-struct Making {
-    answer: oneshot::Receiver<requests::Answered>,
-    turn: Option<Turn>,
+/// A response that Python makes. If the connection ends before it is made, the exclusive access to the handler lasts until then.
+struct InPython<'a> {
+    response: oneshot::Receiver<requests::Answered>,
+    access: Option<Exclusive<'a>>,
 }
 
-impl Drop for Making {
+impl Drop for InPython<'_> {
     fn drop(&mut self) {
-        let (Some(turn), Ok(runtime)) = (self.turn.take(), Handle::try_current()) else {
+        let (Some(access), Ok(runtime)) = (self.access.take(), Handle::try_current()) else {
             return;
         };
-        let (_, nobody) = oneshot::channel();
-        let answer = std::mem::replace(&mut self.answer, nobody);
+        let permit = access.into_permit();
+        let (_, never) = oneshot::channel();
+        let response = std::mem::replace(&mut self.response, never);
         runtime.spawn(async move {
-            let _made = answer.await;
-            drop(turn);
+            let _made = response.await;
+            drop(permit);
         });
     }
 }
@@ -91,7 +89,7 @@ impl Dispatch<'_> {
         &self,
         header: &RequestHeader,
         body: Bytes,
-        charge: Charge,
+        permit: FramePermit,
         meter: &Meter<'_>,
         stages: &mut Stages,
     ) -> Answered {
@@ -101,24 +99,28 @@ impl Dispatch<'_> {
         };
         self.shared.metrics.apis.begin(api);
         stages.name(api, version, body.len());
-        let (message, mut held) = match self.shared.decoded.decode(api, header, &body).await {
-            Ok(decoded) => decoded,
+        let (message, mut decoded) = match self.shared.budgets.decode(api, header, &body).await {
+            Ok(done) => done,
             Err(reason) => return Outcome::Close(reason).into(),
         };
         if !api.is_native() {
             drop(body);
-            let crossed = self.cross(api, header, message, (charge, held), meter, stages);
-            return crossed.await.covered(&self.shared.memory);
+            let crossed = self.cross(api, header, message, (permit, decoded), meter, stages);
+            return crossed.await.counted(&self.shared.frames);
         }
         // A fetch may have to wait before it is done with its message.
-        let kept = held.take_if(|_| key == fetch::KEY);
+        let kept = if key == fetch::KEY {
+            std::mem::take(&mut decoded)
+        } else {
+            Permit::default()
+        };
         let message = (message, kept);
-        let mut work = std::pin::pin!(self.serve(header, message, body, charge, meter, stages));
-        let answered = match at_once(work.as_mut()).await {
+        let mut work = std::pin::pin!(self.serve(header, message, body, permit, meter, stages));
+        let answered = match poll_once(work.as_mut()).await {
             Some(answered) => answered,
             None => {
                 // Nothing of the message is left where another handler waits.
-                drop(held);
+                drop(decoded);
                 work.await
             }
         };
@@ -126,39 +128,39 @@ impl Dispatch<'_> {
         if key == fetch::KEY {
             return answered;
         }
-        answered.covered(&self.shared.memory)
+        answered.counted(&self.shared.frames)
     }
 
     /// Answers what Rust answers.
     async fn serve(
         &self,
         header: &RequestHeader,
-        (message, held): (Value, Held),
+        (message, decoded): (Value, Permit),
         body: Bytes,
-        mut charge: Charge,
+        mut permit: FramePermit,
         meter: &Meter<'_>,
         stages: &mut Stages,
     ) -> Answered {
         let key = header.api_key;
         if key == produce::KEY {
-            let (outcome, kept) = produce::handle(self.shared, header, message, body, charge, stages).await;
-            let (memory, charge) = kept.unzip();
+            let (outcome, kept) = produce::handle(self.shared, header, message, body, permit, stages).await;
+            let (memory, permit) = kept.unzip();
             return Answered {
                 outcome,
                 memory,
-                charge: charge.unwrap_or_default(),
+                permit: permit.unwrap_or_default(),
             };
         }
         let size = body.len();
         drop(body);
         let outcome = match (key, message.as_struct()) {
             (fetch::KEY, _) => {
-                charge = Charge::default();
-                let message = (message, held);
+                permit = FramePermit::default();
+                let message = (message, decoded);
                 fetch::handle(self.shared, &self.info, header, message, meter, stages).await
             }
             (list_offsets::KEY, _) => {
-                list_offsets::handle(self.shared, header, message, (&mut charge, size)).await
+                list_offsets::handle(self.shared, header, message, (&mut permit, size)).await
             }
             (api_versions::KEY, Some(request)) => api_versions::handle(header, request),
             (offset_for_leader_epoch::KEY, Some(request)) => {
@@ -169,7 +171,7 @@ impl Dispatch<'_> {
             }
         };
         Answered {
-            charge,
+            permit,
             ..outcome.into()
         }
     }
@@ -180,43 +182,45 @@ impl Dispatch<'_> {
         api: &'static Api,
         header: &RequestHeader,
         message: Value,
-        (mut charge, held): (Charge, Held),
+        (mut permit, decoded): (FramePermit, Permit),
         meter: &Meter<'_>,
         stages: &mut Stages,
     ) -> Answered {
-        charge.leave_lane();
-        let turn = self.shared.answers.turn(api, &message).await;
+        permit.return_reserve();
+        let access = self.shared.budgets.exclusive(api, &message).await;
         let info = Arc::clone(&self.info);
-        let (request, answer) = ControlRequest::new(api, header.clone(), info, message, (charge, held));
+        let (request, response) = ControlRequest::new(api, header.clone(), info, message, (permit, decoded));
         if !self.shared.control.put(request).await {
             return Outcome::Close("the server stops".to_owned()).into();
         }
         let waiting = self.shared.control.waiting(api, &self.info.id);
-        let mut making = Making { answer, turn };
-        let answer = (&mut making.answer).await;
-        let turn = making.turn.take();
+        let mut in_python = InPython { response, access };
+        let answered = (&mut in_python.response).await;
+        let access = in_python.access.take();
         waiting.over();
-        let Ok(mut answered) = answer else {
+        let Ok(mut answered) = answered else {
             return Outcome::Close(format!(
                 "the handler of {} version {} gave no answer",
                 api.name, header.api_version
             ))
             .into();
         };
-        let held = match (&mut answered.answer, turn) {
-            (Answer::Frame(frame, _), Some(turn)) => {
+        let counted = match (&mut answered.answer, access) {
+            (Answer::Frame(frame, _), Some(access)) => {
                 frame.shrink_to_fit();
-                // It has another memory than its request's, and may wait for it.
-                answered.charge = Charge::default();
-                turn.room(frame.len()).await
+                // It has a budget of its own, and may wait for that.
+                answered.permit = FramePermit::default();
+                access.for_response(frame.len()).await
             }
-            _ => None,
+            _ => Permit::default(),
         };
         stages.crossed(&answered.times);
         let outcome = match answered.answer {
             Answer::Frame(frame, errors) => {
                 meter.spent(answered.spent);
-                Outcome::Respond(Response::from_frame(frame, errors).counted([held, None]))
+                Outcome::Respond(
+                    Response::from_frame(frame, errors).with_permits([counted, Permit::default()]),
+                )
             }
             Answer::Close => Outcome::Close(format!(
                 "the handler of {} version {} asked for it",
@@ -224,7 +228,7 @@ impl Dispatch<'_> {
             )),
         };
         Answered {
-            charge: answered.charge,
+            permit: answered.permit,
             ..outcome.into()
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! A batch that has to be decompressed on the way to a time waits for its turn ([`crate::memory::unpacking`]), each anew, so that a
 //! lookup with a long way keeps nobody else from theirs, and ends with its client. By then nothing is left of the message but
-//! what its partitions ask for, of which all large requests together may have so much ([`crate::memory::lookups::Lookups`]); one that comes too much is
+//! what its partitions ask for, of which all large requests together may have so much (the budget `list_offsets`); one that comes too much is
 //! told REQUEST_TIMED_OUT, after which clients ask again.
 
 use std::collections::HashSet;
@@ -17,7 +17,8 @@ use tokio::task::{block_in_place, yield_now};
 use super::{Fields, Outcome, numbered, response_message};
 use crate::apis;
 use crate::codes::ErrorCode;
-use crate::memory::frames::Charge;
+use crate::memory::budget::Permit;
+use crate::memory::frames::FramePermit;
 use crate::memory::unpacking::{Turn, Unpacking};
 use crate::net::response::Response;
 use crate::partitions::registry::{Leadership, Partition};
@@ -137,28 +138,31 @@ pub(crate) async fn handle(
     shared: &Shared,
     header: &RequestHeader,
     message: Value,
-    (charge, size): (&mut Charge, usize),
+    (permit, size): (&mut FramePermit, usize),
 ) -> Outcome {
     let Some(request) = message.as_struct() else {
         unreachable!("a decoded request is a struct");
     };
     let request = Request::of(header.api_version, request);
     drop(message);
-    let mut room = Ok(None);
+    let mut memory = Some(Permit::default());
     if request.searches() {
-        room = shared.lookups.room(size);
-        *charge = Charge::default();
+        memory = shared.budgets.list_offsets.try_acquire(size);
+        *permit = FramePermit::default();
     }
-    let has_room = room.as_ref().map(|_| ()).map_err(|code| *code);
+    let may_search = match memory {
+        Some(_) => Ok(()),
+        None => Err(ErrorCode::REQUEST_TIMED_OUT),
+    };
     let mut told = Vec::new();
     for (topic, partitions) in &request.topics {
         for asked in partitions {
-            told.push(tell(shared, &request.terms, topic, asked, has_room).await);
+            told.push(tell(shared, &request.terms, topic, asked, may_search).await);
         }
     }
-    match (answer(header, &request, told), room) {
-        (Outcome::Respond(response), Ok(held)) if held.is_some() => {
-            Outcome::Respond(response.counted([held, None]))
+    match (answer(header, &request, told), memory) {
+        (Outcome::Respond(response), Some(memory)) if memory.is_some() => {
+            Outcome::Respond(response.with_permits([memory, Permit::default()]))
         }
         (outcome, _) => outcome,
     }
@@ -169,7 +173,7 @@ async fn tell(
     terms: &Terms,
     topic: &str,
     asked: &Asked,
-    has_room: Result<(), ErrorCode>,
+    may_search: Result<(), ErrorCode>,
 ) -> Result<Told, ErrorCode> {
     if asked.is_repeated {
         return Err(ErrorCode::INVALID_REQUEST);
@@ -177,7 +181,7 @@ async fn tell(
     check_version(asked.timestamp, terms.version)?;
     let (place, leadership) = locate(shared, terms, topic, asked)?;
     if asked.searches(terms.version) {
-        has_room?;
+        may_search?;
     }
     if terms.version == 0 {
         return find_segments(shared, terms, &place, asked).map(Told::Segments);

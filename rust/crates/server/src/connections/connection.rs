@@ -24,7 +24,7 @@ use crate::connections::slow_requests;
 use crate::control::requests::ConnectionInfo;
 use crate::log_lines::Level;
 use crate::metrics::{ErrorCounts, Stages};
-use crate::net::busy_poll::{Pace, at_once};
+use crate::net::busy_poll::{Pace, poll_once};
 use crate::net::frame::{Frame, FrameError, FrameReader};
 use crate::net::response::Response;
 use crate::net::transport::Transport;
@@ -61,7 +61,7 @@ pub(crate) async fn serve(
 ) {
     let about = Arc::clone(&info);
     let id = &about.id;
-    let memory = Arc::clone(&shared.memory);
+    let memory = Arc::clone(&shared.frames);
     let mut connection = Connection {
         shared,
         transport,
@@ -199,17 +199,17 @@ impl<T: Transport> Connection<'_, T> {
         let Answered {
             outcome,
             memory,
-            charge,
+            permit,
         } = {
             let dispatch = &self.dispatch;
             let work = async {
-                let answered = dispatch.answer(&header, body, frame.charge, &meter, &mut stages);
+                let answered = dispatch.answer(&header, body, frame.permit, &meter, &mut stages);
                 let answered = answered.await;
                 stages.answered();
                 answered
             };
             let mut work = std::pin::pin!(meter.timed(work));
-            let mut done = at_once(work.as_mut()).await;
+            let mut done = poll_once(work.as_mut()).await;
             if done.is_none() {
                 // What waits is sent, while this goes on: it may hold a place that others wait for.
                 let transport = &mut self.transport;
@@ -229,7 +229,7 @@ impl<T: Transport> Connection<'_, T> {
             }
         };
         if let Some(memory) = memory {
-            self.reader.recycle(memory, charge);
+            self.reader.recycle(memory, permit);
         }
         let settled = settle(&meter, &header, size, outcome);
         let throttle_ms = meter.throttle_ms();
@@ -411,17 +411,17 @@ fn is_gone(error: &std::io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt;
-    use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::memory::frames::{RequestMemory, hold};
+    use crate::memory::budget::{AtBound, Budget, Permit};
+    use crate::memory::frames::FrameMemory;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
     // If this failed, a client on a slow line would be cut off in the middle of a request, or a silent one would be kept.
     #[tokio::test(start_paused = true)]
     async fn a_frame_may_take_its_time_as_long_as_something_comes() {
-        let memory = Arc::new(RequestMemory::new(None, 1 << 20));
+        let memory = Arc::new(FrameMemory::with(None, 1 << 20));
         let mut reader = FrameReader::new(1 << 20, memory);
         let mut outgoing = Outgoing::default();
         let (mut peer, mut stream) = tokio::io::duplex(64);
@@ -446,11 +446,11 @@ mod tests {
     // idle, and everybody else waiting for it.
     #[tokio::test(start_paused = true)]
     async fn what_is_not_sent_yet_has_its_time_too() {
-        let memory = Arc::new(Semaphore::new(1 << 20));
-        let whole = hold(&memory, 1 << 20).await;
-        for (held, is_cut_off) in [(whole, true), (None, false)] {
+        let budget = Budget::new("bytes of a test", 1 << 20, 0, 1, AtBound::Wait);
+        let whole = budget.acquire(1 << 20).await;
+        for (permit, is_cut_off) in [(whole, true), (Permit::default(), false)] {
             let response = Response::from_frame(vec![0; 1 << 20], ErrorCounts::default());
-            let answered = Outcome::Respond(response.counted([held, None])).into();
+            let answered = Outcome::Respond(response.with_permits([permit, Permit::default()])).into();
             let never = std::future::pending::<Result<(), Unsent>>();
             let sent = timeout(PATIENCE, in_time_for(&answered, never)).await;
             assert_eq!(matches!(sent, Ok(Err(Unsent::NotRead))), is_cut_off);

@@ -1,10 +1,10 @@
-//! Requests that cross to Python, and their answers' way back.
+//! Requests that cross to Python, and the way back of their responses.
 //!
-//! One bounded queue (`queued.max.requests`) from the connections to whoever calls [`ControlQueue::take`]; a full queue makes
-//! the connection's task wait, which stops its reading: nothing is dropped. Each request carries the one-shot channel its
-//! connection waits on. A request that is dropped unanswered closes that channel, and with it the connection: never a hang.
-//! Whose connection ends while it waits for others to come is told too ([`ControlQueue::take_gone`]): nobody has its answer.
-//! A crash loses what was queued, as it loses the connections.
+//! One bounded queue (`queued.max.requests`) leads from the connections to Python, which calls [`ControlQueue::take`]. A full
+//! queue makes a connection's task wait, and so stops its reading: nothing is dropped. Each request carries the one-shot channel
+//! on which its connection waits. A request that is dropped without a response closes that channel and so the connection: no
+//! client hangs. [`ControlQueue::take_gone`] reports the connections that ended while their handlers wait for group members.
+//! A crash loses the queue with the connections.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,36 +16,37 @@ use logcore_protocol::{ProtocolError, RequestHeader, Value};
 
 use crate::apis::Api;
 use crate::log_lines::Fields;
-use crate::memory::frames::{Charge, Held};
+use crate::memory::budget::Permit;
+use crate::memory::frames::FramePermit;
 use crate::metrics::{Crossing, ErrorCounts};
 use crate::net::response;
 use crate::quotas::Spent;
 use logcore_wake::WakeFd;
 
-/// How many requests one [`ControlQueue::take`] returns at most, so that the event loop gets to do other things in between.
+/// The most requests that one [`ControlQueue::take`] returns, so that the event loop does other things in between.
 const TAKE_MAX: usize = 256;
 
-/// A request whose body takes more memory than this takes milliseconds to become Python's objects.
-const LARGE: usize = 1024 * 1024;
+/// A body with more bytes of memory than this takes milliseconds to become Python objects.
+const LONG_CONVERSION: usize = 1024 * 1024;
 
-/// The field of a response that says how long its client has to wait (KIP-219).
+/// The field of a response with the time that its client has to wait (KIP-219).
 const THROTTLE_TIME: &str = "throttle_time_ms";
 
-/// Where a request came from.
+/// The connection of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionInfo {
-    /// Kafka's form: local host and port, remote host and port, and a number that makes it unique.
+    /// Kafka's form: local host and port, remote host and port, and a number that makes the id unique.
     pub id: String,
     /// The peer's address, without the port.
     pub client_host: String,
-    /// The name of the listener it came in on.
+    /// The name of its listener.
     pub listener: String,
-    /// Who the peer is (`KafkaPrincipal`'s name).
+    /// The client's principal (`KafkaPrincipal`'s name).
     pub principal: String,
 }
 
 impl ConnectionInfo {
-    /// What a log line about it tells a machine.
+    /// The fields of a log line about it.
     pub(crate) fn fields(&self) -> Fields {
         vec![
             ("connection", self.id.clone()),
@@ -54,38 +55,38 @@ impl ConnectionInfo {
     }
 }
 
-/// A decoded request that waits for its answer.
+/// A decoded request that waits for its response.
 pub struct ControlRequest {
     api: &'static Api,
     /// Key, version, correlation id and client id.
     pub header: RequestHeader,
-    /// Where it came from.
+    /// Its connection.
     pub connection: Arc<ConnectionInfo>,
     body: Value,
     taken: Instant,
-    /// When its handler began.
+    /// The time at which its handler began.
     begun: Option<Instant>,
     answer: Option<oneshot::Sender<Answered>>,
-    /// The memory of its frame and of its body, which the handler has until it is done, or waits for others to come.
-    memory: (Charge, Held),
+    /// The memory of its frame and of its body. The handler has it to its end, or until it waits for group members.
+    memory: (FramePermit, Permit),
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 pub(crate) enum Answer {
-    /// A whole response frame, and the error codes in it.
+    /// A whole response frame and its error codes.
     Frame(Vec<u8>, ErrorCounts),
-    /// The connection is to be closed.
+    /// The connection must be closed.
     Close,
 }
 
-/// An answer, and what making it took.
+/// An outcome, with the time and memory that it took.
 pub(crate) struct Answered {
     pub(crate) answer: Answer,
     pub(crate) times: Crossing,
-    /// What its handler used of the client's quotas.
+    /// The handler's use of the client's quotas.
     pub(crate) spent: Spent,
-    /// The memory of the request's frame, for the answer.
-    pub(crate) charge: Charge,
+    /// The memory of the request's frame, for the response.
+    pub(crate) permit: FramePermit,
 }
 
 impl ControlRequest {
@@ -94,7 +95,7 @@ impl ControlRequest {
         header: RequestHeader,
         connection: Arc<ConnectionInfo>,
         body: Value,
-        memory: (Charge, Held),
+        memory: (FramePermit, Permit),
     ) -> (Self, oneshot::Receiver<Answered>) {
         let (answer, receiver) = oneshot::channel();
         let request = Self {
@@ -110,8 +111,8 @@ impl ControlRequest {
         (request, receiver)
     }
 
-    /// The decoded body, which shares the request's buffers. Whoever takes it begins to handle the request, and is the only
-    /// one who has it: a copy would be as large again. What a member brings is its group's from then on.
+    /// The decoded body, which shares the request's buffers. Taking it begins the handling. It can be taken once, because a copy
+    /// would double the memory. The body of a request that waits for members becomes part of its group's memory.
     pub fn take_body(&mut self) -> Value {
         self.begun.get_or_insert_with(Instant::now);
         if self.api.waits_for_members() {
@@ -120,30 +121,29 @@ impl ControlRequest {
         std::mem::take(&mut self.body)
     }
 
-    /// Whether its body takes so long to become other objects that nobody should wait for it. Asked before it is taken.
+    /// Whether the conversion of its body to Python objects should be offloaded. Valid until the body is taken.
     pub fn is_large(&self) -> bool {
-        let held = self.memory.1.as_ref();
-        held.is_some_and(|held| held.num_permits() > LARGE)
+        self.memory.1.count() > LONG_CONVERSION
     }
 
-    /// Whether it would wait for others, and its connection has ended.
+    /// Whether it would wait for members although its connection has ended.
     fn is_abandoned(&self) -> bool {
         let answer = self.answer.as_ref();
         self.api.waits_for_members() && answer.is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// The time its handler took, if that was not a wait for other members of a group.
+    /// The time of its handler, unless that waits for group members.
     fn time_spent(&self) -> Duration {
         let waits = self.api.waits_for_members();
         let begun = self.begun.filter(|_| !waits);
         begun.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
 
-    /// Encodes and sends the response. The throttle time in it, if any, is kept: the connection does not read for so long,
-    /// or longer if another quota asks for it. A peer that is gone is not an error; a second answer is ignored.
+    /// Encodes and sends the response. The connection is not read for its throttle time, or longer if another quota asks for it.
+    /// A closed connection is not an error. A second response is ignored.
     ///
     /// # Errors
-    /// When the message does not fit the API's response schema; the request is then still unanswered.
+    /// When the message does not fit the API's response schema. The request can still be answered.
     pub fn respond(&mut self, message: &Value) -> Result<(), ProtocolError> {
         let frame = response::encode(&self.header, message)?;
         let throttle_ms = message.get(THROTTLE_TIME).and_then(Value::as_i32);
@@ -153,12 +153,12 @@ impl ControlRequest {
         Ok(())
     }
 
-    /// Closes the connection the request came on, without an answer.
+    /// Closes the request's connection without a response.
     pub fn close(&mut self) {
         self.send(Answer::Close, 0);
     }
 
-    /// Whether it was answered or closed.
+    /// Whether [`Self::respond`] or [`Self::close`] was called.
     pub fn is_answered(&self) -> bool {
         self.answer.is_none()
     }
@@ -175,9 +175,9 @@ impl ControlRequest {
                     time: self.time_spent(),
                     throttle_ms,
                 },
-                charge: std::mem::take(&mut self.memory.0),
+                permit: std::mem::take(&mut self.memory.0),
             };
-            // The connection may have ended meanwhile; then nobody waits for the answer.
+            // The connection may have ended meanwhile.
             let _ = sender.send(answered);
         }
     }
@@ -187,19 +187,19 @@ impl ControlRequest {
 pub(crate) struct ControlQueue {
     sender: mpsc::Sender<ControlRequest>,
     receiver: Mutex<mpsc::Receiver<ControlRequest>>,
-    /// The ids of connections that ended while a request of theirs waited for others to come.
+    /// The ids of connections that ended while their handlers wait for members.
     gone: Mutex<Vec<String>>,
     wake: Arc<WakeFd>,
 }
 
-/// A connection that waits for an answer of an API that waits for members. Dropped before it is over, it has ended.
+/// Reports the end of a connection whose handler waits for members, if it is dropped before [`Self::over`].
 pub(crate) struct Waiting<'a> {
     queue: &'a ControlQueue,
     connection: Option<&'a str>,
 }
 
 impl Waiting<'_> {
-    /// The answer has come.
+    /// The response is here.
     pub(crate) fn over(mut self) {
         self.connection = None;
     }
@@ -225,7 +225,7 @@ impl ControlQueue {
         }
     }
 
-    /// To be kept while a connection waits for the answer to such a request.
+    /// To be kept while a connection waits for the response.
     pub(crate) fn waiting<'a>(&'a self, api: &Api, connection: &'a str) -> Waiting<'a> {
         Waiting {
             queue: self,
@@ -233,19 +233,19 @@ impl ControlQueue {
         }
     }
 
-    /// Who went since the last call. Asked after [`ControlQueue::take`], which clears the wake descriptor.
+    /// The connections that ended since the last call. To be called after [`Self::take`], which clears the wake descriptor.
     pub(crate) fn take_gone(&self) -> Vec<String> {
         std::mem::take(&mut self.gone.lock())
     }
 
-    /// Waits for room and enqueues. False when the queue was closed: the server stops.
+    /// Waits for space and enqueues. Returns false if the queue is closed, because the server stops.
     pub(crate) async fn put(&self, request: ControlRequest) -> bool {
         let sent = self.sender.send(request).await.is_ok();
         self.wake.signal();
         sent
     }
 
-    /// What waits, oldest first, up to `max` and a bound of its own. Clears the wake descriptor when nothing remains.
+    /// The oldest waiting requests, at most `max` and [`TAKE_MAX`]. Clears the wake descriptor if none remains.
     pub(crate) fn take(&self, max: usize) -> Vec<ControlRequest> {
         self.wake.clear();
         let mut receiver = self.receiver.lock();
@@ -265,12 +265,12 @@ impl ControlQueue {
         taken
     }
 
-    /// How many requests wait to be taken.
+    /// How many requests wait.
     pub(crate) fn len(&self) -> usize {
         self.sender.max_capacity() - self.sender.capacity()
     }
 
-    /// Refuses further requests and drops those nobody took, which closes their connections.
+    /// Refuses further requests and drops the waiting ones, which closes their connections.
     pub(crate) fn close(&self) {
         let mut receiver = self.receiver.lock();
         receiver.close();

@@ -198,10 +198,8 @@ fn run(shared: &Shared, stop: &Stop) {
             shared.logs.maintain(now_ms(), retention, &shared.lines);
             shared.tell_failures();
             shared.quotas.forget();
-            let frames = shared.memory.has_ebbed();
-            let decoded = shared.decoded.has_ebbed();
-            let produces = shared.produce_room.has_ebbed();
-            if shared.fetch_room.has_ebbed() || frames || decoded || produces {
+            let buffers = shared.frames.has_fallen();
+            if shared.budgets.have_fallen() || buffers {
                 give_back();
             }
         });

@@ -108,7 +108,7 @@ impl Vigil {
 }
 
 /// What can be had without waiting.
-pub(crate) async fn at_once<R>(mut work: Pin<&mut impl Future<Output = R>>) -> Option<R> {
+pub(crate) async fn poll_once<R>(mut work: Pin<&mut impl Future<Output = R>>) -> Option<R> {
     std::future::poll_fn(|context| {
         Poll::Ready(match work.as_mut().poll(context) {
             Poll::Ready(done) => Some(done),
@@ -136,7 +136,7 @@ impl Kept<'_> {
         let mut looked = begun;
         let mut gave_way = pace.gave_way.take().unwrap_or(begun);
         loop {
-            let found = at_once(work.as_mut()).await;
+            let found = poll_once(work.as_mut()).await;
             let now = Instant::now();
             let is_first = looked == begun;
             if found.is_some() {
@@ -247,7 +247,7 @@ mod tests {
                 // It gives way after its first look.
                 let first = kept.await_soon(&mut first_pace, false, LONG, never());
                 let mut first = std::pin::pin!(first);
-                assert_eq!(at_once(first.as_mut()).await, None);
+                assert_eq!(poll_once(first.as_mut()).await, None);
                 assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, None);
             }
             assert_eq!(await_soon(&vigil, &pace, Duration::ZERO, never()).await, None);

@@ -1,15 +1,16 @@
-//! Size-prefixed frames off a socket, into a buffer that is used again.
+//! Frames read from a socket into a buffer that is used again.
 //!
-//! A frame is an int32 length, big-endian, and that many bytes. One reader per connection, owned by its task.
-//! The announced length is checked before anything is allocated, and memory grows as bytes arrive, never by the length alone:
-//! a peer that announces 100 MB and sends nothing holds one small buffer, and one that sends nothing at all holds none. Of a
-//! very large frame that has begun to come the whole buffer is made, so that nothing is copied again and again; what did not
-//! come has no memory behind it yet. What is more than a small buffer is counted as it is read into ([`crate::memory::frames`]).
+//! A frame is a big-endian int32 length and that many bytes. Each connection has one reader, owned by its
+//! task. The reader checks the announced length before it allocates, and the buffer grows as bytes arrive: a
+//! peer that announces 100 MB and sends nothing costs one small buffer, and a silent peer costs none. Once a
+//! very long frame has begun to arrive, its whole buffer is allocated, so that nothing is copied repeatedly;
+//! untouched pages of it have no memory yet. The bytes above a small buffer are counted as they are read
+//! ([`crate::memory::frames`]).
 //!
-//! One `read` may bring several requests: of a peer that sends ahead more is read at once, as long as its frames are short and
-//! memory is not. A frame is copied out if it is small or more was read behind it than is in it. Any other is given away with
-//! the buffer it was read into: only what is behind it is copied, and whoever is done with it hands the memory back with
-//! [`FrameReader::recycle`].
+//! One `read` may bring several requests. The reader reads ahead of a peer that pipelines short frames while
+//! there is enough memory. A frame is copied out of the buffer if it is short, or shorter than what was read
+//! after it. Any other frame is given away with its buffer, and only the bytes after it are copied.
+//! [`FrameReader::recycle`] takes the buffer back.
 
 use std::sync::Arc;
 
@@ -17,35 +18,36 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
-use crate::memory::frames::{Charge, FREE, LARGE, Progress, RequestMemory, STALL};
+use crate::memory::UNCOUNTED;
+use crate::memory::frames::{FrameMemory, FramePermit, LONG_FRAME, Progress, STALL};
 
-/// What one read may bring while no large frame is on its way.
-const READ_CHUNK: usize = FREE;
-/// The same of a peer that sends ahead.
+/// The most that one read brings while no long frame arrives.
+const READ_CHUNK: usize = UNCOUNTED;
+/// The same for a peer that pipelines requests.
 const READ_AHEAD: usize = 128 * 1024;
-/// Peers with longer frames are not read ahead of: less is copied so.
+/// The reader does not read ahead of peers with longer frames, because it would have to copy more.
 const SHORT_FRAME: usize = 32 * 1024;
-/// The longest frame that is copied out because more was read behind it.
+/// The longest frame that is copied out because more was read after it.
 const COPIED_FRAME: usize = READ_AHEAD / 2;
-/// The buffer of a connection that has no large frames.
+/// The buffer of a connection without long frames.
 const SMALL_BUFFER: usize = 8 * 1024;
-/// What the first read of a connection without a buffer may bring.
+/// The most that the first read of a connection without a buffer brings.
 const FIRST_READ: usize = 64;
-/// Frames up to this size are copied out of the buffer.
+/// Frames up to this length are copied out of the buffer.
 const SMALL_FRAME: usize = 8 * 1024;
-/// The largest buffer a connection keeps between two requests.
+/// The largest buffer that a connection keeps between two requests.
 const KEPT_CAPACITY: usize = 2 * 1024 * 1024;
-/// What is had of a very large frame before the whole buffer is made.
-const BEGUN: usize = READ_CHUNK + LARGE;
-/// Buffers grow by multiples of this.
+/// The buffer of a very long frame before the whole buffer is allocated.
+const BEGUN: usize = READ_CHUNK + LONG_FRAME;
+/// Buffers grow by multiples of this many bytes.
 const PAGE: usize = 4096;
-/// The length of the length.
+/// The bytes of the length.
 const SIZE_PREFIX: usize = 4;
 
 /// Why there is no next frame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// The peer closed between two frames: the usual end.
+    /// The peer closed between two frames, as most connections end.
     #[error("closed by the peer")]
     Closed,
     #[error("closed by the peer in the middle of a frame: {missing} bytes are missing")]
@@ -58,41 +60,42 @@ pub(crate) enum FrameError {
     )]
     TooLarge { length: i32, limit: usize },
     #[error(
-        "memory for requests is short (queued.max.request.bytes) and the other {missing} bytes of a frame come too slowly"
+        "the memory for requests is used up (queued.max.request.bytes) and the last {missing} bytes of a frame arrive too \
+         slowly"
     )]
     Slow { missing: usize },
     #[error("cannot read from the socket: {0}")]
     Io(#[from] std::io::Error),
 }
 
-/// A frame without its length, and the memory it has.
+/// A frame without its length, and its share of the memory.
 pub(crate) struct Frame {
     pub(crate) bytes: Bytes,
-    pub(crate) charge: Charge,
+    pub(crate) permit: FramePermit,
 }
 
 /// Reads frames.
 pub(crate) struct FrameReader {
     buffer: BytesMut,
-    /// For what the buffer has beyond [`FREE`].
-    charge: Charge,
-    /// Of the frame that is on its way, if it is counted.
+    /// For the bytes of the buffer above [`UNCOUNTED`].
+    permit: FramePermit,
+    /// Of the frame that is arriving, if it is counted.
     progress: Option<Progress>,
-    /// Bytes that came so far.
+    /// The bytes that arrived so far.
     received: u64,
-    /// What the next read may bring before it is known how long the frame is.
+    /// The most that the next read brings while the length of the frame is not known.
     ahead: usize,
     limit: usize,
-    memory: Arc<RequestMemory>,
+    memory: Arc<FrameMemory>,
 }
 
 impl FrameReader {
     /// `limit` is the longest frame, in bytes, without its prefix.
-    pub(crate) fn new(limit: usize, memory: Arc<RequestMemory>) -> Self {
+    pub(crate) fn new(limit: usize, memory: Arc<FrameMemory>) -> Self {
         memory.enter();
         Self {
             buffer: BytesMut::new(),
-            charge: Charge::default(),
+            permit: FramePermit::default(),
             progress: None,
             received: 0,
             ahead: READ_CHUNK,
@@ -101,9 +104,9 @@ impl FrameReader {
         }
     }
 
-    /// The next frame. May be cancelled at any await and called again: no byte is lost.
+    /// The next frame. It may be cancelled at any await and called again: no byte is lost.
     pub(crate) async fn next(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<Frame, FrameError> {
-        if !self.memory.may_keep(&self.charge) {
+        if !self.memory.may_keep(&self.permit) {
             self.shrink();
         }
         while self.buffer.len() < SIZE_PREFIX {
@@ -120,8 +123,8 @@ impl FrameReader {
         let end = SIZE_PREFIX + length;
         while self.buffer.len() < end {
             let missing = end - self.buffer.len();
-            let most = if length <= SHORT_FRAME && self.has_room_ahead() {
-                self.room_ahead()
+            let most = if length <= SHORT_FRAME && self.reads_ahead() {
+                self.space_ahead()
             } else {
                 self.reserve(length).await
             };
@@ -137,7 +140,7 @@ impl FrameReader {
         Ok(self.take(length))
     }
 
-    /// Reads what may be the beginning of a frame, or several frames. Waits without a buffer while there is none.
+    /// Reads the beginning of a frame, or several frames. A connection without a buffer waits without one.
     async fn read_ahead(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<usize, FrameError> {
         if self.buffer.capacity() == 0 {
             let mut first = [0; FIRST_READ];
@@ -147,11 +150,11 @@ impl FrameReader {
             self.received += read as u64;
             return Ok(read);
         }
-        if !self.has_room_ahead() {
+        if !self.reads_ahead() {
             self.buffer.reserve(SMALL_BUFFER - self.buffer.len());
         }
-        // A recycled buffer has more room than that: what is read beyond a large frame has to be copied.
-        let most = self.room_ahead();
+        // A recycled buffer is larger than that, but bytes read after a long frame would have to be copied.
+        let most = self.space_ahead();
         let mut chunk = (&mut self.buffer).limit(most);
         let read = stream.read_buf(&mut chunk).await?;
         self.received += read as u64;
@@ -159,30 +162,30 @@ impl FrameReader {
         Ok(read)
     }
 
-    /// A read that brought all it could is taken to have left more: the next one may bring twice as much.
+    /// A full read has probably left more: the next one may bring twice as much.
     fn learn(&mut self, read: usize, most: usize) {
         if read == most {
             self.ahead = self.ahead.max(2 * read).min(READ_AHEAD);
         }
     }
 
-    /// What one read may bring.
-    fn room_ahead(&self) -> usize {
-        let room = self.buffer.capacity() - self.buffer.len();
-        room.min(self.ahead)
+    /// The most that one read brings.
+    fn space_ahead(&self) -> usize {
+        let space = self.buffer.capacity() - self.buffer.len();
+        space.min(self.ahead)
     }
 
-    /// Whether more than a small buffer is read at once: as long as there is memory for everybody, for the buffer and for a
-    /// frame that is copied out of it.
-    fn has_room_ahead(&mut self) -> bool {
-        let room = self.ahead.saturating_sub(self.buffer.len());
-        if self.ahead == READ_CHUNK || room == 0 {
+    /// Whether the next read may bring more than a small buffer. There must be enough memory for all
+    /// connections, for the buffer and for a frame that is copied out of it.
+    fn reads_ahead(&mut self) -> bool {
+        let space = self.ahead.saturating_sub(self.buffer.len());
+        if self.ahead == READ_CHUNK || space == 0 {
             return false;
         }
-        if self.buffer.try_reclaim(room) {
+        if self.buffer.try_reclaim(space) {
             return true;
         }
-        let may = self.memory.try_grow(&mut self.charge, self.ahead + COPIED_FRAME);
+        let may = self.memory.try_grow(&mut self.permit, self.ahead + COPIED_FRAME);
         if may {
             self.grow(self.ahead);
         } else {
@@ -191,23 +194,24 @@ impl FrameReader {
         may
     }
 
-    /// How much of a frame may be had now: what there is a buffer for, and one that has begun to come is let in whole unless it is
-    /// very large, so that those of a crowd do not all begin and none can end. Of the others twice as much each time.
+    /// How many bytes of a frame the buffer may have now. A frame that has begun to arrive gets all of its
+    /// buffer unless it is very long; otherwise many frames could begin and none could end. The buffer of a
+    /// very long frame doubles each time.
     fn step(&self, end: usize) -> usize {
-        let had = Some(self.buffer.capacity()).filter(|capacity| *capacity <= BEGUN);
+        let present = Some(self.buffer.capacity()).filter(|capacity| *capacity <= BEGUN);
         let least = match self.buffer.len() {
             ..READ_CHUNK => READ_CHUNK,
             _ => BEGUN,
         };
-        let mut step = had.unwrap_or_default().max(least);
+        let mut step = present.unwrap_or_default().max(least);
         while step <= self.buffer.len() {
             step *= 2;
         }
         step.min(end)
     }
 
-    /// Reads some of the missing bytes, and what is behind them, into the room there is. A peer that keeps others waiting for
-    /// memory must send.
+    /// Reads some of the missing bytes, and bytes after them, into the buffer. A peer that others wait for
+    /// must send fast enough.
     async fn fill(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -217,7 +221,7 @@ impl FrameReader {
         loop {
             let mut chunk = (&mut self.buffer).limit(most);
             let read = stream.read_buf(&mut chunk);
-            if self.charge.is_free() {
+            if self.permit.is_empty() {
                 return Ok(read.await?);
             }
             let read = timeout(STALL, read).await;
@@ -235,15 +239,16 @@ impl FrameReader {
         }
     }
 
-    /// Makes room for more of a frame, as soon as the connection may have it; returns how many bytes of the frame the next read
-    /// may bring. Growing in place would double the buffer, and more would be had than is counted.
+    /// Enlarges the buffer for more of a frame, as soon as there is memory. Returns how many bytes the next
+    /// read may bring. The buffer is allocated anew, because growing in place would double it, beyond what is
+    /// counted.
     async fn reserve(&mut self, frame: usize) -> usize {
         let end = SIZE_PREFIX + frame;
         let step = self.step(end);
         if self.buffer.capacity() < step || step > BEGUN {
             let counted = step.max(READ_CHUNK).next_multiple_of(PAGE);
-            if self.memory.grow(&mut self.charge, counted, frame).await {
-                // Meanwhile it was not the peer that was slow.
+            if self.memory.grow(&mut self.permit, counted, frame).await {
+                // The wait was not the peer's fault.
                 self.progress = None;
             }
             if self.buffer.capacity() < step {
@@ -260,13 +265,13 @@ impl FrameReader {
         self.buffer = grown;
     }
 
-    /// Whether the next frame has been read already, or what is wrong with it.
+    /// Whether the next frame, or a bad length, has been read already.
     pub(crate) fn has_frame(&self) -> bool {
         let length = self.buffer.len().checked_sub(SIZE_PREFIX);
         length.is_some_and(|read| self.length().map_or(true, |length| length <= read))
     }
 
-    /// How many bytes came so far.
+    /// How many bytes arrived so far.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
@@ -276,27 +281,27 @@ impl FrameReader {
         !self.buffer.is_empty()
     }
 
-    /// Takes back the memory of a large frame whose handler is done with it.
-    pub(crate) fn recycle(&mut self, mut memory: BytesMut, charge: Charge) {
+    /// Takes back the buffer of a long frame from its handler.
+    pub(crate) fn recycle(&mut self, mut memory: BytesMut, permit: FramePermit) {
         if self.buffer.is_empty()
             && memory.capacity() > self.buffer.capacity()
             && memory.capacity() <= KEPT_CAPACITY
-            && self.memory.may_keep(&charge)
+            && self.memory.may_keep(&permit)
         {
-            // Room for the prefix was in front of the frame, and is there again.
+            // The buffer also has the bytes of the prefix, in front of the frame.
             let whole = memory.capacity() + SIZE_PREFIX;
             memory.clear();
             memory.reserve(whole);
             self.buffer = memory;
-            self.charge = charge;
+            self.permit = permit;
         }
     }
 
-    /// Gives memory back while the connection is idle.
+    /// Frees the buffer of an idle connection.
     pub(crate) fn shrink(&mut self) {
         if self.buffer.is_empty() {
             self.buffer = BytesMut::new();
-            self.charge = Charge::default();
+            self.permit = FramePermit::default();
         }
     }
 
@@ -320,24 +325,24 @@ impl FrameReader {
             self.ahead = READ_CHUNK;
         }
         let end = SIZE_PREFIX + length;
-        let behind = self.buffer.len() - end;
-        if length <= SMALL_FRAME.max(behind) {
+        let after = self.buffer.len() - end;
+        if length <= SMALL_FRAME.max(after) {
             let bytes = Bytes::copy_from_slice(&self.buffer[SIZE_PREFIX..end]);
             self.buffer.advance(end);
             return Frame {
                 bytes,
-                charge: Charge::default(),
+                permit: FramePermit::default(),
             };
         }
-        // Copying what was read beyond the frame leaves the frame the sole owner of its memory.
+        // With the bytes after it copied, the frame is the sole owner of its buffer.
         let rest = BytesMut::from(&self.buffer[end..]);
-        let rest_charge = self.charge.split(behind.saturating_sub(FREE));
+        let rest_permit = self.permit.split(after.saturating_sub(UNCOUNTED));
         let mut frame = std::mem::replace(&mut self.buffer, rest);
         frame.truncate(end);
         frame.advance(SIZE_PREFIX);
         Frame {
             bytes: frame.freeze(),
-            charge: std::mem::replace(&mut self.charge, rest_charge),
+            permit: std::mem::replace(&mut self.permit, rest_permit),
         }
     }
 }
@@ -362,7 +367,7 @@ mod tests {
     }
 
     fn reader(limit: usize) -> FrameReader {
-        FrameReader::new(limit, Arc::new(RequestMemory::new(None, limit)))
+        FrameReader::new(limit, Arc::new(FrameMemory::with(None, limit)))
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -374,7 +379,7 @@ mod tests {
 
     // If this failed, pipelined requests would be lost, mixed up or answered out of order.
     #[test]
-    fn frames_of_every_size_arrive_in_order() {
+    fn frames_of_every_length_arrive_in_order() {
         let sizes = [
             0,
             1,
@@ -395,7 +400,7 @@ mod tests {
                 let read = reader.next(&mut stream).await.unwrap();
                 assert_eq!(&read.bytes[..], &frame[..]);
                 if let Ok(memory) = read.bytes.try_into_mut() {
-                    reader.recycle(memory, read.charge);
+                    reader.recycle(memory, read.permit);
                 }
             }
             assert!(matches!(reader.next(&mut stream).await, Err(FrameError::Closed)));
@@ -433,7 +438,7 @@ mod tests {
 
     // If this failed, Produce would copy every request before it could write offsets into it.
     #[test]
-    fn a_large_frame_owns_its_memory_alone() {
+    fn a_long_frame_is_the_sole_owner_of_its_buffer() {
         block_on(async {
             let wire = [framed(&[7; 100_000]), framed(b"next")].concat();
             let mut stream = &wire[..];
@@ -447,12 +452,12 @@ mod tests {
         });
     }
 
-    // If this failed, every connection of a busy producer would allocate for each of its requests, or one that is idle
-    // would keep what others need.
+    // If this failed, a busy producer's connection would allocate for each request, or an idle one would keep
+    // memory that others need.
     #[test]
-    fn a_large_buffer_serves_the_next_frame_and_is_counted() {
+    fn a_long_frames_buffer_serves_the_next_frame_and_is_counted() {
         block_on(async {
-            let memory = Arc::new(RequestMemory::new(Some(1 << 20), 1 << 18));
+            let memory = Arc::new(FrameMemory::with(Some(1 << 20), 1 << 18));
             let mut reader = FrameReader::new(1 << 18, Arc::clone(&memory));
             let wire = framed(&[7; 100_000]).repeat(3);
             let mut stream = &wire[..];
@@ -463,16 +468,16 @@ mod tests {
                 let found = frame.bytes.as_ptr();
                 assert!(address.is_none_or(|address| address == found));
                 let memory = frame.bytes.try_into_mut().expect("nobody shares it");
-                reader.recycle(memory, frame.charge);
+                reader.recycle(memory, frame.permit);
                 address = Some(found);
             }
-            assert!(memory.used() >= 100_000 - FREE);
+            assert!(memory.in_use() >= 100_000 - UNCOUNTED);
             reader.shrink();
-            assert_eq!(memory.used(), 0);
+            assert_eq!(memory.in_use(), 0);
         });
     }
 
-    /// Gives what it has in pieces as large as they are asked for, and counts those.
+    /// Returns as many bytes as are asked for, and counts the reads.
     struct Counted<'a> {
         wire: &'a [u8],
         reads: usize,
@@ -489,12 +494,12 @@ mod tests {
         }
     }
 
-    // If this failed, every request of a producer that sends ahead would be read in two pieces of its own, or what is read
-    // ahead would be nobody's memory.
+    // If this failed, each request of a producer that pipelines would cost two reads, or bytes read ahead
+    // would not be counted.
     #[test]
-    fn what_is_sent_ahead_is_read_together_and_counted() {
+    fn pipelined_requests_are_read_together_and_counted() {
         block_on(async {
-            let memory = Arc::new(RequestMemory::new(Some(4 << 20), 1 << 20));
+            let memory = Arc::new(FrameMemory::with(Some(4 << 20), 1 << 20));
             let mut reader = FrameReader::new(1 << 20, Arc::clone(&memory));
             let frames = 200;
             let wire = framed(&[7; 16_500]).repeat(frames);
@@ -507,20 +512,20 @@ mod tests {
                 let frame = reader.next(&mut stream).await.unwrap();
                 assert!(frame.bytes.len() == 16_500 && frame.bytes.iter().all(|byte| *byte == 7));
                 together += usize::from(reader.has_frame());
-                let had = memory.used() + FREE;
-                assert!(reader.buffer.capacity() <= had && had <= 2 * READ_AHEAD + FREE);
+                let had = memory.in_use() + UNCOUNTED;
+                assert!(reader.buffer.capacity() <= had && had <= 2 * READ_AHEAD + UNCOUNTED);
                 if let Ok(memory) = frame.bytes.try_into_mut() {
-                    reader.recycle(memory, frame.charge);
+                    reader.recycle(memory, frame.permit);
                 }
             }
             assert!(stream.reads < frames / 4, "{} reads", stream.reads);
             assert!(together > frames / 2);
             reader.shrink();
-            assert_eq!(memory.used(), 0);
+            assert_eq!(memory.in_use(), 0);
         });
     }
 
-    /// Gives what it has in small pieces, and tells how many buffers it was asked to fill.
+    /// Returns small pieces, and records which buffers it was asked to fill.
     struct Dripping<'a> {
         wire: &'a [u8],
         given: usize,
@@ -545,12 +550,13 @@ mod tests {
         }
     }
 
-    // If this failed, all of a large frame would be copied for every piece of it that comes, or be counted before it comes.
+    // If this failed, all of a long frame would be copied for each piece that arrives, or be counted before
+    // it arrives.
     #[test]
-    fn a_large_frame_in_small_pieces_is_copied_seldom() {
+    fn a_long_frame_in_small_pieces_is_copied_few_times() {
         block_on(async {
-            let size = 4 * LARGE + 77;
-            let memory = Arc::new(RequestMemory::new(Some(64 << 20), 1 << 20));
+            let size = 4 * LONG_FRAME + 77;
+            let memory = Arc::new(FrameMemory::with(Some(64 << 20), 1 << 20));
             let mut reader = FrameReader::new(64 << 20, Arc::clone(&memory));
             let wire = framed(&vec![7; size]);
             for part in [wire.len() / 2, wire.len()] {
@@ -560,7 +566,7 @@ mod tests {
                     buffers: Vec::new(),
                 };
                 let read = reader.next(&mut stream).await;
-                let counted = memory.used();
+                let counted = memory.in_use();
                 assert!(counted <= 2 * part + BEGUN, "{counted}");
                 assert!(stream.buffers.len() <= 5, "{} buffers", stream.buffers.len());
                 match read {
@@ -572,47 +578,47 @@ mod tests {
                 }
             }
             drop(reader);
-            assert_eq!(memory.used(), 0);
+            assert_eq!(memory.in_use(), 0);
         });
     }
 
-    // If this failed, thousands of connections would each keep a buffer that is empty at nearly all times.
+    // If this failed, thousands of connections would each keep a buffer that is empty nearly all the time.
     #[test]
-    fn a_crowd_keeps_no_buffers() {
+    fn many_connections_keep_no_buffers() {
         block_on(async {
-            let memory = Arc::new(RequestMemory::new(None, 1 << 20));
+            let memory = Arc::new(FrameMemory::with(None, 1 << 20));
             let mut reader = FrameReader::new(1 << 20, Arc::clone(&memory));
             let wire = [framed(&[7; 100]), framed(&[8; 40_000])].concat().repeat(2);
             let (mut stream, mut kept) = (&wire[..], Vec::new());
-            let mut crowd = Vec::new();
+            let mut others = Vec::new();
             for size in [100, 40_000, 100, 40_000] {
                 let frame = reader.next(&mut stream).await.unwrap();
                 assert_eq!(frame.bytes.len(), size);
                 if let Ok(memory) = frame.bytes.try_into_mut() {
-                    reader.recycle(memory, frame.charge);
+                    reader.recycle(memory, frame.permit);
                 }
                 if size == 40_000 {
-                    // Nothing more has come.
+                    // Nothing more has arrived.
                     let mut silent = tokio::io::empty();
                     let end = reader.next(&mut silent).await;
                     assert!(matches!(end, Err(FrameError::Closed)));
                     kept.push(reader.buffer.capacity() > READ_CHUNK);
                     let join = || FrameReader::new(100, Arc::clone(&memory));
-                    crowd.extend((0..5000).map(|_| join()));
+                    others.extend((0..5000).map(|_| join()));
                 }
             }
             assert_eq!(kept, [true, false]);
-            drop(crowd);
-            assert!(memory.may_keep(&Charge::default()));
+            drop(others);
+            assert!(memory.may_keep(&FramePermit::default()));
         });
     }
 
-    // If this failed, peers that send ahead would take the memory that others' requests need.
+    // If this failed, peers that pipeline would take the memory that other connections' requests need.
     #[test]
     fn nothing_is_read_ahead_while_memory_is_short() {
         block_on(async {
-            let memory = Arc::new(RequestMemory::new(Some(400_000), 100_000));
-            let mut other = Charge::default();
+            let memory = Arc::new(FrameMemory::with(Some(400_000), 100_000));
+            let mut other = FramePermit::default();
             memory.grow(&mut other, 100_000, 100_000).await;
             let mut reader = FrameReader::new(100_000, Arc::clone(&memory));
             let wire = framed(&[7; 16_500]).repeat(50);
@@ -621,7 +627,7 @@ mod tests {
                 let frame = reader.next(&mut stream).await.unwrap();
                 assert!(reader.buffer.capacity() <= 2 * READ_CHUNK);
                 if let Ok(memory) = frame.bytes.try_into_mut() {
-                    reader.recycle(memory, frame.charge);
+                    reader.recycle(memory, frame.permit);
                 }
             }
         });

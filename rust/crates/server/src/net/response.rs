@@ -1,9 +1,10 @@
-//! A response frame and its way onto the socket.
+//! A response frame, and writing it to the transport.
 //!
-//! Bytes are encoded with gaps where record batches belong; those go from the log files to the transport between the encoded
-//! parts. Called from the connection's task only.
+//! The encoded bytes have gaps where record batches belong. The batches go from the log files to the
+//! transport, between the encoded parts. Called from the connection's task only.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::sleep;
@@ -14,26 +15,31 @@ use logcore_protocol::{
 };
 use logcore_storage::LogSlice;
 
-use crate::memory::answers::{PATIENCE, is_scarce, time_for};
-use crate::memory::frames::{Charge, Cover, FREE, Held, RequestMemory};
+use crate::memory::UNCOUNTED;
+use crate::memory::budget::Permit;
+use crate::memory::frames::{FrameMemory, FramePermit, ResponsePermit};
 use crate::metrics::ErrorCounts;
 use crate::net::transport::Transport;
 
-/// The field that tells a client how long it is not heard.
+/// The field with the time for which the broker does not read the client's requests.
 const THROTTLE_TIME: &str = "throttle_time_ms";
+/// The least time that a peer has to read a response while others need its memory.
+const READING_TIME: Duration = Duration::from_secs(5);
+/// The bytes of a longer response that the peer must read in a second then.
+const READING_RATE: u64 = 1 << 20;
 const SIZE_PREFIX: usize = 4;
 
-/// A whole response: encoded bytes, size prefix included, and the file ranges that belong between them.
+/// A whole response: the encoded bytes, with their size prefix, and the file ranges that belong between them.
 pub(crate) struct Response {
     bytes: Vec<u8>,
-    /// By rising position; as many as there are gaps.
+    /// By rising position, one for each gap.
     parts: Vec<(Gap, LogSlice)>,
     /// The error codes in it.
     errors: ErrorCounts,
-    /// What it has of memory that others need, in bytes.
-    held: [Held; 2],
-    /// There was less of it left than it takes, for whoever has what its request had, perhaps the lane of all that wait.
-    beyond: Option<Charge>,
+    /// Its shares of budgets, in bytes; they are given back when it was sent.
+    permits: [Permit; 2],
+    /// Set if it found too little frame memory and uses the overflow. It also keeps what its request had.
+    overflow: Option<FramePermit>,
 }
 
 impl Response {
@@ -43,56 +49,57 @@ impl Response {
         Ok(Self::from_frame(encode(header, message)?, errors))
     }
 
-    /// A frame that was encoded elsewhere, and the error codes in it.
+    /// An encoded frame, and the error codes in it.
     pub(crate) fn from_frame(bytes: Vec<u8>, errors: ErrorCounts) -> Self {
         Self {
             bytes,
             parts: Vec::new(),
             errors,
-            held: [const { None }; 2],
-            beyond: None,
+            permits: Default::default(),
+            overflow: None,
         }
     }
 
-    /// The same with what it has of memory that others need; it is given back when the response was sent.
-    pub(crate) fn counted(self, held: [Held; 2]) -> Self {
-        Self { held, ..self }
+    /// The response with its shares of budgets.
+    pub(crate) fn with_permits(self, permits: [Permit; 2]) -> Self {
+        Self { permits, ..self }
     }
 
-    /// Bytes of memory, in about.
+    /// Roughly the bytes of memory of the response.
     pub(crate) fn size(&self) -> usize {
         self.bytes.capacity() + self.parts.capacity() * size_of::<(Gap, LogSlice)>()
     }
 
-    /// The same, unless it is small or is counted already, with what it takes of the memory of requests; nothing, if there is
-    /// none for it.
-    pub(crate) fn covered(self, memory: &RequestMemory, charge: &mut Charge) -> Option<Self> {
-        if self.bytes.len() <= FREE || self.is_counted() {
-            return Some(self);
+    /// The response with a share of the frame memory, unless it is short or is counted already.
+    ///
+    /// # Errors
+    /// Why there is no memory for it.
+    pub(crate) fn counted(self, memory: &FrameMemory, permit: &mut FramePermit) -> Result<Self, String> {
+        if self.bytes.len() <= UNCOUNTED || self.is_counted() {
+            return Ok(self);
         }
-        match memory.cover(charge, self.bytes.len()) {
-            Cover::Enough(held) => Some(self.counted([held, None])),
-            Cover::Beyond(held) => Some(Self {
-                beyond: Some(std::mem::take(charge)),
-                ..self.counted(held)
-            }),
-            Cover::Nothing => None,
-        }
+        Ok(match memory.for_response(permit, self.bytes.len())? {
+            ResponsePermit::Frames(permit) => self.with_permits([permit, Permit::default()]),
+            ResponsePermit::Overflow(permits) => Self {
+                overflow: Some(std::mem::take(permit)),
+                ..self.with_permits(permits)
+            },
+        })
     }
 
-    /// Whether its peer has its time for it and no more, should others need what it takes.
+    /// Whether the peer must read it in time, should others need its memory.
     pub(crate) fn is_counted(&self) -> bool {
-        self.beyond.is_some() || self.held.iter().any(Option::is_some)
+        self.overflow.is_some() || self.permits.iter().any(Permit::is_some)
     }
 
-    /// Returns when its peer has had its time for it and others need what it has.
+    /// Returns when the peer has had its time to read the response and others need the memory.
     pub(crate) async fn overdue(&self) {
-        let is_beyond = self.beyond.is_some();
-        // What is beyond others wait for already.
-        let time = time_for(self.wire_size()) / if is_beyond { 5 } else { 1 };
-        sleep(time).await;
-        while !is_beyond && !self.held.iter().flatten().any(is_scarce) {
-            sleep(PATIENCE).await;
+        let is_overflow = self.overflow.is_some();
+        let time = reading_time(self.wire_size());
+        // For the memory of an overflow, others are waiting already.
+        sleep(if is_overflow { time / 5 } else { time }).await;
+        while !is_overflow && !self.permits.iter().any(Permit::is_needed) {
+            sleep(READING_TIME).await;
         }
     }
 
@@ -117,38 +124,38 @@ impl Response {
             bytes,
             parts: gaps.into_iter().zip(slices).collect(),
             errors: ErrorCounts::of(message, version),
-            held: [const { None }; 2],
-            beyond: None,
+            permits: Default::default(),
+            overflow: None,
         })
     }
 
-    /// All of it, if no file ranges belong between its bytes.
+    /// The whole response, if it has no file ranges.
     pub(crate) fn whole(&self) -> Option<&[u8]> {
         self.parts.is_empty().then_some(&*self.bytes)
     }
 
-    /// Bytes on the wire, size prefix included.
+    /// The bytes on the wire, with the size prefix.
     pub(crate) fn wire_size(&self) -> u64 {
         let outside: u64 = self.parts.iter().map(|(gap, _)| u64::from(gap.length)).sum();
         self.bytes.len() as u64 + outside
     }
 
-    /// The same response with the time for which its client is not heard, if it has no file ranges and its version can tell
-    /// (KIP-219). Decodes and encodes anew: clients that are throttled are in no hurry.
+    /// The response with a throttle time (KIP-219), if it has no file ranges and its version has the field.
+    /// It is decoded and encoded again, because throttled clients are in no hurry.
     pub(crate) fn throttled(self, header: &RequestHeader, throttle_ms: u32) -> Self {
         if !self.parts.is_empty() {
             return self;
         }
         let bytes = Bytes::from(self.bytes);
-        let told = with_throttle_time(header, bytes.clone(), throttle_ms);
-        let bytes = told.unwrap_or_else(|| bytes.into());
+        let changed = with_throttle_time(header, bytes.clone(), throttle_ms);
+        let bytes = changed.unwrap_or_else(|| bytes.into());
         Self {
-            beyond: self.beyond,
-            ..Self::from_frame(bytes, self.errors).counted(self.held)
+            overflow: self.overflow,
+            ..Self::from_frame(bytes, self.errors).with_permits(self.permits)
         }
     }
 
-    /// Writes everything.
+    /// Writes the whole response.
     pub(crate) async fn send(&self, transport: &mut impl Transport) -> io::Result<()> {
         let mut sent = 0;
         for (gap, slice) in &self.parts {
@@ -158,6 +165,11 @@ impl Response {
         }
         transport.write(&self.bytes[sent..], false).await
     }
+}
+
+/// How long a peer may take for a response of so many bytes while others need the memory.
+fn reading_time(bytes: u64) -> Duration {
+    READING_TIME + Duration::from_secs(bytes / READING_RATE)
 }
 
 fn with_throttle_time(header: &RequestHeader, mut frame: Bytes, throttle_ms: u32) -> Option<Vec<u8>> {
@@ -177,7 +189,7 @@ pub(crate) fn encode(header: &RequestHeader, message: &Value) -> Result<Vec<u8>,
     encode_as(header, header.api_version, message)
 }
 
-/// The same at another version than the request's, as ApiVersions needs it.
+/// A frame in another version than the request's, as ApiVersions needs it.
 pub(crate) fn encode_as(
     header: &RequestHeader,
     version: i16,
@@ -190,7 +202,7 @@ pub(crate) fn encode_as(
     Ok(bytes)
 }
 
-/// Writes the size prefix of a frame that has `outside` more bytes than are in `bytes`.
+/// Writes the size prefix of a frame that has `outside` bytes in file ranges.
 fn set_size(bytes: &mut [u8], outside: usize) -> Result<(), ProtocolError> {
     let size = bytes.len() - SIZE_PREFIX + outside;
     let size = i32::try_from(size).map_err(|_| ProtocolError::Header {
@@ -203,22 +215,19 @@ fn set_size(bytes: &mut [u8], outside: usize) -> Result<(), ProtocolError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use logcore_protocol::{Direction, schema};
-    use tokio::sync::Semaphore;
     use tokio::time::{Instant, timeout};
 
     use super::*;
-    use crate::memory::frames::hold;
+    use crate::apis::METADATA;
+    use crate::memory::budget::{AtBound, Budget};
 
-    const METADATA: i16 = 3;
-
-    // If this failed, who reads nothing of what others wait for, or next to nothing, would keep them waiting, or everybody would be
-    // cut off like that, or a client above its quota could have any memory.
+    // If this failed, a client that reads nothing or very slowly would make others wait for its memory, or
+    // every client would be cut off like that, or a throttled client's response would not be counted.
     #[tokio::test(start_paused = true)]
-    async fn what_others_need_is_read_in_its_time() {
+    async fn a_response_whose_memory_others_need_is_read_in_time() {
         const DAY: Duration = Duration::from_secs(86_400);
         let header = RequestHeader {
             api_key: METADATA,
@@ -228,19 +237,19 @@ mod tests {
         };
         let message = schema(METADATA, Direction::Response).unwrap().message();
         let response = || Response::new(&header, &message.clone().into()).unwrap();
-        assert!(!response().counted([None, None]).is_counted());
-        let memory = Arc::new(Semaphore::new(64 << 20));
-        let counted = response().counted([hold(&memory, 5).await, None]);
+        assert!(!response().is_counted());
+        let budget = Budget::new("bytes of a test", 64 << 20, 0, 1, AtBound::Wait);
+        let counted = response().with_permits([budget.acquire(5).await, Permit::default()]);
         let throttled = counted.throttled(&header, 100);
         assert!(throttled.is_counted());
-        // While there is enough for all, it has any time.
+        // While there is enough for all, the peer may take any time.
         assert!(timeout(DAY, throttled.overdue()).await.is_err());
-        let _rest = hold(&memory, (64 << 20) - 5).await;
+        let _rest = budget.acquire((64 << 20) - 5).await;
         let begun = Instant::now();
         throttled.overdue().await;
-        assert!((PATIENCE..2 * PATIENCE).contains(&begun.elapsed()));
-        assert_eq!(memory.available_permits(), 0);
+        assert!((READING_TIME..2 * READING_TIME).contains(&begun.elapsed()));
+        assert_eq!(budget.left(), 0);
         drop(throttled);
-        assert_eq!(memory.available_permits(), 5);
+        assert_eq!(budget.left(), 5);
     }
 }

@@ -12,8 +12,7 @@ use super::versions::{FOLLOWERS_SINCE, ZSTD_SINCE, has_hard_limit, is_old};
 use crate::codes::ErrorCode;
 use crate::control::requests::ConnectionInfo;
 use crate::log_lines::Level;
-use crate::memory::fetch::UNKNOWN_FREE;
-use crate::memory::frames::Held;
+use crate::memory::budget::Permit;
 use crate::metrics::Stages;
 use crate::partitions::fetch_session::Wanted;
 use crate::partitions::purgatory::{HasWaitingRoom, Looked, Wait};
@@ -23,6 +22,8 @@ use crate::shared::Shared;
 /// The replica id of a consumer. Tools have other negative ones; only a replica may read above the high watermark.
 pub(super) const CONSUMER: i32 = -1;
 
+/// A Fetch that names more bytes of unknown partitions does not wait for records.
+const UNKNOWN_BYTES_MAX: usize = 64 << 10;
 /// What a response has of a partition that there is not, but for its topic's name.
 const UNKNOWN_EACH: usize = 64;
 
@@ -103,28 +104,28 @@ impl Terms {
         &self,
         shared: &Shared,
         wanted: &[Wanted],
-        room: Held,
+        work: Permit,
         stages: &mut Stages,
-    ) -> (Held, Vec<Look>) {
+    ) -> (Permit, Vec<Look>) {
         let looks = self.look(shared, wanted);
         self.note_fetches(wanted, &looks);
         let unknown = count_unknown(&looks);
         if self.wait.is_zero()
             || unknown == wanted.len()
-            || unknown_bytes(wanted, &looks) > UNKNOWN_FREE
+            || unknown_bytes(wanted, &looks) > UNKNOWN_BYTES_MAX
             || self.missing(&looks, unknown).is_none()
         {
-            return (room, looks);
+            return (work, looks);
         }
-        let place = match shared.fetch_room.for_waiting(wanted.len()) {
-            Ok(place) => place,
+        let waiting = match shared.budgets.fetch_purgatory.acquire_or_refuse(wanted.len()) {
+            Ok(permit) => permit,
             Err(reason) => {
                 let key = "fetches that cannot wait";
                 shared.lines.seldom(Level::Warning, key, reason);
-                return (room, looks);
+                return (work, looks);
             }
         };
-        drop((looks, room));
+        drop((looks, work));
         let places = wanted
             .iter()
             .filter_map(|wanted| shared.registry.resolve(&wanted.topic, wanted.index).ok());
@@ -139,11 +140,11 @@ impl Terms {
             let missing = self.missing(&found, unknown);
             Looked { found, missing }
         };
-        let room = || shared.fetch_room.for_partitions(wanted.len());
+        let work = || shared.budgets.fetch_work.acquire(wanted.len());
         let began = Instant::now();
-        let found = wait.until_in(room, places.collect(), look).await;
+        let found = wait.until_in(work, places.collect(), look).await;
         stages.remote = began.elapsed();
-        drop(place);
+        drop(waiting);
         found
     }
 

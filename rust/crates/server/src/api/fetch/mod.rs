@@ -24,8 +24,8 @@ use super::{Fields, Outcome, response_message};
 use crate::apis;
 use crate::codes::{ErrorCode, for_version};
 use crate::control::requests::ConnectionInfo;
-use crate::memory::fetch::{LINE_EACH, MANY};
-use crate::memory::frames::Held;
+use crate::memory::budget::Permit;
+use crate::memory::{MANY_PARTITIONS, WAITING_CONVERSION};
 use crate::metrics::Stages;
 use crate::net::response::Response;
 use crate::partitions::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
@@ -33,7 +33,7 @@ use crate::partitions::registry::TopicRef;
 use crate::quotas::Meter;
 use crate::shared::Shared;
 
-const _: () = assert!(std::mem::size_of::<Wanted>() + std::mem::size_of::<Look>() <= LINE_EACH);
+const _: () = assert!(std::mem::size_of::<Wanted>() + std::mem::size_of::<Look>() <= WAITING_CONVERSION);
 
 pub(crate) const KEY: i16 = apis::FETCH;
 
@@ -50,7 +50,7 @@ pub(crate) async fn handle(
     shared: &Shared,
     connection: &Arc<ConnectionInfo>,
     header: &RequestHeader,
-    (message, held): (Value, Held),
+    (message, decoded): (Value, Permit),
     meter: &Meter<'_>,
     stages: &mut Stages,
 ) -> Outcome {
@@ -74,8 +74,8 @@ pub(crate) async fn handle(
     let session = at_leisure(named, || parse_session(shared, header.api_version, request));
     // A long poll may wait for minutes: it keeps nothing of the frame, nor what it had for it.
     drop(message);
-    let (mut room, most) = room_for(shared, named, &session).await;
-    drop(held);
+    let (mut work, most) = permit_for_work(shared, named, &session).await;
+    drop(decoded);
     let uses_topic_ids = session.uses_topic_ids;
     let context = match at_leisure(most, || shared.sessions.begin(session)) {
         Ok(context) => context,
@@ -90,12 +90,12 @@ pub(crate) async fn handle(
     stages.from_follower = is_follower;
     let wanted = context.wanted();
     if wanted.len() > most {
-        // The request before it was begun in this moment.
-        drop(room);
-        room = shared.fetch_room.for_partitions(wanted.len()).await;
+        // Another request of its session began in between.
+        drop(work);
+        work = shared.budgets.fetch_work.acquire(wanted.len()).await;
     }
-    let (room, mut looks) = terms.look_or_wait(shared, wanted, room, stages).await;
-    let place = old::line_up(shared, terms.version, &mut looks);
+    let (work, mut looks) = terms.look_or_wait(shared, wanted, work, stages).await;
+    let conversion = old::permit_to_wait(shared, terms.version, &mut looks);
     let bytes = || {
         at_leisure(wanted.len(), || {
             let told: Vec<Told<'_>> = looks.iter().map(tell).collect();
@@ -115,47 +115,47 @@ pub(crate) async fn handle(
     });
     match finished {
         Ok((id, must)) => {
-            let told = respond(shared, header, (id, wanted, &must), looks, (room, place)).await;
+            let told = respond(shared, header, (id, wanted, &must), looks, (work, conversion)).await;
             told.unwrap_or_else(Outcome::Close)
         }
         Err(code) => answer_error(header, code, context.session_id()),
     }
 }
 
-/// Room for all that a request may be answered for: what it names, and what its session has, of which it names a part at the most.
-/// How many these are.
-async fn room_for(shared: &Shared, named: usize, session: &SessionRequest) -> (Held, usize) {
+/// A permit for all partitions that a request may be answered for: those it names and those of its session. Also their number.
+async fn permit_for_work(shared: &Shared, named: usize, session: &SessionRequest) -> (Permit, usize) {
     let all = || named + shared.sessions.partitions_of(session);
     let mut most = all();
     loop {
-        let room = shared.fetch_room.for_partitions(most).await;
-        // While it waited the requests before it may have been begun.
+        let work = shared.budgets.fetch_work.acquire(most).await;
+        // Other requests of the session may have begun during the wait.
         let now = all();
         if now <= most {
-            return (room, most);
+            return (work, most);
         }
         most = now;
     }
 }
 
-/// The response, with what it has of memory until it is sent.
+/// The response, with the permits that it has until it is sent.
 async fn respond(
     shared: &Shared,
     header: &RequestHeader,
     (id, wanted, must): (i32, &[Wanted], &[bool]),
     mut looks: Vec<Look>,
-    (mut room, place): (Held, Held),
+    (mut work, conversion): (Permit, Permit),
 ) -> std::result::Result<Outcome, String> {
-    let rooms = &shared.fetch_room;
+    let budgets = &shared.budgets;
+    // Names of unknown partitions can be most of it, and need a permit before the response is made.
     let unknown_bytes = look::unknown_bytes(wanted, &looks);
-    let unknown = rooms.for_unknown(unknown_bytes)?;
-    let mut rest = None;
+    let unknown = budgets.fetch_responses.acquire_or_refuse(unknown_bytes)?;
+    let mut rest = Permit::default();
     if versions::is_old(header.api_version) && size(&looks) > 0 {
-        drop(room);
+        drop(work);
         rest = old::convert(shared, header.api_version, wanted, &mut looks).await;
-        room = rooms.for_partitions(wanted.len()).await;
+        work = budgets.fetch_work.acquire(wanted.len()).await;
     }
-    drop(place);
+    drop(conversion);
     let answer = || {
         let message = answer(header, id, wanted, &looks, must);
         let told = looks.into_iter().zip(must).filter(|(_, must)| **must);
@@ -163,21 +163,21 @@ async fn respond(
         Response::with_slices(header, &message, slices.collect())
     };
     let response = at_leisure(wanted.len(), answer);
-    drop(room);
+    drop(work);
     let Ok(response) = response else {
         return Ok(response.into());
     };
-    // Messages in an old format are nearly all of it.
-    if rest.is_none() {
-        let counted = unknown.as_ref().map_or(0, |_| unknown_bytes);
-        rest = rooms.for_told(response.size().saturating_sub(counted))?;
+    // If messages were converted, they are nearly all of it and are counted already.
+    if !rest.is_some() {
+        let uncounted = response.size().saturating_sub(unknown.count());
+        rest = budgets.fetch_responses.acquire_or_refuse(uncounted)?;
     }
-    Ok(Outcome::Respond(response.counted([rest, unknown])))
+    Ok(Outcome::Respond(response.with_permits([rest, unknown])))
 }
 
 /// Does something with so many partitions. With many it takes milliseconds: the thread's other connections move first.
 fn at_leisure<R>(partitions: usize, work: impl FnOnce() -> R) -> R {
-    if partitions > MANY {
+    if partitions > MANY_PARTITIONS {
         block_in_place(work)
     } else {
         work()

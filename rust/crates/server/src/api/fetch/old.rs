@@ -15,7 +15,7 @@ use super::look::{Found, Look, Refused};
 use super::versions::{MESSAGES_V1_SINCE, has_hard_limit, is_old};
 use crate::codes::ErrorCode;
 use crate::log_lines::Level;
-use crate::memory::frames::Held;
+use crate::memory::budget::Permit;
 use crate::partitions::fetch_session::Wanted;
 use crate::shared::Shared;
 
@@ -24,39 +24,39 @@ pub(super) const RESPONSE_MAX: u64 = 8 << 20;
 
 /// A place among those that wait to be converted, if there is anything. Without one nothing was found, as if there were nothing
 /// yet: the client asks again.
-pub(super) fn line_up(shared: &Shared, version: i16, looks: &mut [Look]) -> Held {
+pub(super) fn permit_to_wait(shared: &Shared, version: i16, looks: &mut [Look]) -> Permit {
     if !is_old(version) || super::size(looks) == 0 {
-        return None;
+        return Permit::default();
     }
-    match shared.fetch_room.for_line(looks.len()) {
-        Ok(place) => place,
+    match shared.budgets.fetch_conversions.acquire_or_refuse(looks.len()) {
+        Ok(permit) => permit,
         Err(reason) => {
             let key = "fetches that cannot wait to be converted";
             shared.lines.seldom(Level::Warning, key, reason);
             for found in looks.iter_mut().flatten() {
                 found.slice = None;
             }
-            None
+            Permit::default()
         }
     }
 }
 
 /// Puts messages in place of what was found for a client that knows no batches. What is held is until they are sent. Waits for
 /// other clients to read.
-pub(super) async fn convert(shared: &Shared, version: i16, wanted: &[Wanted], looks: &mut [Look]) -> Held {
+pub(super) async fn convert(shared: &Shared, version: i16, wanted: &[Wanted], looks: &mut [Look]) -> Permit {
     let slices = looks.iter().flatten().flat_map(|found| &found.slice);
     let bytes = slices.map(|slice| slice.len).sum::<u64>();
     if bytes == 0 {
-        return None;
+        return Permit::default();
     }
-    let held = shared.fetch_room.for_messages(bytes as usize).await;
-    let _turn = shared.fetch_room.turn().await;
+    let messages = shared.budgets.fetch_messages.acquire(bytes as usize).await;
+    let _converter = shared.budgets.fetch_converter.acquire(1).await;
     tokio::task::block_in_place(|| {
         for (wanted, look) in wanted.iter().zip(looks) {
             convert_one(shared, version, wanted, look);
         }
     });
-    held
+    messages
 }
 
 fn convert_one(shared: &Shared, version: i16, wanted: &Wanted, look: &mut Look) {

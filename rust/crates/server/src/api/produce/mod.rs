@@ -24,7 +24,7 @@ use super::{Fields, Outcome, numbered};
 use crate::apis;
 use crate::codes::ErrorCode;
 use crate::log_lines::Level;
-use crate::memory::frames::Charge;
+use crate::memory::frames::FramePermit;
 use crate::metrics::Stages;
 use crate::partitions::purgatory::{HasWaitingRoom, Looked, NO_BYTES, Wait};
 use crate::partitions::registry::{Leadership, Partition, TOPIC_NAME_MAX};
@@ -152,25 +152,23 @@ impl From<ErrorCode> for Refused {
 type Result<T> = std::result::Result<T, Refused>;
 
 /// Appends, waits for the replicas if that is wanted, and answers; gives the frame's memory back to be read into again, with its
-/// `charge`, unless it had to wait: then others have both meanwhile.
+/// `permit`, unless it had to wait: then others have both meanwhile.
 pub(crate) async fn handle(
     shared: &Shared,
     header: &RequestHeader,
     message: Value,
     frame: Bytes,
-    charge: Charge,
+    permit: FramePermit,
     stages: &mut Stages,
-) -> (Outcome, Option<(BytesMut, Charge)>) {
+) -> (Outcome, Option<(BytesMut, FramePermit)>) {
     let request = parse(shared, header, &message, &frame);
     drop(message);
     // Nobody shares the frame any more, so this copies nothing; were it shared, the copy would still be right.
     let mut memory = frame
         .try_into_mut()
         .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-    let place = shared
-        .produce_room
-        .enter(request.kept_bytes(), request.parts.len());
-    let mut results = match &place {
+    let kept_bytes = shared.budgets.produce.acquire_or_refuse(request.kept_bytes());
+    let mut results = match &kept_bytes {
         Ok(_) => append_all(shared, header.api_version, &request, &mut memory).await,
         Err(reason) => {
             let key = "produces that cannot wait";
@@ -178,7 +176,7 @@ pub(crate) async fn handle(
             refuse_all(&request, ErrorCode::REQUEST_TIMED_OUT)
         }
     };
-    let mut kept = Some((memory, charge));
+    let mut kept = Some((memory, permit));
     if request.acks == ALL && !settle(shared, &request, &mut results) {
         kept = None;
         let began = Instant::now();
