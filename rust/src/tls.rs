@@ -79,7 +79,9 @@ pub(crate) struct PyListenerTls(pub(crate) ListenerTls);
 impl PyListenerTls {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "one for each setting")]
-    #[pyo3(signature = (*, certificates, key, authorities, trusted, client_auth, protocols, cipher_suites, principal))]
+    #[pyo3(signature = (
+        *, certificates, key, authorities, trusted, client_auth, protocols, cipher_suites, principal,
+    ))]
     fn new(
         py: Python<'_>,
         certificates: Vec<Vec<u8>>,

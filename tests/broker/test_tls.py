@@ -169,10 +169,10 @@ def test_the_reasons_of_refused_connections_are_distinguished(
             await refused(outside, nobody)
             for message in (
                 "the client needs a certificate of its own (ssl.keystore.location)",
-                "no certificate in the trust store (ssl.truststore.location) vouches for the client's",
+                "no authority in the trust store (ssl.truststore.location) signed the client's certificate",
                 "the client does not trust this listener's certificate",
                 "the peer does not speak TLS: its security.protocol must be SSL",
-                "names nobody: no rule of ssl.principal.mapping.rules applies to CN=bob",
+                "has no principal: no rule of ssl.principal.mapping.rules applies to CN=bob",
             ):
                 assert "connection 127.0.0.1:" in await line(lines, message)
             served = authority.client_context(authority.issue("ann", "/CN=ann"))

@@ -65,8 +65,8 @@ impl<'a> Certificate<'a> {
         (validity.not_before.timestamp(), validity.not_after.timestamp())
     }
 
-    /// Whether the certificate may sign others by Java's rules for a trust store (`PKIXValidator`): it is of version 1,
-    /// or basicConstraints makes it an authority and keyUsage, if present, allows keyCertSign.
+    /// Whether the certificate may sign others by Java's rules for a trust store (`PKIXValidator`): it is of
+    /// version 1, or basicConstraints makes it an authority and keyUsage, if present, allows keyCertSign.
     ///
     /// # Errors
     /// [`Error::Certificate`]: an extension is there twice.
@@ -118,7 +118,8 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> Result<String> {
     }
 }
 
-/// Java's escapes: a backslash before RFC 2253's special characters and before each space or return at an end.
+/// Java's escapes: a backslash before RFC 2253's special characters and before each space or return at an
+/// end.
 fn escaped(value: &str) -> String {
     let is_outer = |character: char| character == ' ' || character == '\r';
     let begin = value.len() - value.trim_start_matches(is_outer).len();

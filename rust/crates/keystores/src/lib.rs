@@ -1,7 +1,8 @@
 //! Key stores and certificates for TLS, as bytes: PKCS #12 files, encrypted PKCS #8 keys, X.509 certificates.
 //!
-//! Owns their decoding and decryption, and a certificate's name in Java's form. Does no I/O and knows no settings:
-//! callers read the files and name them in errors. Pure; any thread. No error holds a password or a key.
+//! Owns their decoding and decryption, and a certificate's name in Java's form. Does no I/O and knows no
+//! settings: callers read the files and name them in errors. Pure; any thread. No error holds a password or a
+//! key.
 
 mod certificate;
 mod error;

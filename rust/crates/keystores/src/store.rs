@@ -25,7 +25,8 @@ impl Pkcs12 {
     /// Checks the file's MAC and decrypts everything in it.
     ///
     /// # Errors
-    /// [`Error::Store`]: this is no PKCS #12 file, its password is another one, or its cipher is not supported.
+    /// [`Error::Store`]: this is no PKCS #12 file, its password is another one, or its cipher is not
+    /// supported.
     pub fn open(file: &[u8], password: &str) -> Result<Self> {
         let archive = Pkcs12Archive::from_pkcs12(file, password).map_err(Error::Store)?;
         let is_own = |bag: &CertificateBag| {
@@ -42,7 +43,8 @@ impl Pkcs12 {
     }
 }
 
-/// Decrypts a PKCS #8 key (`ENCRYPTED PRIVATE KEY`): PBES2 with AES or 3DES, or PKCS #12's PBE with 3DES or RC2.
+/// Decrypts a PKCS #8 key (`ENCRYPTED PRIVATE KEY`): PBES2 with AES or 3DES, or PKCS #12's PBE with 3DES or
+/// RC2.
 ///
 /// # Errors
 /// [`Error::EncryptedKey`]: this is no such key, its password is another one, or its cipher is not supported.
@@ -55,7 +57,8 @@ pub fn decrypt_key(key: &[u8], password: &str) -> Result<Vec<u8>> {
     Ok(key.map_err(Error::EncryptedKey)?.key.as_der().to_vec())
 }
 
-/// A PKCS #12 file without a MAC that holds one encrypted key. In this form `p12-keystore` takes all of its ciphers.
+/// A PKCS #12 file without a MAC that holds one encrypted key. In this form `p12-keystore` takes all of its
+/// ciphers.
 fn as_pkcs12(encrypted_key: &[u8]) -> Vec<u8> {
     const SEQUENCE: u8 = 0x30;
     const OCTET_STRING: u8 = 0x04;
@@ -95,8 +98,8 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// A PKCS #8 key with its public key. Java leaves the public key out of elliptic-curve keys, and `ring` needs it, so
-/// it is taken from the certificate. Any other key stays as it is.
+/// A PKCS #8 key with its public key. Java leaves the public key out of elliptic-curve keys, and `ring` needs
+/// it, so it is taken from the certificate. Any other key stays as it is.
 ///
 /// # Errors
 /// [`Error::Key`] and [`Error::Certificate`]: one of them cannot be read.

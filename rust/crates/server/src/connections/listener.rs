@@ -22,7 +22,7 @@ use crate::control::requests::ConnectionInfo;
 use crate::descriptors::{Descriptors, advice};
 use crate::error::{Result, ServerError};
 use crate::log_lines::Level;
-use crate::net::tls::{Failure, HANDSHAKE_PATIENCE, ListenerTls};
+use crate::net::tls::{Failure, HANDSHAKE_TIMEOUT, ListenerTls};
 use crate::net::transport::{Plain, Transport};
 use crate::quotas::{Refusal, Seat};
 use crate::shared::Shared;
@@ -192,7 +192,7 @@ async fn serve(guard: Guard, listener: String, transport: impl Transport, local:
 async fn serve_tls(guard: Guard, listener: String, tls: ListenerTls, stream: TcpStream, local: String) {
     let shared = &guard.shared;
     let idle = shared.config.connection_idle_max;
-    let patience = HANDSHAKE_PATIENCE.min(idle.unwrap_or(Duration::MAX));
+    let patience = HANDSHAKE_TIMEOUT.min(idle.unwrap_or(Duration::MAX));
     let mut stopping = shared.stopping.subscribe();
     // A handshake takes more memory than a connection that has it behind it.
     let mut handshake = Box::pin(timeout(patience, tls.accept(stream)));
@@ -215,9 +215,10 @@ async fn serve_tls(guard: Guard, listener: String, tls: ListenerTls, stream: Tcp
             // What stands before a colon is the kind, of which one is told a minute.
             (Level::Warning, format!("TLS's handshake failed, {reason}"))
         }
-        Ok(Err(Failure::Nobody(reason))) => {
-            (Level::Warning, format!("its certificate names nobody: {reason}"))
-        }
+        Ok(Err(Failure::NoPrincipal(reason))) => (
+            Level::Warning,
+            format!("its certificate has no principal: {reason}"),
+        ),
         Err(_) => {
             let seconds = patience.as_secs_f64();
             let text = format!("TLS's handshake was not over: it had {seconds} s");

@@ -1,4 +1,5 @@
-//! Certificates for tests of TLS, made by the program `openssl`: an authority, and who it vouches for.
+//! Certificates for tests of TLS, made by the program `openssl`: an authority and the certificates that it
+//! signs.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ impl Authority {
         authority
     }
 
-    /// One that this one vouches for.
+    /// An authority that this one signed.
     pub(crate) fn subordinate(&self, name: &str) -> Self {
         let made = Self::named(name, 0);
         let at = |name| made.path(name).to_string_lossy().into_owned();

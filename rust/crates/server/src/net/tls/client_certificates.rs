@@ -1,4 +1,4 @@
-//! Which certificates of clients are trusted, as Java's trust managers decide it.
+//! The verification of clients' certificates, by the rules of Java's trust managers.
 
 use std::sync::Arc;
 
@@ -15,15 +15,14 @@ use webpki::EndEntityCert;
 use super::bad;
 use crate::error::Result;
 
-/// So many certificates at most are read of one peer, its own among them: JSSE's
-/// `jdk.tls.server.maxInboundCertificateChainLength`.
-const CERTIFICATES: usize = 8;
-/// So many bytes they have together: JSSE's `jdk.tls.maxHandshakeMessageSize`.
-const CERTIFICATES_SIZE: usize = 32 * 1024;
+/// Certificates in a client's chain: JSSE's `jdk.tls.server.maxInboundCertificateChainLength`.
+const CHAIN_LENGTH_MAX: usize = 8;
+/// Bytes of a client's chain: JSSE's `jdk.tls.maxHandshakeMessageSize`.
+const CHAIN_BYTES_MAX: usize = 32 * 1024;
 
-/// So many bytes of names at most are told to clients that are asked for certificates. Java's end at messages that are longer
-/// than [`CERTIFICATES_SIZE`], and show what they have where no name is told.
-const NAMES_SIZE: usize = CERTIFICATES_SIZE - 1024;
+/// Bytes of the authorities' names that clients get. Java clients fail at messages above [`CHAIN_BYTES_MAX`];
+/// without any name they send the certificate that they have.
+const NAMES_BYTES_MAX: usize = CHAIN_BYTES_MAX - 1024;
 
 /// The verifier of a listener that asks clients for certificates.
 pub(super) fn verifier(
@@ -62,32 +61,33 @@ pub(super) fn verifier(
     }))
 }
 
-/// Whom the certificates are for, each name once: `X509TrustManager.getAcceptedIssuers`. None at all where they are more than
-/// [`NAMES_SIZE`].
+/// The subjects of the certificates, each once (`X509TrustManager.getAcceptedIssuers`). None at all if they
+/// are larger than [`NAMES_BYTES_MAX`].
 fn subjects(authorities: &RootCertStore, trusted: &[CertificateDer<'static>]) -> Vec<DistinguishedName> {
     let mut all = authorities.clone();
-    // Who cannot be read cannot come in, and needs no name.
+    // A certificate that cannot be parsed is never accepted, so its name is not needed.
     all.add_parsable_certificates(trusted.iter().cloned());
     let mut subjects: Vec<DistinguishedName> = Vec::new();
     for subject in all.subjects() {
-        let is_told = |known: &DistinguishedName| known.as_ref() == subject.as_ref();
-        if !subjects.iter().any(is_told) {
+        let is_same = |known: &DistinguishedName| known.as_ref() == subject.as_ref();
+        if !subjects.iter().any(is_same) {
             subjects.push(subject);
         }
     }
-    if subjects.iter().map(|each| 2 + each.as_ref().len()).sum::<usize>() > NAMES_SIZE {
+    if subjects.iter().map(|each| 2 + each.as_ref().len()).sum::<usize>() > NAMES_BYTES_MAX {
         subjects.clear();
     }
     subjects
 }
 
-/// As Java trusts: those an authority vouches for, and whoever is in the trust store itself.
+/// As in Java, accepts certificates that an authority signed, and certificates that the trust store itself
+/// has.
 #[derive(Debug)]
 struct Verifier {
-    /// `None` where the trust store has no authority.
+    /// `None` if the trust store has no authority.
     authorities: Option<Arc<dyn ClientCertVerifier>>,
     trusted: Vec<CertificateDer<'static>>,
-    /// What clients are told of the certificates that they may show one of.
+    /// The names that clients get, to choose a certificate by.
     subjects: Vec<DistinguishedName>,
     required: bool,
     provider: Arc<CryptoProvider>,
@@ -147,37 +147,38 @@ impl ClientCertVerifier for Verifier {
     }
 }
 
-/// Refuses what is more than a client needs to say who it is.
+/// Refuses a chain that is too long or too large.
 fn check_size(
     end_entity: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
 ) -> Result<(), CertificateError> {
     let count = 1 + intermediates.len();
     let size = end_entity.len() + intermediates.iter().map(|each| each.len()).sum::<usize>();
-    if count <= CERTIFICATES && size <= CERTIFICATES_SIZE {
+    if count <= CHAIN_LENGTH_MAX && size <= CHAIN_BYTES_MAX {
         return Ok(());
     }
     Err(CertificateError::Other(OtherError(Arc::new(bad(format!(
-        "the client sent {count} certificates of {size} bytes, and at most {CERTIFICATES} of {CERTIFICATES_SIZE} bytes are read: its \
-         key store (ssl.keystore.location) needs its own and those between it and its authority"
+        "the client sent {count} certificates of {size} bytes, and at most {CHAIN_LENGTH_MAX} of \
+         {CHAIN_BYTES_MAX} bytes are accepted: its key store (ssl.keystore.location) needs only its own \
+         certificate and those between it and its authority"
     ))))))
 }
 
-/// Those that lead from a peer's own certificate up, each by the name of the issuer, of those that share one the first: webpki
-/// tries every order of them, which takes seconds.
+/// The path from a peer's own certificate up, by the issuers' names. Of certificates with one name the first
+/// counts. webpki would try every order of all certificates, which can take seconds.
 pub(super) fn chain<'a>(
     end_entity: &CertificateDer<'_>,
     intermediates: &'a [CertificateDer<'a>],
 ) -> Vec<CertificateDer<'a>> {
-    // Who cannot be read vouches for nobody.
-    let read = intermediates.iter().map(EndEntityCert::try_from);
-    let read: Vec<_> = read.filter_map(Result::ok).collect();
+    // A certificate that cannot be parsed cannot be an issuer.
+    let parsed = intermediates.iter().map(EndEntityCert::try_from);
+    let parsed: Vec<_> = parsed.filter_map(Result::ok).collect();
     let mut chain: Vec<&EndEntityCert<'_>> = Vec::new();
     let Ok(own) = EndEntityCert::try_from(end_entity) else {
         return Vec::new();
     };
     let mut last = &own;
-    while let Some(issuer) = read.iter().find(|each| each.subject() == last.issuer()) {
+    while let Some(issuer) = parsed.iter().find(|each| each.subject() == last.issuer()) {
         if chain.iter().any(|each| std::ptr::eq(*each, issuer)) {
             break;
         }

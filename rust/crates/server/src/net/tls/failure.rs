@@ -1,4 +1,4 @@
-//! Why handshakes fail, and what may be the cause.
+//! Failures of handshakes, with their likely cause.
 
 use std::io;
 
@@ -7,12 +7,12 @@ use rustls::{AlertDescription, CertificateError};
 /// Why a handshake did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The peer went away.
+    /// The peer closed the connection.
     Gone,
-    /// One of the two refused the other.
+    /// One side refused the other.
     Refused(String),
-    /// The peer's certificate is trusted, and is nobody's by `ssl.principal.mapping.rules`.
-    Nobody(String),
+    /// The peer's certificate is trusted, but `ssl.principal.mapping.rules` maps it to no principal.
+    NoPrincipal(String),
 }
 
 impl Failure {
@@ -28,7 +28,7 @@ impl Failure {
     }
 }
 
-/// What may be the cause.
+/// The likely cause, and the setting to change.
 fn advice(refusal: &rustls::Error) -> &'static str {
     match refusal {
         rustls::Error::InvalidMessage(_) => {
@@ -39,7 +39,7 @@ fn advice(refusal: &rustls::Error) -> &'static str {
         }
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        ) => "; no certificate in the trust store (ssl.truststore.location) vouches for the client's",
+        ) => "; no authority in the trust store (ssl.truststore.location) signed the client's certificate",
         rustls::Error::AlertReceived(
             AlertDescription::UnknownCA
             | AlertDescription::BadCertificate

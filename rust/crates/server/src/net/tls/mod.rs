@@ -1,12 +1,12 @@
-//! TLS: the transport of listeners whose security protocol is SSL, and the handshake before it.
+//! TLS of listeners with the security protocol SSL: their configuration, the handshake, and sessions.
 //!
-//! Owns: what a listener's settings become (`rustls::ServerConfig`), which cipher suites there are, whom a certificate names,
-//! and a connection's session. Does not own files or passwords: keys and certificates come opened, as DER. Source of the
-//! meanings: `SslTransportLayer`, `DefaultSslEngineFactory`, `SslPrincipalMapper`.
+//! Owns the `rustls::ServerConfig` of a listener, the cipher suites, the verification of clients'
+//! certificates, and a connection's session. Reads no files and knows no passwords: keys and certificates
+//! come as DER. The network threads call it. Nothing is on disk. Source: `SslTransportLayer`,
+//! `DefaultSslEngineFactory`, `SslPrincipalMapper`.
 //!
-//! A session has at most 64 KiB of a handshake's message, or a record that is read, one that is to be sent and one that is
-//! written. A few have larger buffers, to send files with (`session.rs`). The handshake has
-//! [`HANDSHAKE_PATIENCE`]. A crash loses sessions, as it loses connections; nothing of them is on disk.
+//! Memory of a session: during the handshake at most 64 KiB of a message, afterwards three records (one read,
+//! one pending, one being written). A few sessions have larger buffers to send files (`session.rs`).
 
 mod client_certificates;
 mod failure;
@@ -40,45 +40,46 @@ use crate::error::{Result, ServerError};
 use crate::net::transport::throw_away;
 use crate::quotas::ANONYMOUS;
 
-/// How long a handshake may take; `connections.max.idle.ms` if that is shorter, which is Kafka's only bound.
-pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a peer whose handshake failed may take to read why.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// So many threads at most wait to hear whom a certificate names.
-static ASKING: Semaphore = Semaphore::const_new(4);
+/// How long a handshake may take. `connections.max.idle.ms`, Kafka's only bound, counts if it is shorter.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a peer may take to read the alert of a failed handshake.
+const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Network threads that call `PrincipalOf` at the same time.
+static PRINCIPAL_CALLS: Semaphore = Semaphore::const_new(4);
 
-/// Says whom a certificate (DER) names, or why it names nobody. Called on a network's thread, and may take its time.
+/// The principal of a certificate (DER), or why it has none. Called on a network thread, and may block.
 pub type PrincipalOf = Arc<dyn Fn(&[u8]) -> Result<String, String> + Send + Sync>;
 
 /// Whether clients are asked for certificates (`ssl.client.auth`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// No.
+    /// They are not.
     None,
-    /// Those who have none may come, too.
+    /// Clients without a certificate are served too.
     Requested,
-    /// Those who have none may not.
+    /// Clients without a certificate are refused.
     Required,
 }
 
-/// What a listener serves TLS with.
+/// The TLS options of a listener.
 #[derive(Clone)]
 pub struct TlsOptions {
-    /// The server's certificate and those between it and its authority, in DER.
+    /// The server's certificate chain, in DER, its own certificate first.
     pub certificates: Vec<Vec<u8>>,
     /// The key of the first, in DER: PKCS #8, PKCS #1 or SEC 1.
     pub key: Vec<u8>,
-    /// Whose word for clients' certificates counts, in DER: authorities only, for nobody asks them whether they are.
+    /// Authorities that may sign clients' certificates, in DER. That they are authorities is not checked
+    /// here.
     pub authorities: Vec<Vec<u8>>,
-    /// Certificates that clients may have whoever vouches for them, in DER.
+    /// Certificates of clients that are accepted whoever signed them, in DER.
     pub trusted: Vec<Vec<u8>>,
-    /// Whether clients are asked for theirs.
+    /// Whether clients are asked for certificates.
     pub client_auth: ClientAuth,
     /// `TLSv1.2`, `TLSv1.3`
     pub protocols: Vec<String>,
-    /// Of [`cipher_suites`]; none at all stands for all.
+    /// Some of [`cipher_suites`]; empty stands for all.
     pub cipher_suites: Vec<String>,
-    /// Whom a certificate names.
+    /// The principal of a client's certificate.
     pub principal: PrincipalOf,
 }
 
@@ -96,11 +97,11 @@ impl fmt::Debug for ListenerTls {
 }
 
 impl ListenerTls {
-    /// Checks what there is.
+    /// Checks the options and builds the configuration.
     ///
     /// # Errors
-    /// [`ServerError::Tls`]: a key or certificate that cannot be read, a pair that does not belong together, no protocol or
-    /// cipher suite.
+    /// [`ServerError::Tls`]: a key or certificate that cannot be read, a key that is not the certificate's,
+    /// no protocol or cipher suite.
     pub fn new(options: TlsOptions) -> Result<Self> {
         let provider = Arc::new(provider(&options.cipher_suites));
         let versions = options.protocols.iter().map(|name| version(name));
@@ -126,7 +127,7 @@ impl ListenerTls {
             .with_single_cert(chain.collect(), key)
             .map_err(|error| bad(unusable(&error)))?;
         if options.client_auth != ClientAuth::None {
-            // Nobody looks at the certificate of a session that is resumed, however long ago it was valid.
+            // A resumed session would not be checked again, though its certificate may have expired.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
@@ -145,8 +146,9 @@ impl ListenerTls {
             Err((error, mut stream)) => {
                 let failure = Failure::of(error);
                 if !matches!(failure, Failure::Gone) {
-                    // Its alert would be lost with what the peer has sent meanwhile.
-                    let _ = timeout(FAREWELL, finish(&mut stream)).await;
+                    // Closing with unread bytes would reset the connection, and the peer would lose the
+                    // alert.
+                    let _ = timeout(ALERT_TIMEOUT, finish(&mut stream)).await;
                 }
                 Err(failure)
             }
@@ -158,9 +160,9 @@ impl ListenerTls {
         let principal = match certificates.and_then(<[_]>::first) {
             None => ANONYMOUS.to_owned(),
             Some(certificate) => {
-                // It is never closed.
-                let _turn = ASKING.acquire().await;
-                block_in_place(|| (self.principal)(certificate)).map_err(Failure::Nobody)?
+                // The semaphore is never closed, so this is a permit.
+                let _permit = PRINCIPAL_CALLS.acquire().await;
+                block_in_place(|| (self.principal)(certificate)).map_err(Failure::NoPrincipal)?
             }
         };
         Ok(Tls {
@@ -175,7 +177,7 @@ fn version(name: &str) -> Result<&'static SupportedProtocolVersion> {
     match name {
         "TLSv1.2" => Ok(&rustls::version::TLS12),
         "TLSv1.3" => Ok(&rustls::version::TLS13),
-        _ => Err(bad(format!("{name} is not served: TLSv1.2 and TLSv1.3 are"))),
+        _ => Err(bad(format!("{name} is not supported; TLSv1.2 and TLSv1.3 are"))),
     }
 }
 
@@ -183,23 +185,26 @@ fn bad(reason: String) -> ServerError {
     ServerError::Tls(reason)
 }
 
-/// What is wrong with a key and its certificate.
+/// Why a key and its certificate cannot be used.
 fn unusable(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-            "the private key is not that of the first certificate: name the key and the certificate that were made for each other".to_owned()
+            "the private key is not that of the first certificate: use the key that was made for it"
+                .to_owned()
         }
         rustls::Error::NoCertificatesPresented => "there is no certificate".to_owned(),
         rustls::Error::InvalidCertificate(reason) => format!(
-            "the certificate cannot be used ({reason:?}): an X.509 certificate of version 3, with the extension subjectAltName, is needed"
+            "the certificate cannot be used ({reason:?}): an X.509 certificate of version 3 with \
+             subjectAltName is needed"
         ),
         other => format!(
-            "the key and its certificate cannot be used: {other}; keys are RSA from 2,048 bits, ECDSA on P-256 or P-384, or Ed25519"
+            "the key and its certificate cannot be used: {other}; supported keys are RSA from 2,048 bits, \
+             ECDSA on P-256 or P-384, and Ed25519"
         ),
     }
 }
 
-/// Says that nothing more is written, and waits for the peer to say so.
+/// Shuts down the sending side, and waits until the peer does the same.
 async fn finish(stream: &mut TcpStream) -> io::Result<()> {
     SockRef::from(&*stream).shutdown(Shutdown::Write)?;
     throw_away(stream).await

@@ -13,17 +13,17 @@ use logcore_storage::LogSlice;
 
 use crate::net::transport::{COPY_CHUNK, Transport, copy_slice, peer_closed, throw_away};
 
-/// What a record has at most: so much waits for what is written next.
+/// The largest TLS record, and the most bytes that wait for the next write.
 pub(super) const RECORD: usize = 16 * 1024;
 
-/// So many sessions at a time read files in large pieces; whoever comes then, because peers are slow to read, takes a record
-/// at a time.
+/// Sessions that send files in large pieces at the same time. The others send one record at a time.
 static LARGE_BUFFERS: Semaphore = Semaphore::const_new(64);
+
 /// A connection with TLS.
 pub(crate) struct Tls {
     pub(super) stream: TlsStream<TcpStream>,
     pub(super) principal: String,
-    /// What was written before more that follows at once: a record of its own costs a packet.
+    /// Bytes that wait for the next write, because a record of their own would cost a packet.
     pub(super) pending: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ impl AsyncRead for Tls {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
-            // Frames tell their lengths: who closes without saying so in TLS cuts nothing off unnoticed.
+            // Frames have lengths, so a peer that closes without a TLS alert cannot truncate one unnoticed.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             polled => polled,
         }
@@ -48,8 +48,8 @@ impl Transport for Tls {
 
     async fn write(&mut self, mut bytes: &[u8], more: bool) -> io::Result<()> {
         if !self.pending.is_empty() || (more && bytes.len() < RECORD) {
-            let room = RECORD - self.pending.len();
-            let (fits, rest) = bytes.split_at(bytes.len().min(room));
+            let left = RECORD - self.pending.len();
+            let (fits, rest) = bytes.split_at(bytes.len().min(left));
             self.pending.extend_from_slice(fits);
             bytes = rest;
             if more && self.pending.len() < RECORD {
@@ -74,7 +74,8 @@ impl Transport for Tls {
         };
         limit(&mut self.stream, COPY_CHUNK as usize);
         let copied = copy_slice(self, slice, COPY_CHUNK).await;
-        // What a peer that does not read leaves in the session is one of the large buffers until it is gone.
+        // A peer that does not read leaves bytes in the session. They count as a large buffer until they are
+        // sent.
         let flushed = match copied {
             Ok(()) => self.stream.flush().await,
             Err(error) => Err(error),
@@ -94,7 +95,8 @@ impl Transport for Tls {
 }
 
 impl Drop for Tls {
-    /// A peer that is not told of the end takes it for an attack. What the socket has no room for is not waited for.
+    /// Sends the closing alert, without which a peer takes the end for an attack. It does not wait for the
+    /// socket.
     fn drop(&mut self) {
         let (socket, session) = self.stream.get_mut();
         session.send_close_notify();
@@ -102,7 +104,7 @@ impl Drop for Tls {
     }
 }
 
-/// What a socket takes without waiting.
+/// Writes to a socket without waiting.
 struct AtOnce<'a>(&'a TcpStream);
 
 impl io::Write for AtOnce<'_> {

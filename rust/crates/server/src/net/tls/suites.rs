@@ -1,12 +1,12 @@
-//! The cipher suites of TLS listeners, by the names Java has for them.
+//! The cipher suites of TLS listeners, by Java's names.
 
 use std::sync::LazyLock;
 
 use rustls::crypto::{CipherSuiteCommon, CryptoProvider, ring};
 use rustls::{SupportedCipherSuite, Tls12CipherSuite};
 
-/// The suites of `ring`, those of TLS 1.2 without a limit of records: at it rustls ends a session between any two records, and
-/// takes what is written afterwards for sent. Java and OpenSSL have no such limit.
+/// The suites of `ring`, without rustls' limit of records for TLS 1.2. At that limit rustls ends a session
+/// between two records and drops later writes silently. Java and OpenSSL have no such limit.
 static SUITES: LazyLock<Vec<SupportedCipherSuite>> = LazyLock::new(|| {
     let suites = ring::default_provider().cipher_suites;
     suites.into_iter().map(without_limit).collect()
@@ -25,18 +25,18 @@ fn without_limit(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite { common, ..*suite })))
 }
 
-/// The cipher suites there are, by the names Java has for them.
+/// All cipher suites, by Java's names.
 pub fn cipher_suites() -> Vec<String> {
     SUITES.iter().map(|suite| java_name(suite.suite())).collect()
 }
 
-/// rustls tells those of TLS 1.3 apart by their names.
+/// rustls has its own names for the suites of TLS 1.3.
 fn java_name(suite: rustls::CipherSuite) -> String {
     let name = suite.as_str().unwrap_or_default();
     name.replacen("TLS13_", "TLS_", 1)
 }
 
-/// The cryptography of a listener with the named suites; no name stands for all.
+/// The cryptography of a listener with the named suites. An empty list stands for all.
 pub(super) fn provider(names: &[String]) -> CryptoProvider {
     let mut provider = CryptoProvider {
         cipher_suites: SUITES.clone(),

@@ -62,14 +62,14 @@ pub(crate) async fn pair() -> (Tls, Client) {
 
 fn refused(result: Result<Tls, Failure>) -> String {
     match result.err() {
-        Some(Failure::Refused(reason) | Failure::Nobody(reason)) => reason,
+        Some(Failure::Refused(reason) | Failure::NoPrincipal(reason)) => reason,
         other => panic!("{other:?}"),
     }
 }
 
-// If this failed, whoever has no certificate would be served as who has, or a trusted client would not be.
+// If this failed, a client without a certificate would be served like one with, or a trusted client refused.
 #[test]
-fn who_is_asked_for_a_certificate_and_whom_it_names() {
+fn certificates_are_asked_for_and_name_principals() {
     let (authority, strangers) = (Authority::new(), Authority::new());
     let ann = || authority.issue("/CN=ann");
     let options = |client_auth| authority.options(client_auth);
@@ -80,12 +80,12 @@ fn who_is_asked_for_a_certificate_and_whom_it_names() {
             (ClientAuth::Required, false, false),
         ] {
             let tls = ListenerTls::new(options(client_auth)).unwrap();
-            let nobody = connect(&tls, authority.client(None)).await.0;
-            assert_eq!(nobody.is_ok(), without, "{client_auth:?}");
+            let anonymous = connect(&tls, authority.client(None)).await.0;
+            assert_eq!(anonymous.is_ok(), without, "{client_auth:?}");
             if without {
-                assert_eq!(nobody.unwrap().principal(), ANONYMOUS);
+                assert_eq!(anonymous.unwrap().principal(), ANONYMOUS);
             } else {
-                assert!(refused(nobody).contains("ssl.client.auth=required"));
+                assert!(refused(anonymous).contains("ssl.client.auth=required"));
             }
             let other = authority.client(Some(strangers.issue("/CN=ann")));
             let other = connect(&tls, other).await.0;
@@ -102,7 +102,7 @@ fn who_is_asked_for_a_certificate_and_whom_it_names() {
             };
             assert_eq!(served.principal(), expected);
         }
-        // As in Java, who is in the trust store is trusted, whoever vouches for it.
+        // As in Java, a certificate in the trust store is trusted, whoever signed it.
         let bob = strangers.issue("/CN=bob");
         let mut own = options(ClientAuth::Required);
         own.authorities = vec![];
@@ -113,9 +113,9 @@ fn who_is_asked_for_a_certificate_and_whom_it_names() {
         own.authorities = vec![authority.certificate().to_vec()];
         own.principal = Arc::new(|_| Err("no rule applies".to_owned()));
         let tls = ListenerTls::new(own).unwrap();
-        let nobody = connect(&tls, authority.client(Some(ann()))).await.0;
-        assert_eq!(refused(nobody), "no rule applies");
-        // A client that does not trust the server is told apart from one that went away.
+        let unmapped = connect(&tls, authority.client(Some(ann()))).await.0;
+        assert_eq!(refused(unmapped), "no rule applies");
+        // A client that does not trust the server has another failure than one that closed the connection.
         let distrust = connect(&tls, strangers.client(None)).await.0;
         assert!(refused(distrust).contains("does not trust this listener's certificate"));
     });
@@ -149,7 +149,7 @@ impl SignatureVerificationAlgorithm for Counted {
     }
 }
 
-/// What trusts the authority, and how many signatures it has checked.
+/// A verifier that trusts the authority, and the number of signatures that it has checked.
 fn counting(authority: &Authority) -> (Arc<dyn ClientCertVerifier>, Arc<AtomicUsize>) {
     let mut provider = provider(&[]);
     let checks = Arc::new(AtomicUsize::new(0));
@@ -168,10 +168,10 @@ fn counting(authority: &Authority) -> (Arc<dyn ClientCertVerifier>, Arc<AtomicUs
     (verifier, checks)
 }
 
-// If this failed, one peer that nobody trusts would stop a thread of the network for seconds with one message, or a
-// client would not be let in for the certificates that are between its own and its authority's.
+// If this failed, one untrusted peer could block a network thread for seconds with one message, or a client
+// would be refused because of the certificates between its own and its authority.
 #[test]
-fn what_a_peer_sends_is_gone_through_once() {
+fn a_chain_is_checked_once() {
     let authority = Authority::new();
     let (verifier, checks) = counting(&authority);
     let verify = |own: &Identity, others: &[CertificateDer<'static>]| {
@@ -179,7 +179,7 @@ fn what_a_peer_sends_is_gone_through_once() {
         let verified = verifier.verify_client_cert(&own.certificate, others, UnixTime::now());
         (verified, checks.load(Ordering::Relaxed))
     };
-    // Each may have been issued by any other of them, and by the authority, if names are asked.
+    // By their names, each may have been issued by any other one and by the authority.
     for (count, extensions, refusal) in [
         (10, 430, "sent 11 certificates of "),
         (10, 0, "sent 11 certificates of "),
@@ -205,7 +205,7 @@ fn what_a_peer_sends_is_gone_through_once() {
             assert_eq!(checks, 0);
         }
     }
-    // As many as can be, in any order.
+    // The longest chain, in any order.
     let mut chain = vec![authority.subordinate("1")];
     for name in ["2", "3", "4", "5", "6"] {
         let next = chain[chain.len() - 1].subordinate(name);
@@ -224,13 +224,13 @@ fn what_a_peer_sends_is_gone_through_once() {
     assert!(verify(&ann, &others).0.is_err());
 }
 
-// If this failed, Java's and Go's clients would not show certificates that are trusted, for want of their issuers' names, or
-// be told more names than they read.
+// If this failed, Java's and Go's clients would not send trusted certificates, because their issuers' names
+// are missing, or would get more names than they read.
 #[test]
-fn clients_are_told_of_every_certificate_that_is_trusted() {
+fn clients_get_the_names_of_all_trusted_certificates() {
     let authority = Authority::new();
     let (ann, bob) = (Authority::named("ann", 0), authority.issue("/CN=bob"));
-    let told = |authorities: &[&Authority], trusted: &[&CertificateDer<'_>]| {
+    let names = |authorities: &[&Authority], trusted: &[&CertificateDer<'_>]| {
         let authorities = authorities.iter().map(|each| each.certificate().to_vec());
         let authorities: Vec<_> = authorities.collect();
         let trusted = trusted.iter().map(|each| each.to_vec()).collect();
@@ -238,7 +238,7 @@ fn clients_are_told_of_every_certificate_that_is_trusted() {
         let made = verifier(&authorities, trusted, true, &provider);
         let names = made.unwrap().root_hint_subjects().to_vec();
         let name = |name: &DistinguishedName| {
-            // What follows is the common name's text.
+            // The common name's text follows.
             let at = name.as_ref().windows(3).position(|id| id == [0x55, 4, 3]);
             String::from_utf8_lossy(&name.as_ref()[at.unwrap() + 5..]).into_owned()
         };
@@ -246,12 +246,12 @@ fn clients_are_told_of_every_certificate_that_is_trusted() {
     };
     let own = &authority.certificate();
     let pinned = &ann.certificate();
-    let all = told(&[&authority], &[own, pinned, &bob.certificate, pinned]);
+    let all = names(&[&authority], &[own, pinned, &bob.certificate, pinned]);
     assert_eq!(all, ["authority", "ann", "bob"]);
-    assert_eq!(told(&[], &[pinned]), ["ann"]);
-    assert_eq!(told(&[&authority], &[]), ["authority"]);
+    assert_eq!(names(&[], &[pinned]), ["ann"]);
+    assert_eq!(names(&[&authority], &[]), ["authority"]);
     let torn = CertificateDer::from(pinned[..100].to_vec());
-    assert_eq!(told(&[&authority], &[&torn]), ["authority"]);
+    assert_eq!(names(&[&authority], &[&torn]), ["authority"]);
     let long = format!("/O={}", "x".repeat(60)).repeat(60);
     let many: Vec<_> = (0..8).map(|each| format!("{long}/CN={each}")).collect();
     let many: Vec<_> = many
@@ -259,20 +259,20 @@ fn clients_are_told_of_every_certificate_that_is_trusted() {
         .map(|each| authority.issue(each).certificate)
         .collect();
     let most: Vec<_> = many[..7].iter().collect();
-    assert_eq!(told(&[], &most).len(), 7);
+    assert_eq!(names(&[], &most).len(), 7);
     let more: Vec<_> = many.iter().collect();
-    assert!(told(&[], &more).is_empty());
+    assert!(names(&[], &more).is_empty());
 }
 
-// If this failed, clients with certificates would take as many threads as there are of them while Python has much to do.
+// If this failed, clients with certificates would take a thread each while Python is busy.
 #[test]
-fn few_threads_at_a_time_ask_whom_certificates_name() {
+fn few_threads_call_for_principals_at_the_same_time() {
     const CLIENTS: usize = 12;
     let authority = Authority::new();
     let most = Arc::new(AtomicUsize::new(0));
     let now = AtomicUsize::new(0);
     let mut options = authority.options(ClientAuth::Required);
-    // Nobody is told before all have come.
+    // No call returns before all clients have come.
     let (gate, opened) = mpsc::channel::<()>();
     let opened = Mutex::new(opened);
     let top = Arc::clone(&most);
@@ -304,9 +304,9 @@ fn few_threads_at_a_time_ask_whom_certificates_name() {
     assert!((1..=4).contains(&most), "{most} at a time");
 }
 
-// If this failed, a mistake in the settings would show when the first client comes, or not at all.
+// If this failed, a mistake in the settings would show with the first client, or never.
 #[test]
-fn what_cannot_be_served_is_refused_at_once() {
+fn unusable_options_are_refused_at_once() {
     let authority = Authority::new();
     let with = |change: &dyn Fn(&mut TlsOptions)| {
         let mut options = authority.options(ClientAuth::None);
@@ -331,14 +331,14 @@ fn what_cannot_be_served_is_refused_at_once() {
     });
     assert!(suites.contains("none of the cipher suites"), "{suites}");
     let version = with(&|options| options.protocols = vec!["SSLv3".to_owned()]);
-    assert!(version.contains("SSLv3 is not served"), "{version}");
+    assert!(version.contains("SSLv3 is not supported"), "{version}");
     assert!(cipher_suites().contains(&"TLS_AES_256_GCM_SHA384".to_owned()));
     assert!(cipher_suites().contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()));
 }
 
-// If this failed, an operator's choice of protocols and cipher suites would not hold.
+// If this failed, an operator's choice of protocols and cipher suites would have no effect.
 #[test]
-fn only_what_is_enabled_is_spoken() {
+fn only_enabled_protocols_and_suites_are_used() {
     let authority = Authority::new();
     let mut options = authority.options(ClientAuth::None);
     options.cipher_suites = vec![
@@ -361,8 +361,8 @@ fn only_what_is_enabled_is_spoken() {
     });
 }
 
-// If this failed, a request whose client is gone would wait to its end, one whose client only went on sending would be
-// dropped, or a peer would take the end of a connection for an attack.
+// If this failed, a request whose client is gone would wait to its end, one whose client keeps sending would
+// be dropped, or a peer would take the end of a connection for an attack.
 #[test]
 fn both_ends_are_seen() {
     runtime().block_on(async {
@@ -375,7 +375,7 @@ fn both_ends_are_seen() {
         client.shutdown().await.unwrap();
         timeout(PATIENCE, closed).await.unwrap();
 
-        // Half closed: what was sent before is read, and what is answered arrives.
+        // Half closed: earlier bytes are read, and the response arrives.
         let (mut tls, mut client) = pair().await;
         client.write_all(b"last").await.unwrap();
         client.shutdown().await.unwrap();
@@ -387,41 +387,41 @@ fn both_ends_are_seen() {
         client.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"answer");
 
-        // Without a word in TLS, which is how many clients go.
+        // Without a TLS alert, as many clients close.
         let (mut tls, client) = pair().await;
         SockRef::from(client.get_ref().0)
             .shutdown(Shutdown::Write)
             .unwrap();
         assert_eq!(tls.read(&mut [0; 1]).await.unwrap(), 0);
 
-        // The server's: the answer comes, then the end, in good order, whatever was not read.
+        // The server's end: the response comes, then the alert, whatever was not read.
         let (mut tls, mut client) = pair().await;
         client.write_all(&[7; 100_000]).await.unwrap();
         tls.write(b"bye", false).await.unwrap();
         let leaving = tokio::spawn(async move { tls.finish().await });
-        let mut said = Vec::new();
-        client.read_to_end(&mut said).await.unwrap();
-        assert_eq!(said, b"bye");
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"bye");
         drop(client);
         timeout(PATIENCE, leaving).await.unwrap().unwrap().unwrap();
 
         let (mut tls, mut client) = pair().await;
         tls.write(b"bye", false).await.unwrap();
         drop(tls);
-        let mut said = Vec::new();
-        client.read_to_end(&mut said).await.unwrap();
-        assert_eq!(said, b"bye");
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"bye");
     });
 }
 
-// If this failed, a session of TLS 1.2 would end after some millions of answers, the next of which nobody is sent.
+// If this failed, a TLS 1.2 session would end after some millions of responses, and later ones would be lost.
 #[test]
 fn no_session_ends_by_the_number_of_its_records() {
     let authority = Authority::new();
     let mut options = authority.options(ClientAuth::None);
     options.protocols = vec!["TLSv1.2".to_owned()];
     runtime().block_on(async {
-        // All there are, and those that are chosen.
+        // All suites, and a chosen one.
         for chosen in ["", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"] {
             options.cipher_suites = match chosen {
                 "" => vec![],
@@ -438,9 +438,9 @@ fn no_session_ends_by_the_number_of_its_records() {
     });
 }
 
-// If this failed, what precedes a response's records would cost a packet of its own, or be lost.
+// If this failed, the bytes before a response's records would cost a packet of their own, or be lost.
 #[test]
-fn what_more_follows_waits_for_it() {
+fn bytes_wait_for_those_that_follow() {
     runtime().block_on(async {
         let (mut tls, mut client) = pair().await;
         tls.write(b"head", true).await.unwrap();
