@@ -254,7 +254,7 @@ def test_lines_are_parsed_as_by_kafkas_reader(
     properties: dict[str, str], line: str, record: tuple[object, ...]
 ) -> None:
     assert LineFormat.of({"ignore.error": "true", **properties}).parse(line.encode(), 1) == record
-    with pytest.raises(CommandError, match=r"headers.separator and headers.key.separator may not be equal"):
+    with pytest.raises(CommandError, match=r"headers.separator and headers.key.separator must not be equal"):
         LineFormat.of({"headers.separator": ":"})
 
 

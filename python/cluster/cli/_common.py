@@ -5,7 +5,9 @@ messages for a client's failures and an unreachable broker.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -135,18 +137,36 @@ def connect(client: Client, topic: str | None = None, timeout: float = CONNECT_T
     from cluster.client import KafkaError, KafkaException
 
     first = min(REFUSED_TIMEOUT, timeout)
+    with _unlogged_failures():
+        try:
+            return client.list_topics(topic, timeout=first)
+        except KafkaException as error:
+            if error.error != KafkaError._TIMED_OUT:
+                raise
+        try:
+            return client.list_topics(topic, timeout=max(timeout - first, 0.001))
+        except KafkaException as error:
+            if error.error != KafkaError._TIMED_OUT:
+                raise
+            reason = f"no answer within {timeout:g} s; check that a Kafka broker runs and listens there"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason)) from None
+
+
+@contextmanager
+def _unlogged_failures() -> Iterator[None]:
+    """Keeps the client from logging a failure to connect. The command ends with the same failure as its
+    error.
+    """
+
+    def drop(_record: logging.LogRecord) -> bool:
+        return False
+
+    logger = logging.getLogger("cluster.client")
+    logger.addFilter(drop)
     try:
-        return client.list_topics(topic, timeout=first)
-    except KafkaException as error:
-        if error.error != KafkaError._TIMED_OUT:
-            raise
-    try:
-        return client.list_topics(topic, timeout=max(timeout - first, 0.001))
-    except KafkaException as error:
-        if error.error != KafkaError._TIMED_OUT:
-            raise
-        reason = f"no answer within {timeout:g} s; check that a Kafka broker runs and listens there"
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason)) from None
+        yield
+    finally:
+        logger.removeFilter(drop)
 
 
 def metrics_line(broker: Broker) -> str:
