@@ -179,11 +179,11 @@ def test_the_check_accepts_the_sent_records() -> None:
 
 REFUSALS = {
     "lost": "1 of 20 records are missing, the first is 19",
-    "repeated": "record 19 once more",
+    "repeated": "record 19 is repeated",
     "changed": "record 19 is not as it was sent",
     "without headers": "no such record was sent",
     "reordered": "record 17 comes after a later one",
-    "offset left out": "9 was next",
+    "offset left out": "9 was expected",
     "never sent": "record 20 was never sent",
 }
 
