@@ -159,7 +159,8 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         one that failed were not compacted.
 
         >>> import logcore, tempfile
-        >>> with logcore.open_dir(tempfile.mkdtemp(), topics={"state": {"cleanup_policy": "compact"}}) as directory:
+        >>> topics = {"state": {"cleanup_policy": "compact"}}
+        >>> with logcore.open_dir(tempfile.mkdtemp(), topics=topics) as directory:
         ...     _ = directory.create("flights").append(b"departed")
         ...     state = directory.create("state")
         ...     _ = state.append_records([(b"UA1", b"departed"), (b"UA1", b"landed")])
@@ -227,7 +228,9 @@ class _Directory(Protocol):
 
 
 class _Reader:
-    """A directory opened read-only, which another process may be writing. Logs are opened at their first use."""
+    """A directory opened read-only, which another process may be writing. Logs are opened at their first
+    use.
+    """
 
     def __init__(self, path: Path, compression: str) -> None:
         if not path.is_dir():

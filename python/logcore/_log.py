@@ -577,7 +577,9 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Every transaction that began before this offset is committed or aborted; the end if none is open."""
+        """Every transaction that began before this offset is committed or aborted; the end if none is
+        open.
+        """
         return self._native.readable_end("read_committed")
 
     @property

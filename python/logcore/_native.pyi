@@ -312,8 +312,8 @@ class LogDirError(ServerError):
     """A log directory cannot be used, or a log in it failed; the text has the path."""
 
 def apis() -> list[tuple[int, str, int, int, bool, bool]]:
-    """The APIs that a `Server` serves: key, name, first and last version, whether Rust answers, and whether the
-    handler may wait for the coordinator or for group members.
+    """The APIs that a `Server` serves: key, name, first and last version, whether Rust answers, and whether
+    the handler may wait for the coordinator or for group members.
     """
 
 @final
@@ -461,7 +461,8 @@ class Server:
         """Listens on (name, host, port) and serves, with TLS where `tls` has the listener's name; returns the
         ports.
 
-        Port 0 lets the system choose; an empty host means every interface. Raises ListenerError or ServerError.
+        Port 0 lets the system choose; an empty host means every interface. Raises ListenerError or
+        ServerError.
         """
     @property
     def wake_fd(self) -> int:

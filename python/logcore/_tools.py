@@ -1,4 +1,4 @@
-"""Verifying and repairing directories. The extension reads and writes; the classes of the results are here."""
+"""Verifying and repairing directories. The extension reads and writes; the results' classes are here."""
 
 from __future__ import annotations
 
