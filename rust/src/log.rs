@@ -112,7 +112,7 @@ impl PyLog {
         let mut encoder = Encoder::again(builder, bytes, system_now_ms());
         encoder.push_parts(py, key, value, headers, timestamp)?;
         let (builder, mut bytes) = encoder.finish_one(py)?;
-        let appended = off_gil(py, || self.handle.append(&mut bytes));
+        let appended = off_gil(py, || self.handle.append(&mut bytes, true));
         self.keep(Some(builder), bytes);
         appended.map(|appended| appended.first_offset)
     }
@@ -167,7 +167,7 @@ impl PyLog {
         let Scratch { builder, mut bytes } = std::mem::take(&mut *self.scratch.lock());
         bytes.clear();
         bytes.extend_from_slice(given.as_slice());
-        let appended = off_gil(py, || self.handle.append(&mut bytes));
+        let appended = off_gil(py, || self.handle.append(&mut bytes, false));
         self.keep(builder, bytes);
         appended.map(|appended| (appended.first_offset, appended.last_offset))
     }

@@ -207,7 +207,13 @@ UNTHROTTLED = {"throttle_time_ms": 0}
 OTHERWISE_HERE = {"listeners", "log.dirs", "zookeeper.connect", "advertised.listeners"}
 """Settings whose values differ between the two brokers."""
 
-ONLY_HERE = {"log.format", "metrics.listener", "slow.request.log.ms", "socket.busy.poll.us"}
+ONLY_HERE = {
+    "log.format",
+    "logcore.produce.check.compressed",
+    "metrics.listener",
+    "slow.request.log.ms",
+    "socket.busy.poll.us",
+}
 """Settings of a broker that Kafka does not have."""
 
 

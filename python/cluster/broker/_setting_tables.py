@@ -378,6 +378,7 @@ follower.replication.throttled.rate long 9223372036854775807 0.. d
 
 OWN = """
 log.format string text text|json -
+logcore.produce.check.compressed boolean true - -
 metrics.listener string ~ - -
 slow.request.log.ms long 1000 -1.. -
 socket.busy.poll.us int 100 0..10000 -

@@ -60,14 +60,15 @@ impl Handle {
         matches!(self.kind, Kind::ReadOnly(_))
     }
 
-    /// Appends whole v2 batches at the system's time, as the leader that wrote last.
-    pub(super) fn append(&self, batches: &mut [u8]) -> Result<Appended, StorageError> {
+    /// Appends whole v2 batches at the system's time, as the leader that wrote last. Batches that the caller built are not
+    /// decompressed to be checked.
+    pub(super) fn append(&self, batches: &mut [u8], built: bool) -> Result<Appended, StorageError> {
         let appended = match &self.kind {
+            Kind::Alone(log) | Kind::ReadOnly(log) if built => log.append_built(batches)?,
             Kind::Alone(log) | Kind::ReadOnly(log) => log.append(batches)?,
             Kind::Member { partition, .. } => {
                 self.check_process()?;
-                let epoch = partition.log.latest_epoch().unwrap_or(0);
-                partition.log.append_as_leader(batches, epoch, system_now_ms())?
+                partition.log.append_as_last_leader(batches, built)?
             }
         };
         self.notify();
@@ -102,7 +103,7 @@ impl Handle {
             }
             // What is not a batch is for the append to refuse.
             let (part, after) = rest.split_at_mut(if end == 0 { rest.len() } else { end });
-            let appended = self.append(part)?;
+            let appended = self.append(part, true)?;
             range = Some((
                 range.map_or(appended.first_offset, |(first, _)| first),
                 appended.last_offset,

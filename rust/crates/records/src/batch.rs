@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 
+use crate::check::RecordSummary;
+use crate::compression::stream::Limits;
 use crate::compression::{self, Compression};
 use crate::error::RecordError;
 use crate::header::{
@@ -15,37 +17,6 @@ use crate::record::{RECORD_SIZE_MIN, RecordBase, RecordIter, Records};
 /// The checksum of batches v2, of which it covers everything from the attributes on.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
-}
-
-/// What the records of a batch say when they are looked at: the times of those that have one, in milliseconds since the epoch;
-/// -1 when none has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Looked {
-    pub oldest: i64,
-    pub newest: i64,
-    /// Their offset deltas are 0, 1, 2 …
-    pub in_order: bool,
-}
-
-impl Looked {
-    /// Of no records.
-    pub const NOTHING: Self = Self {
-        oldest: NO_TIME,
-        newest: NO_TIME,
-        in_order: true,
-    };
-
-    /// Adds the next record: its time, and whether its offset delta is the next.
-    pub fn add(&mut self, timestamp: i64, in_order: bool) {
-        self.in_order &= in_order;
-        if timestamp != NO_TIME {
-            self.oldest = match self.oldest {
-                NO_TIME => timestamp,
-                oldest => oldest.min(timestamp),
-            };
-            self.newest = self.newest.max(timestamp);
-        }
-    }
 }
 
 /// A batch whose bytes are all there. Only the length and the magic byte have been checked so far.
@@ -126,34 +97,16 @@ impl<'a> Batch<'a> {
         Ok(RecordIter::new(RecordBase::of(&self.header), bytes))
     }
 
-    /// Checks the shape of a newly produced batch: a codec that is known, counts and deltas that agree, a producer's
-    /// state that is complete and, when the batch is not compressed, each record within bounds. Attributes that no version
-    /// defines are nobody's concern.
-    ///
-    /// Nothing is decompressed; [`Batch::validate_deep`] does that. Batches of a compacted log have gaps and fail. Returns
-    /// what the records say when they were looked at: the header may say something else.
-    pub fn validate(&self) -> Result<Option<Looked>, RecordError> {
-        self.validate_sequence()?;
-        self.validate_unsequenced()
+    /// Checks a newly produced batch: its header ([`Batch::check_header`]) and each record, decompressing to at most `limit`
+    /// bytes. Batches of a compacted log have gaps and fail.
+    pub fn validate(&self, limit: usize) -> Result<RecordSummary, RecordError> {
+        self.check_sequence()?;
+        self.check_header()?;
+        self.check_records(&Limits::within(limit), |_| {})
     }
 
-    /// [`Batch::validate`] of a batch that a coordinator writes: in a transaction, and yet without a sequence.
-    pub fn validate_unsequenced(&self) -> Result<Option<Looked>, RecordError> {
-        if self.validate_header()? != Compression::None {
-            return Ok(None);
-        }
-        let records = RecordIter::new(RecordBase::of(&self.header), self.payload());
-        validate_records(records).map(Some)
-    }
-
-    /// [`Batch::validate`] that also looks into compressed batches, decompressing to at most `limit` bytes.
-    pub fn validate_deep(&self, limit: usize) -> Result<Looked, RecordError> {
-        self.validate_sequence()?;
-        self.validate_header()?;
-        validate_records(self.records(limit)?.iter())
-    }
-
-    fn validate_sequence(&self) -> Result<(), RecordError> {
+    /// Checks that a producer's batch has a sequence. A coordinator may write batches of a transaction without one.
+    pub fn check_sequence(&self) -> Result<(), RecordError> {
         let header = &self.header;
         if header.has_producer_id() && header.base_sequence < 0 && !header.is_control() {
             return Err(RecordError::InconsistentBatch(format!(
@@ -164,7 +117,9 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn validate_header(&self) -> Result<Compression, RecordError> {
+    /// Checks that the header of a new batch agrees with itself: a known codec, count and last offset delta, a producer id where
+    /// there is a transaction. Ignores attributes that no version defines.
+    pub fn check_header(&self) -> Result<Compression, RecordError> {
         let header = &self.header;
         let codec = header.compression()?;
         let inconsistent = |text: String| Err(RecordError::InconsistentBatch(text));
@@ -175,7 +130,7 @@ impl<'a> Batch<'a> {
         if header.base_offset.checked_add(i64::from(count)).is_none() {
             return inconsistent(format!("base offset {} with {count} records", header.base_offset));
         }
-        // Offsets are given by this number, and nobody counts the records of a compressed batch before they are read.
+        // A count that no payload of this size can hold is refused before anything is decompressed.
         let size = self.payload().len();
         let most = codec.most_decompressed(size) / RECORD_SIZE_MIN;
         if count as usize > most {
@@ -188,31 +143,7 @@ impl<'a> Batch<'a> {
         }
         Ok(codec)
     }
-
-    /// True when a record has no key, which a compacted topic refuses. Decompresses to at most `limit` bytes.
-    pub fn has_keyless_record(&self, limit: usize) -> Result<bool, RecordError> {
-        for record in self.records(limit)?.iter() {
-            if record?.key.is_none() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
 }
-
-fn validate_records(mut records: RecordIter<'_>) -> Result<Looked, RecordError> {
-    let mut looked = Looked::NOTHING;
-    let mut expected = 0;
-    while let Some(result) = records.next_with_delta() {
-        let (record, delta) = result?;
-        looked.add(record.timestamp, delta == expected);
-        expected += 1;
-    }
-    Ok(looked)
-}
-
-/// The timestamp of a record without one.
-const NO_TIME: i64 = -1;
 
 /// Walks over the batches in `bytes`; see [`Batches`].
 pub fn batches(bytes: &[u8]) -> Batches<'_> {

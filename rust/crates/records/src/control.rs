@@ -108,7 +108,7 @@ mod tests {
             let bytes = end_txn_marker(7, 3, marker, 1000).unwrap();
             let batch = Batch::parse(&bytes).unwrap();
             batch.verify_crc().unwrap();
-            batch.validate().unwrap();
+            batch.validate(1000).unwrap();
             assert!(batch.header.is_control() && batch.header.is_transactional());
             let header = &batch.header;
             assert_eq!(

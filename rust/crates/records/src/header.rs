@@ -56,6 +56,13 @@ pub enum TimestampType {
     LogAppendTime,
 }
 
+/// Whether the batch at the front of `bytes` is part of a transaction, without parsing its header.
+pub fn is_transactional(bytes: &[u8]) -> bool {
+    bytes.get(MAGIC_AT) == Some(&(MAGIC_V2 as u8))
+        && bytes.len() >= HEADER_SIZE
+        && i16::from_be_bytes(array_at(bytes, ATTRIBUTES_AT)) & TRANSACTIONAL_FLAG != 0
+}
+
 /// The fields in front of the records, by value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchHeader {

@@ -31,6 +31,7 @@
 
 pub mod batch;
 pub mod builder;
+pub mod check;
 pub mod compression;
 pub mod control;
 pub mod error;
@@ -41,14 +42,16 @@ pub mod record;
 pub mod varint;
 
 pub use batch::{
-    Batch, Batches, Looked, batches, crc32c, max_timestamp_of, set_create_time_in_place,
+    Batch, Batches, batches, crc32c, max_timestamp_of, set_create_time_in_place,
     set_log_append_time_in_place, set_max_timestamp_in_place, set_offsets_in_place,
     set_producer_state_in_place,
 };
 pub use builder::BatchBuilder;
+pub use check::{CheckedRecord, RecordSummary};
 pub use compression::Compression;
+pub use compression::stream::{Limits, Offload};
 pub use control::{EndTxnMarker, end_txn_marker};
 pub use error::RecordError;
 pub use filter::{BatchFilter, Entry, Filtered, Left, NewHorizon, OpenBatch, write_empty};
-pub use header::{BatchHeader, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, TimestampType};
+pub use header::{BatchHeader, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, TimestampType, is_transactional};
 pub use record::{Headers, Record, RecordIter, Records};

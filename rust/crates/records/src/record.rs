@@ -116,7 +116,7 @@ fn read_headers(mut body: &[u8]) -> Result<Headers<'_>, &'static str> {
     Headers::check(count, body)
 }
 
-const BAD_NUMBER: &str = "a number in it is cut short or too long";
+pub(crate) const BAD_NUMBER: &str = "a number in it is cut short or too long";
 
 /// Takes a length and that many bytes off the front; a negative length is null, as Kafka reads it.
 #[inline]
@@ -130,6 +130,39 @@ pub(crate) fn nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, &'st
         .ok_or("a key or value is longer than its record")?;
     *rest = after;
     Ok(Some(bytes))
+}
+
+/// The fields of a record in front of its headers.
+pub(crate) struct Fields<'a> {
+    pub(crate) timestamp_delta: i64,
+    pub(crate) offset_delta: i32,
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) value: Option<&'a [u8]>,
+}
+
+/// Reads a record after its length up to its headers; also returns what follows.
+#[inline]
+fn read_front(body: &[u8]) -> Result<(Fields<'_>, &[u8]), &'static str> {
+    let (_attributes, mut rest) = body.split_first().ok_or("it is empty")?;
+    let timestamp_delta = varint::read_i64(&mut rest).map_err(|_| BAD_NUMBER)?;
+    let offset_delta = varint::read_i32(&mut rest).map_err(|_| BAD_NUMBER)?;
+    let key = nullable(&mut rest)?;
+    let value = nullable(&mut rest)?;
+    let fields = Fields {
+        timestamp_delta,
+        offset_delta,
+        key,
+        value,
+    };
+    Ok((fields, rest))
+}
+
+/// Reads a record after its length, and checks its headers.
+#[inline]
+pub(crate) fn read_fields(body: &[u8]) -> Result<Fields<'_>, &'static str> {
+    let (fields, headers) = read_front(body)?;
+    read_headers(headers)?;
+    Ok(fields)
 }
 
 /// What of the header the records need.
@@ -150,6 +183,21 @@ impl RecordBase {
                 .then_some(header.max_timestamp),
             count: header.record_count.max(0) as usize,
         }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    #[inline]
+    pub(crate) fn offset(&self, delta: i32) -> i64 {
+        self.base_offset.wrapping_add(i64::from(delta))
+    }
+
+    #[inline]
+    pub(crate) fn timestamp(&self, delta: i64) -> i64 {
+        self.append_time
+            .unwrap_or_else(|| self.base_timestamp.wrapping_add(delta))
     }
 }
 
@@ -208,45 +256,39 @@ impl<'a> RecordIter<'a> {
         }
     }
 
-    /// Reads one record; also returns its offset delta.
+    /// Reads one record.
     #[inline]
-    fn read(&mut self) -> Result<(Record<'a>, i32), &'static str> {
+    fn read(&mut self) -> Result<Record<'a>, &'static str> {
         let length = varint::read_i32(&mut self.rest).map_err(|_| BAD_NUMBER)?;
         if length < 0 {
             return Err("its length is negative");
         }
-        let (mut body, after) = self
+        let (body, after) = self
             .rest
             .split_at_checked(length as usize)
             .ok_or("it is longer than the batch")?;
         self.rest = after;
-        let (_attributes, rest) = body.split_first().ok_or("it is empty")?;
-        body = rest;
-        let timestamp_delta = varint::read_i64(&mut body).map_err(|_| BAD_NUMBER)?;
-        let offset_delta = varint::read_i32(&mut body).map_err(|_| BAD_NUMBER)?;
-        let key = nullable(&mut body)?;
-        let value = nullable(&mut body)?;
+        let (fields, after_value) = read_front(body)?;
         let headers = if self.skip_headers {
             Headers::EMPTY
         } else {
-            read_headers(body)?
+            read_headers(after_value)?
         };
-        let base = &self.base;
-        let record = Record {
-            offset: base.base_offset.wrapping_add(i64::from(offset_delta)),
-            timestamp: base
-                .append_time
-                .unwrap_or_else(|| base.base_timestamp.wrapping_add(timestamp_delta)),
-            key,
-            value,
+        Ok(Record {
+            offset: self.base.offset(fields.offset_delta),
+            timestamp: self.base.timestamp(fields.timestamp_delta),
+            key: fields.key,
+            value: fields.value,
             headers,
-        };
-        Ok((record, offset_delta))
+        })
     }
+}
 
-    /// The next record and its offset delta.
+impl<'a> Iterator for RecordIter<'a> {
+    type Item = Result<Record<'a>, RecordError>;
+
     #[inline]
-    pub(crate) fn next_with_delta(&mut self) -> Option<Result<(Record<'a>, i32), RecordError>> {
+    fn next(&mut self) -> Option<Self::Item> {
         if self.done {
             return None;
         }
@@ -265,16 +307,6 @@ impl<'a> RecordIter<'a> {
             self.done = true;
             RecordError::InvalidRecord { index, reason }
         }))
-    }
-}
-
-impl<'a> Iterator for RecordIter<'a> {
-    type Item = Result<Record<'a>, RecordError>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        self.next_with_delta()
-            .map(|result| result.map(|(record, _)| record))
     }
 }
 

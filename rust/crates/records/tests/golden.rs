@@ -47,8 +47,7 @@ fn only_batch(bytes: &[u8]) -> Batch<'_> {
     assert!(walk.next().is_none());
     assert_eq!(walk.valid_bytes(), bytes.len());
     batch.verify_crc().unwrap();
-    batch.validate().unwrap();
-    batch.validate_deep(LIMIT).unwrap();
+    batch.validate(LIMIT).unwrap();
     batch
 }
 

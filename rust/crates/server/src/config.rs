@@ -70,6 +70,8 @@ pub(crate) struct ServerConfig {
     pub(crate) busy_poll: Duration,
     /// `slow.request.log.ms`, ours; `None` is never.
     pub(crate) slow_request: Option<Duration>,
+    /// `logcore.produce.check.compressed`, ours: decompress every compressed batch that a producer sends, and check its records.
+    pub(crate) check_compressed: bool,
     /// `queued.max.request.bytes`; `None` is no limit. Apache Kafka has none unless it is set; here a client that needs more
     /// than that at once only waits, and without it a thousand slow ones could have all of the machine's memory.
     pub(crate) request_memory: Option<usize>,
@@ -242,6 +244,7 @@ impl ServerConfig {
             busy_poll: Duration::from_micros(of.number("socket.busy.poll.us", 100, 0, 10_000)?),
             // Kafka's request log is off because it tells of every request. Ours tells of what no broker in order does.
             slow_request: of.duration("slow.request.log.ms", Some(1000), -1)?,
+            check_compressed: of.flag("logcore.produce.check.compressed", true)?,
             request_memory: of.request_memory()?,
             queued_requests_max: of.number("queued.max.requests", 500, 1, i32::MAX as usize)?,
             fetch_bytes_max: of.number("fetch.max.bytes", 57_671_680, 1024, i32::MAX as u64)?,

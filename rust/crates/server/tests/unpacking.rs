@@ -31,7 +31,12 @@ fn bomb(bytes: usize) -> Vec<u8> {
 }
 
 fn serving(settings: &[(&str, &str)]) -> TestServer {
-    let server = TestServer::start(&[]);
+    serving_with(&[], settings)
+}
+
+/// A server with these settings of its own and of its topic.
+fn serving_with(own: &[(&str, &str)], settings: &[(&str, &str)]) -> TestServer {
+    let server = TestServer::start(own);
     let settings = properties(settings);
     server.server.update_topic_config("t", &settings).unwrap();
     server
@@ -129,6 +134,73 @@ fn what_is_too_large_is_told_so_and_keeps_no_turn() {
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 2);
 }
 
+/// A batch of a codec whose payload lacks its last bytes, with the length and checksum that fit it.
+fn cut_short(codec: Compression) -> Vec<u8> {
+    let mut builder = BatchBuilder::new(codec, None);
+    for number in 0..1000 {
+        builder.append(number, Some(b"k"), Some(b"value"), &[]).unwrap();
+    }
+    let mut built = builder.build().unwrap();
+    built.truncate(built.len() - 3);
+    let length = (built.len() - 12) as i32;
+    built[8..12].copy_from_slice(&length.to_be_bytes());
+    // Writing the timestamp writes the checksum, too.
+    set_max_timestamp_in_place(&mut built, 999);
+    built
+}
+
+// If this failed, one producer's batch that cannot be decompressed would be acknowledged, and stop every consumer of its partition;
+// or an operator could not turn the check off.
+#[test]
+fn a_compressed_batch_is_checked_unless_the_operator_says_otherwise() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let off = [("logcore.produce.check.compressed", "false")];
+    for (own, code) in [(&[][..], 2), (&off[..], 0)] {
+        let server = serving_with(own, &[]);
+        let mut client = server.client();
+        for codec in [
+            Compression::Gzip,
+            Compression::Snappy,
+            Compression::Lz4,
+            Compression::Zstd,
+        ] {
+            let body = client.call(0, 9, produce("t", 1, &[(0, &cut_short(codec))]));
+            assert_eq!(int(&produced(&body), "error_code"), code, "{codec}");
+        }
+        let end = if code == 0 { 4000 } else { 0 };
+        assert_eq!(server.server.offsets("t", 0).unwrap().log_end, end);
+    }
+}
+
+// If this failed, a raw snappy block would be decompressed in memory that nobody granted, or be refused.
+#[test]
+fn a_long_raw_snappy_block_is_appended() {
+    let _alone = ONE_AT_A_TIME.lock();
+    let server = serving(&[("max.message.bytes", "20000000")]);
+    let mut plain = BatchBuilder::new(Compression::None, None);
+    plain
+        .append(1, Some(b"k"), Some(&[7; 4 * MEGABYTE]), &[])
+        .unwrap();
+    let plain = plain.build().unwrap();
+    let mut built = plain[..61].to_vec();
+    built[22] |= Compression::Snappy.code();
+    // Raw snappy without compression: the length as a varint, then one literal with a length of four bytes.
+    let mut length = plain.len() - 61;
+    let literal = (length as u32 - 1).to_le_bytes();
+    while length >= 0x80 {
+        built.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    built.extend([length as u8, 63 << 2]);
+    built.extend(literal);
+    built.extend(&plain[61..]);
+    let length = (built.len() - 12) as i32;
+    built[8..12].copy_from_slice(&length.to_be_bytes());
+    set_max_timestamp_in_place(&mut built, 1);
+    let body = server.client().call(0, 9, produce("t", 1, &[(0, &built)]));
+    assert_eq!(int(&produced(&body), "error_code"), 0);
+}
+
 /// ListOffsets of the first record at or after a time.
 fn looking_for(timestamp: i64) -> Struct {
     let mut message = request(2);
@@ -145,6 +217,12 @@ fn listed(body: &Value) -> (i64, i64) {
     let topic = body.get("topics").unwrap().structs().next().unwrap();
     let part = topic.get("partitions").unwrap().structs().next().unwrap();
     (int(part, "error_code"), int(part, "offset"))
+}
+
+/// A server that stores what producers claim.
+fn credulous() -> TestServer {
+    let own = [("logcore.produce.check.compressed", "false")];
+    serving_with(&own, &[("retention.ms", "-1")])
 }
 
 /// A bomb that says it has a record of the time 9, and has none.
@@ -165,7 +243,7 @@ fn append(client: &mut Client, records: &[u8], count: usize) {
 #[test]
 fn lookups_by_time_are_bounded_together() {
     let _alone = ONE_AT_A_TIME.lock();
-    let server = serving(&[("retention.ms", "-1")]);
+    let server = credulous();
     append(&mut server.client(), &liar(), 1);
     forget_peak();
     let before = peak_bytes();
@@ -185,7 +263,7 @@ fn lookups_by_time_are_bounded_together() {
 #[test]
 fn a_lookup_with_a_long_way_ends_with_its_client_and_with_the_server() {
     let _alone = ONE_AT_A_TIME.lock();
-    let server = serving(&[("retention.ms", "-1")]);
+    let server = credulous();
     let mut client = server.client();
     let sent = liar();
     let open = || server.server.measurements().connections[0].1;

@@ -159,7 +159,13 @@ impl StandaloneLog {
     /// Appends whole v2 batches at the system's time, as the leader that wrote last.
     pub fn append(&self, batches: &mut [u8]) -> Result<Appended> {
         self.check_process()?;
-        self.log.append_as_last_leader(batches)
+        self.log.append_as_last_leader(batches, false)
+    }
+
+    /// [`StandaloneLog::append`] of batches that this process built: they are not decompressed to be checked.
+    pub fn append_built(&self, batches: &mut [u8]) -> Result<Appended> {
+        self.check_process()?;
+        self.log.append_as_last_leader(batches, true)
     }
 
     /// [`Log::truncate_to`]. Inside a broker's directory the broker's checkpoints are lowered before, so that it can

@@ -43,49 +43,86 @@ pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) -> Result<(), RecordErro
     Ok(())
 }
 
-pub(super) fn decompress(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
-    if !input.starts_with(&MAGIC) {
-        return append_block(input, limit, out);
+/// The raw blocks of a payload.
+pub(super) struct Blocks<'a> {
+    rest: &'a [u8],
+    /// The payload is one block without a frame.
+    raw: bool,
+}
+
+impl<'a> Blocks<'a> {
+    pub(super) fn new(input: &'a [u8]) -> Self {
+        Self {
+            rest: input,
+            raw: !input.starts_with(&MAGIC),
+        }
     }
-    let mut rest = input;
-    while !rest.is_empty() {
-        if rest.starts_with(&MAGIC) {
-            rest = rest
-                .get(FRAME_HEADER..)
-                .ok_or_else(|| failed(Compression::Snappy, "the frame header is cut short"))?;
-            continue;
+}
+
+impl<'a> Iterator for Blocks<'a> {
+    type Item = Result<&'a [u8], RecordError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut rest = std::mem::take(&mut self.rest);
+        if rest.is_empty() && !self.raw {
+            return None;
+        }
+        if std::mem::take(&mut self.raw) {
+            return Some(Ok(rest));
+        }
+        while rest.starts_with(&MAGIC) {
+            match rest.get(FRAME_HEADER..) {
+                Some([]) => return None,
+                Some(after) => rest = after,
+                None => return Some(Err(failed(Compression::Snappy, "the frame header is cut short"))),
+            }
         }
         let block = rest.split_first_chunk::<4>().and_then(|(length, after)| {
             let length = usize::try_from(i32::from_be_bytes(*length)).ok()?;
             after.split_at_checked(length)
         });
         let Some((block, after)) = block else {
-            return Err(failed(Compression::Snappy, "a block is cut short"));
+            return Some(Err(failed(Compression::Snappy, "a block is cut short")));
         };
-        append_block(block, limit, out)?;
-        rest = after;
+        self.rest = after;
+        Some(Ok(block))
     }
-    Ok(())
 }
 
-fn append_block(block: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
+/// Bytes that a block says it decompresses to.
+pub(super) fn decompressed_len(block: &[u8]) -> Result<usize, RecordError> {
     let codec = Compression::Snappy;
     let length = snap::raw::decompress_len(block).map_err(|error| failed(codec, error))?;
     if length > block.len().saturating_mul(GREATEST_RATIO) {
         return Err(failed(codec, "a block claims more than it can hold"));
     }
-    let start = out.len();
-    if length > limit - start {
-        return Err(RecordError::DecompressedTooLarge { codec, limit });
+    Ok(length)
+}
+
+/// Decompresses a block into `out`, which has its [`decompressed_len`].
+pub(super) fn decompress_block(block: &[u8], out: &mut [u8]) -> Result<(), RecordError> {
+    let decompressed = snap::raw::Decoder::new().decompress(block, out);
+    decompressed
+        .map_err(|error| failed(Compression::Snappy, error))
+        .map(drop)
+}
+
+pub(super) fn decompress(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
+    for block in Blocks::new(input) {
+        let block = block?;
+        let length = decompressed_len(block)?;
+        let start = out.len();
+        if length > limit - start {
+            let codec = Compression::Snappy;
+            return Err(RecordError::DecompressedTooLarge { codec, limit });
+        }
+        if out.capacity() - start < length {
+            // Blocks are small; grow by doubling, but never beyond the limit.
+            let target = (start * 2).max(start + length).min(limit);
+            out.reserve_exact(target - start);
+        }
+        out.resize(start + length, 0);
+        decompress_block(block, &mut out[start..])?;
     }
-    if out.capacity() - start < length {
-        // Blocks are small; grow by doubling, but never beyond the limit.
-        let target = (start * 2).max(start + length).min(limit);
-        out.reserve_exact(target - start);
-    }
-    out.resize(start + length, 0);
-    snap::raw::Decoder::new()
-        .decompress(block, &mut out[start..])
-        .map_err(|error| failed(codec, error))?;
     Ok(())
 }

@@ -93,7 +93,7 @@ proptest! {
         let converted = to_v2(&bytes, TimestampType::CreateTime, LIMIT).unwrap();
         let batch = Batch::parse(&converted).unwrap();
         batch.verify_crc().unwrap();
-        batch.validate_deep(LIMIT).unwrap();
+        batch.validate(LIMIT).unwrap();
         prop_assert_eq!(batch.bytes.len(), converted.len());
         prop_assert_eq!(batch.header.compression().unwrap(), codec);
         let records = batch.records(LIMIT).unwrap();

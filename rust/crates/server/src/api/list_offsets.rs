@@ -19,7 +19,7 @@ use crate::apis;
 use crate::codes::ErrorCode;
 use crate::memory::budget::Permit;
 use crate::memory::frames::FramePermit;
-use crate::memory::unpacking::{Turn, Unpacking};
+use crate::memory::unpacking::{DecompressionPermit, Unpacking};
 use crate::net::response::Response;
 use crate::partitions::registry::{Leadership, Partition};
 use crate::shared::{Shared, now_ms};
@@ -360,7 +360,9 @@ async fn search_through(
     let mut stopping = shared.stopping.subscribe();
     let mut turn = None;
     loop {
-        let room = turn.as_ref().map_or(0, |turn: &Turn<'_>| turn.decompressed_max);
+        let room = turn
+            .as_ref()
+            .map_or(0, |turn: &DecompressionPermit<'_>| turn.buffer_max);
         let searched = block_in_place(|| step(shared, place, &mut search, room));
         match searched.map_err(|error| failed(shared, place, &error))? {
             Searched::Found(found) => return Ok(found),
@@ -396,10 +398,14 @@ fn step(
 }
 
 /// The turn of a batch of so many bytes, with more room if it had one.
-async fn next_turn<'a>(unpacking: &'a Unpacking, turn: Option<Turn<'a>>, bytes: usize) -> Option<Turn<'a>> {
+async fn next_turn<'a>(
+    unpacking: &'a Unpacking,
+    turn: Option<DecompressionPermit<'a>>,
+    bytes: usize,
+) -> Option<DecompressionPermit<'a>> {
     match turn {
-        Some(turn) => unpacking.larger(turn).await,
-        None => Some(unpacking.turn(bytes).await),
+        Some(turn) => unpacking.acquire_larger(turn).await,
+        None => Some(unpacking.acquire(bytes).await),
     }
 }
 

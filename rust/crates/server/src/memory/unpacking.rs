@@ -1,11 +1,12 @@
-//! How many batches are decompressed at once, and to how much.
+//! Permits to decompress batches: how many at once, and with how much memory.
 //!
-//! A batch is unpacked where its topic's settings force it, and may be a thousand times as large then. It gets its turn first
-//! ([`Unpacking::turn`]): a few at once, and none may take more than [`SMALL`]. One that does not fit is done again in a lane of
-//! its own, one after the other: so what producers send in earnest does not wait for bombs. What is compressed anew is in
-//! memory twice, so all turns together have twice what they may decompress to, which is half a gigabyte for the lane.
+//! A batch up to [`SHORT`] bytes is checked without a permit, on the network thread. A longer one, and one that is encoded anew for
+//! its topic's codec, waits for a permit of [`MEDIUM`] bytes of memory; there are as many as processors. A batch that needs more
+//! memory is tried again with a permit of 256 MiB, of which there is one. So ordinary batches do not wait for huge ones. A batch
+//! that is encoded anew is in memory twice, so it may need twice the bytes of its permit. Checking needs none of this memory, but for
+//! raw snappy and large zstd windows ([`logcore_records::Limits`]).
 //!
-//! Called from connection tasks, which wait without a thread. What is decompressed nowhere asks nobody.
+//! Called from connection tasks. A task that waits for a permit blocks no thread.
 
 use std::num::NonZero;
 
@@ -13,22 +14,25 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use logcore_storage::DECOMPRESSED_MAX;
 
-/// What a batch may decompress to in an ordinary turn: 16 times the largest that `max.message.bytes` allows unless it is set.
-const SMALL: usize = 16 << 20;
-/// There are so many turns at once where there are as many processors.
-const TURNS_MAX: usize = 16;
+/// A compressed batch of more bytes waits for a permit. Decompressing so much takes some 0.2 ms.
+pub(crate) const SHORT: usize = 32 << 10;
+/// Memory to decompress a short batch with. Raw snappy needs at most 22 times the batch.
+pub(crate) const SHORT_BUFFER: usize = 1 << 20;
+/// Memory of an ordinary permit: 16 times the default of `max.message.bytes`.
+const MEDIUM: usize = 16 << 20;
+/// The most ordinary permits.
+const PERMITS_MAX: usize = 16;
 
-/// The turns there are.
 pub(crate) struct Unpacking {
-    turns: Semaphore,
-    lane: Semaphore,
+    permits: Semaphore,
+    large: Semaphore,
 }
 
-/// One batch's turn, until it is dropped.
-pub(crate) struct Turn<'a> {
-    /// What it may decompress to, in bytes.
-    pub(crate) decompressed_max: usize,
-    /// Nobody closes the semaphores, so there is one.
+/// A permit, until it is dropped.
+pub(crate) struct DecompressionPermit<'a> {
+    /// The memory to decompress one batch with, in bytes.
+    pub(crate) buffer_max: usize,
+    /// The semaphores are never closed, so there is one.
     _permit: Option<SemaphorePermit<'a>>,
 }
 
@@ -36,39 +40,42 @@ impl Default for Unpacking {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self {
-            turns: Semaphore::new(cores.min(TURNS_MAX)),
-            lane: Semaphore::new(1),
+            permits: Semaphore::new(cores.min(PERMITS_MAX)),
+            large: Semaphore::new(1),
         }
     }
 }
 
 impl Unpacking {
-    /// Waits for the turn of a batch that has so many bytes now.
-    pub(crate) async fn turn(&self, bytes: usize) -> Turn<'_> {
-        if bytes > SMALL {
-            return self.lane().await;
+    /// Waits for a permit for a batch of so many compressed bytes.
+    pub(crate) async fn acquire(&self, bytes: usize) -> DecompressionPermit<'_> {
+        if bytes > MEDIUM {
+            return self.acquire_large().await;
         }
-        Turn {
-            decompressed_max: SMALL,
-            _permit: self.turns.acquire().await.ok(),
-        }
-    }
-
-    /// Waits for the turn of one that was too large for an ordinary one, which must be over.
-    async fn lane(&self) -> Turn<'_> {
-        Turn {
-            decompressed_max: DECOMPRESSED_MAX,
-            _permit: self.lane.acquire().await.ok(),
+        DecompressionPermit {
+            buffer_max: MEDIUM,
+            _permit: self.permits.acquire().await.ok(),
         }
     }
 
-    /// A turn with more room, if there is one.
-    pub(crate) async fn larger<'a>(&'a self, turn: Turn<'a>) -> Option<Turn<'a>> {
-        let is_largest = turn.decompressed_max == DECOMPRESSED_MAX;
-        drop(turn);
+    /// The caller must have given back any other permit.
+    async fn acquire_large(&self) -> DecompressionPermit<'_> {
+        DecompressionPermit {
+            buffer_max: DECOMPRESSED_MAX,
+            _permit: self.large.acquire().await.ok(),
+        }
+    }
+
+    /// Replaces a permit by one with more memory; `None` when there is none.
+    pub(crate) async fn acquire_larger<'a>(
+        &'a self,
+        permit: DecompressionPermit<'a>,
+    ) -> Option<DecompressionPermit<'a>> {
+        let is_largest = permit.buffer_max == DECOMPRESSED_MAX;
+        drop(permit);
         if is_largest {
             return None;
         }
-        Some(self.lane().await)
+        Some(self.acquire_large().await)
     }
 }

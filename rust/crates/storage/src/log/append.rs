@@ -1,15 +1,15 @@
 //! Appending, and rolling when a segment is full.
 //!
-//! What is sent is checked before the writer lock is taken; under it, offsets are given, producers checked, and the bytes
-//! written in one piece. An append that has to be on disk before it is acknowledged waits for that without the lock. Whatever
-//! fails after the checks is the disk's fault and takes the log offline, but for a full disk: that refuses the append, and
-//! the log is as it was.
+//! Batches are checked before the writer lock is taken. Under the lock they get offsets, their producers are checked, and the bytes
+//! are written in one piece. An append that is acknowledged only once it is on disk waits for that without the lock. A failure
+//! after the checks is the disk's and takes the log offline. The exception is a full disk: it refuses the append, and the log
+//! stays as it was.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use logcore_records::{BatchHeader, TimestampType};
+use logcore_records::{BatchHeader, Offload, TimestampType};
 use parking_lot::MutexGuard;
 
 use super::{Log, Writer};
@@ -24,122 +24,144 @@ use crate::producers::{Duplicate, Origin, Staged};
 use crate::segment::{OpenSegment, Placed, Segment};
 use crate::slice::Appended;
 use crate::validation::recompress;
-use crate::validation::{self, Checked};
+use crate::validation::{self, CheckedBatches, ParsedBatches, Rules};
 
-/// How somebody waits: does what it is given, which may take as long as a disk does, where that keeps nobody else waiting.
-pub type Wait = fn(&mut dyn FnMut());
-
-/// For who keeps nobody waiting.
+/// For a caller that blocks no other work.
 pub(super) fn in_place(work: &mut dyn FnMut()) {
     work();
 }
 
-/// Does something as `wait` says.
-fn aside<T>(wait: Wait, work: impl FnOnce() -> T) -> T {
+/// Runs `work` by `offload`.
+fn offloaded<T>(offload: Offload, work: impl FnOnce() -> T) -> T {
     let (mut work, mut done) = (Some(work), None);
-    wait(&mut || done = work.take().map(|work| work()));
+    offload(&mut || done = work.take().map(|work| work()));
     match done {
         Some(done) => done,
-        None => unreachable!("whoever is given something to do does it"),
+        None => unreachable!("an offload runs its closure"),
     }
 }
 
-/// Who appends has the log for less; who has it longer waits for the disk.
-const SOON: Duration = Duration::from_millis(1);
+/// Appends hold the lock for under 1 ms. A longer hold means that the holder waits for the disk.
+const LOCK_PATIENCE: Duration = Duration::from_millis(1);
 
-/// Who appends, as the leader of which epoch, and when.
+/// How a producer's batches are appended.
+#[derive(Clone, Copy)]
+pub struct ProduceOptions {
+    pub leader_epoch: i32,
+    /// Milliseconds since the epoch.
+    pub now_ms: i64,
+    /// Decompress every compressed batch and check its records.
+    pub check_compressed: bool,
+    /// The most memory to decompress one batch with. Checking needs it only for raw snappy and large zstd windows; encoding a
+    /// batch anew needs it for all of its records.
+    pub buffer_max: usize,
+    /// Runs what may take long: decompressing a long batch, waiting for a lock whose holder waits for the disk, rolling a
+    /// segment. Not the fsync of what is appended, nor of its epoch ([`Log::has_saved_epoch`]).
+    pub offload: Offload,
+}
+
+impl ProduceOptions {
+    /// Options for a caller with no limit on memory or time.
+    pub fn new(leader_epoch: i32, now_ms: i64) -> Self {
+        Self {
+            leader_epoch,
+            now_ms,
+            check_compressed: true,
+            buffer_max: DECOMPRESSED_MAX,
+            offload: in_place,
+        }
+    }
+}
+
+/// How an append is checked and completed.
 #[derive(Clone, Copy)]
 struct Terms {
-    origin: Origin,
-    /// `None`: that of the leader that wrote last.
+    rules: Rules,
+    /// `None`: the epoch of the leader that wrote last.
     leader_epoch: Option<i32>,
-    now: Now,
-    /// What one batch may decompress to, where it has to be looked into.
-    decompressed_max: usize,
-    wait: Wait,
 }
 
-/// What batches are given, and by whom.
-struct Given {
+/// What batches get from the leader.
+struct Assigned {
     origin: Origin,
     epoch: i32,
-    /// The epoch is in the log's file of epochs already.
+    /// The epoch is in the log's file of epochs.
     epoch_saved: bool,
-    /// The broker's time, when that is what the records get.
+    /// The broker's time, where the topic has append time.
     log_append_time: Option<i64>,
     now: Now,
-    wait: Wait,
+    offload: Offload,
 }
 
-/// What is to be appended, as far as the choice of a segment depends on it.
-pub(super) struct Coming {
+/// What the choice of a segment depends on.
+pub(super) struct Incoming {
     pub(super) size: u64,
-    pub(super) newest: i64,
+    pub(super) max_timestamp: i64,
     pub(super) first_offset: i64,
     pub(super) last_offset: i64,
 }
 
-/// What was appended and has to be acknowledged.
+/// An append that is written and not acknowledged.
 pub(super) struct Written {
     pub(super) first_offset: i64,
     pub(super) end: i64,
-    /// Only once everything before this offset is on disk.
+    /// It is acknowledged once everything below this offset is on disk.
     pub(super) until: i64,
     /// How many truncations there had been.
     pub(super) truncations: u64,
 }
 
 impl Log {
-    /// Appends whole v2 batches, with one write. Offsets, leader epoch and, where the topic says so, the broker's time
-    /// are set in `batches` itself, unless the topic's codec is another than theirs: then they are copied.
+    /// Appends whole v2 batches, with one write. Offsets, leader epoch and, where the topic has append time, timestamps are set
+    /// in `batches` itself. Batches that are encoded anew for the topic's codec are copied.
     ///
-    /// Batches that an idempotent producer sends again are not written again: when all are such, the answer is
-    /// `duplicate` with their first offsets; when only the first few are (a retry after a crash that cut the rest),
-    /// the rest is written.
+    /// Batches that an idempotent producer sends again are not written again. When all are repeated, the result is `duplicate`
+    /// with their first offsets. When only the first few are (a retry after a crash that cut the rest), the rest is written.
     ///
-    /// Errors: see [`StorageError`]; unless it is a storage failure nothing was written and the log is as before.
-    /// After an error `batches` may have been changed only if it is a storage failure.
+    /// Errors: see [`StorageError`]. Unless it is a storage failure nothing was written, and `batches` is unchanged.
     pub fn append_as_leader(&self, batches: &mut [u8], leader_epoch: i32, now_ms: i64) -> Result<Appended> {
-        self.append_within(batches, leader_epoch, now_ms, DECOMPRESSED_MAX, in_place)
+        let parsed = ParsedBatches::parse(batches)?;
+        self.append_produced(batches, &parsed, ProduceOptions::new(leader_epoch, now_ms))
     }
 
-    /// [`Log::append_as_leader`] for whoever bounds the memory of several appends: where it takes more of it to decompress one
-    /// of the batches the error is [`StorageError::DecompressedTooLarge`], and the same may be tried with more. And for who has
-    /// others to serve: `wait` is given what may take long, which is to wait for somebody who has the log and waits for the disk, and to
-    /// begin a segment; not to bring what is appended, or its epoch, to disk ([`Log::has_saved_epoch`]).
-    pub fn append_within(
+    /// [`Log::append_as_leader`] for a server: the batches are parsed already, memory is bounded, and long work is offloaded.
+    /// `parsed` are the batches of all of `batches`.
+    ///
+    /// Errors: also [`StorageError::DecompressedTooLarge`] when a batch needs more memory than `buffer_max`. The append may be
+    /// tried again with more.
+    pub fn append_produced(
         &self,
         batches: &mut [u8],
-        leader_epoch: i32,
-        now_ms: i64,
-        decompressed_max: usize,
-        wait: Wait,
+        parsed: &ParsedBatches,
+        options: ProduceOptions,
     ) -> Result<Appended> {
-        let terms = Terms {
+        let rules = Rules {
             origin: Origin::Client,
-            leader_epoch: Some(leader_epoch),
-            now: Now::Ms(now_ms),
-            decompressed_max,
-            wait,
+            now: Now::Ms(options.now_ms),
+            check_compressed: options.check_compressed,
+            buffer_max: options.buffer_max,
+            offload: options.offload,
         };
-        self.append_on(batches, terms)
+        let leader_epoch = Some(options.leader_epoch);
+        self.append_on(batches, parsed, Terms { rules, leader_epoch })
     }
 
-    /// [`Log::append_as_leader`] as the leader that wrote last, at the system's time.
-    pub(crate) fn append_as_last_leader(&self, batches: &mut [u8]) -> Result<Appended> {
-        let terms = Terms {
-            origin: Origin::Client,
-            leader_epoch: None,
+    /// [`Log::append_as_leader`] as the leader that wrote last, at the system's time. Batches that are `trusted`, because this
+    /// process built them, are not decompressed to be checked.
+    pub fn append_as_last_leader(&self, batches: &mut [u8], trusted: bool) -> Result<Appended> {
+        let rules = Rules {
             now: Now::System,
-            decompressed_max: DECOMPRESSED_MAX,
-            wait: in_place,
+            check_compressed: !trusted,
+            ..Rules::of(Origin::Client)
         };
-        self.append_on(batches, terms)
+        let parsed = ParsedBatches::parse(batches)?;
+        let leader_epoch = None;
+        self.append_on(batches, &parsed, Terms { rules, leader_epoch })
     }
 
-    /// [`Log::append_as_leader`] for the group and the transaction coordinator, who may also write the markers that end
-    /// transactions ([`logcore_records::end_txn_marker`]), and batches of a producer without a sequence. Nothing is
-    /// taken for a duplicate.
+    /// [`Log::append_as_leader`] for the group coordinator and the transaction coordinator. They may also write the markers that
+    /// end transactions ([`logcore_records::end_txn_marker`]), and batches of a producer without a sequence. No batch counts as
+    /// repeated.
     ///
     /// Errors: also [`StorageError::TransactionCoordinatorFenced`].
     pub fn append_as_coordinator(
@@ -148,49 +170,52 @@ impl Log {
         leader_epoch: i32,
         now_ms: i64,
     ) -> Result<Appended> {
-        let terms = Terms {
-            origin: Origin::Coordinator,
-            leader_epoch: Some(leader_epoch),
+        let rules = Rules {
             now: Now::Ms(now_ms),
-            decompressed_max: DECOMPRESSED_MAX,
-            wait: in_place,
+            ..Rules::of(Origin::Coordinator)
         };
-        self.append_on(batches, terms)
+        let parsed = ParsedBatches::parse(batches)?;
+        let leader_epoch = Some(leader_epoch);
+        self.append_on(batches, &parsed, Terms { rules, leader_epoch })
     }
 
-    /// Whether batches would be taken, for whoever appends them in several pieces; without what depends on the log's
-    /// producers and its disk.
+    /// Whether batches would be accepted, for a caller that appends them in several pieces. Does not check what depends on
+    /// producers or the disk.
     ///
-    /// Errors: those of [`Log::append_as_leader`]; a position is that in all of `batches`.
+    /// Errors: those of [`Log::append_as_leader`]; a position counts from the start of `batches`.
     pub fn check_append(&self, batches: &[u8]) -> Result<()> {
         self.check_writable()?;
         let config = self.config();
-        let (origin, limit) = (Origin::Client, DECOMPRESSED_MAX);
-        let mut checked = validation::check(batches, &config, origin, Now::System, limit)?;
-        // With the topic's own codec a batch may be too large that was not.
-        recompress::recompress(batches, &mut checked, &config, limit)?;
+        let parsed = ParsedBatches::parse(batches)?;
+        let rules = Rules {
+            check_compressed: false,
+            ..Rules::of(Origin::Client)
+        };
+        let mut checked = validation::check(batches, &parsed, &config, &rules)?;
+        // With the topic's codec a batch may become too large.
+        recompress::recompress(batches, &mut checked, &config, rules.buffer_max)?;
         checked
             .headers
             .iter()
             .try_for_each(|header| check_fits(header.size(), &config))
     }
 
-    fn append_on(&self, batches: &mut [u8], terms: Terms) -> Result<Appended> {
+    fn append_on(&self, batches: &mut [u8], parsed: &ParsedBatches, terms: Terms) -> Result<Appended> {
         self.check_writable()?;
         let config = self.config();
-        let limit = terms.decompressed_max;
-        let mut checked = validation::check(batches, &config, terms.origin, terms.now, limit)?;
-        let mut recompressed = recompress::recompress(batches, &mut checked, &config, limit)?;
+        let rules = &terms.rules;
+        let mut checked = validation::check(batches, parsed, &config, rules)?;
+        let mut recompressed = recompress::recompress(batches, &mut checked, &config, rules.buffer_max)?;
         let batches = recompressed.as_deref_mut().unwrap_or(batches);
-        let log_append_time = (config.timestamp_type == TimestampType::LogAppendTime).then(|| terms.now.ms());
+        let log_append_time = (config.timestamp_type == TimestampType::LogAppendTime).then(|| rules.now.ms());
 
-        let mut writer = match self.writer.try_lock_for(SOON) {
+        let mut writer = match self.writer.try_lock_for(LOCK_PATIENCE) {
             Some(writer) => writer,
-            None => aside(terms.wait, || self.writer.lock()),
+            None => offloaded(rules.offload, || self.writer.lock()),
         };
         self.check_writable()?;
-        let given = self.check_leads(terms, log_append_time)?;
-        let repeated: Vec<Duplicate> = match terms.origin {
+        let assigned = self.check_leads(&terms, log_append_time)?;
+        let repeated: Vec<Duplicate> = match rules.origin {
             Origin::Client => checked
                 .headers
                 .iter()
@@ -204,7 +229,7 @@ impl Log {
             let appended = Appended {
                 first_offset: first.first_offset,
                 last_offset: last.last_offset,
-                // Whoever's time it is, as with Kafka (`UnifiedLog.append`).
+                // Also where it is the producer's timestamp, as in `UnifiedLog.append`.
                 log_append_time: last.timestamp,
                 log_start_offset: self.log_start_offset(),
                 duplicate: true,
@@ -219,7 +244,7 @@ impl Log {
             .map(|header| header.size())
             .sum();
         let fresh = &mut batches[skipped..];
-        let written = self.write(&mut writer, &config, fresh, &mut checked, &given)?;
+        let written = self.write(&mut writer, &config, fresh, &mut checked, &assigned)?;
         self.acknowledge(writer, &written, true)?;
         let first = repeated.first().map(|first| first.first_offset);
         Ok(Appended {
@@ -232,8 +257,8 @@ impl Log {
         })
     }
 
-    /// Epochs change under the writer lock only: the answer holds as long as the caller has it.
-    fn check_leads(&self, terms: Terms, log_append_time: Option<i64>) -> Result<Given> {
+    /// Epochs change under the writer lock only, so the answer holds as long as the caller has the lock.
+    fn check_leads(&self, terms: &Terms, log_append_time: Option<i64>) -> Result<Assigned> {
         let saved = self.epochs.saved_latest();
         let latest = saved.or_else(|| self.latest_epoch());
         let epoch = terms.leader_epoch.or(latest).unwrap_or(0);
@@ -242,59 +267,59 @@ impl Log {
                 found: epoch,
                 current,
             }),
-            Some(_) | None => Ok(Given {
-                origin: terms.origin,
+            Some(_) | None => Ok(Assigned {
+                origin: terms.rules.origin,
                 epoch,
                 epoch_saved: saved == Some(epoch),
                 log_append_time,
-                now: terms.now,
-                wait: terms.wait,
+                now: terms.rules.now,
+                offload: terms.rules.offload,
             }),
         }
     }
 
-    /// Gives offsets to batches that were checked, places and writes them.
+    /// Gives offsets to batches that were checked, and writes them.
     fn write(
         &self,
         writer: &mut Writer,
         config: &LogConfig,
         bytes: &mut [u8],
-        checked: &mut Checked,
-        given: &Given,
+        checked: &mut CheckedBatches,
+        assigned: &Assigned,
     ) -> Result<Written> {
         check_fits(bytes.len(), config)?;
         let headers = &mut checked.headers;
         let first_offset = self.log_end_offset();
         check_offsets_left(first_offset, headers)?;
-        validation::assign(headers, first_offset, given.epoch, given.log_append_time);
+        validation::assign(headers, first_offset, assigned.epoch, assigned.log_append_time);
         let mut staged = Staged::default();
-        for (number, header) in checked.headers.iter().enumerate() {
-            let marker = checked.marker(number);
+        for (index, header) in checked.headers.iter().enumerate() {
+            let marker = checked.marker(index);
             writer
                 .producers
-                .stage(&mut staged, header, marker, given.origin)?;
+                .stage(&mut staged, header, marker, assigned.origin)?;
         }
         let headers = &checked.headers;
 
-        // From here on nothing is refused: what fails is the disk.
+        // From here on only the disk can fail.
         self.complete(writer)?;
-        let coming = Coming {
+        let incoming = Incoming {
             size: bytes.len() as u64,
-            newest: headers.iter().map(|h| h.max_timestamp).max().unwrap_or(-1),
+            max_timestamp: headers.iter().map(|h| h.max_timestamp).max().unwrap_or(-1),
             first_offset,
             last_offset: headers.last().map_or(first_offset, BatchHeader::last_offset),
         };
-        self.make_room(writer, config, &coming, (given.now, given.wait))
+        self.roll_if_full(writer, config, &incoming, (assigned.now, assigned.offload))
             .map_err(|e| self.fail_unless_full(e))?;
-        if !given.epoch_saved {
-            self.assign_epoch(given.epoch, first_offset)
+        if !assigned.epoch_saved {
+            self.assign_epoch(assigned.epoch, first_offset)
                 .map_err(|e| self.fail_unless_full(e))?;
         }
-        validation::place(bytes, headers, given.log_append_time.is_some());
-        self.append_staged(writer, config, bytes, placed(headers), staged, given.now)
+        validation::write_assigned(bytes, headers, assigned.log_append_time.is_some());
+        self.append_staged(writer, config, bytes, placed(headers), staged, assigned.now)
     }
 
-    /// Writes batches whose producers are staged to the active segment, and makes them part of the log.
+    /// Writes batches whose producers are staged to the active segment, and publishes them.
     pub(super) fn append_staged(
         &self,
         writer: &mut Writer,
@@ -315,7 +340,7 @@ impl Log {
             .map_err(|e| self.fail_unless_full(e))?;
         if transactions && let Err(error) = open.segment.append_aborted(&writer.producers.aborted_by(&staged))
         {
-            // What it was before is what is published.
+            // The tail stays as it was published.
             writer.active = None;
             return Err(self.fail(error));
         }
@@ -328,7 +353,7 @@ impl Log {
         } else {
             writer.producers.commit(staged);
         }
-        // Whoever changes it holds the writer lock.
+        // Only the holder of the writer lock changes it.
         let first_offset = self.log_end.load(Ordering::Relaxed);
         self.log_end.store(end, Ordering::Release);
         writer.unflushed += end - first_offset;
@@ -341,23 +366,22 @@ impl Log {
         Ok(Written {
             first_offset,
             end,
-            // Of one before that waits, too: acknowledged and shown before that one is, this would not be one of the
-            // `flush.messages` that may be lost, but one more.
+            // Also behind an earlier append that waits for the disk. Otherwise a crash could lose more than `flush.messages`.
             until: writer.sync_end,
             truncations: self.truncations.count(),
         })
     }
 
-    /// The end of an append: with `flush.messages` the one that makes them full waits for the disk, without the writer lock, so
-    /// that others append meanwhile, wait with it, and share the fsync that follows if they are as many again. With `lead`,
-    /// readers may then go as far, unless the log has replicas.
+    /// Ends an append. With `flush.messages` the append that reaches the number waits for the disk without the writer lock. Other
+    /// appends go on meanwhile and share the next fsync. With `lead`, readers may then read up to its end, unless the log has
+    /// replicas.
     pub(super) fn acknowledge(
         &self,
         writer: MutexGuard<'_, Writer>,
         written: &Written,
         lead: bool,
     ) -> Result<()> {
-        // It goes back only with the lock.
+        // The recovery point goes back only under the lock.
         if written.until <= self.recovery_point() {
             if lead {
                 self.follow_end_locked(written.end);
@@ -368,7 +392,7 @@ impl Log {
         self.sync_to(written, lead)
     }
 
-    /// The answer to a retry: what it repeats may still be waiting for the disk.
+    /// Ends a retry. The append that it repeats may still wait for the disk.
     fn acknowledge_again(&self, writer: MutexGuard<'_, Writer>, last_offset: i64) -> Result<()> {
         let end = last_offset + 1;
         let written = Written {
@@ -396,36 +420,36 @@ impl Log {
         })
     }
 
-    /// Sees to it that the active segment takes what is coming: begins a new one when it is full or old.
-    pub(super) fn make_room(
+    /// Begins a new segment when the active one is full or old.
+    pub(super) fn roll_if_full(
         &self,
         writer: &mut Writer,
         config: &LogConfig,
-        coming: &Coming,
-        (now, wait): (Now, Wait),
+        incoming: &Incoming,
+        (now, offload): (Now, Offload),
     ) -> Result<()> {
         let active = self.opened(&mut writer.active)?;
         let filled = active.tail.size;
-        let fits = active.segment.can_hold(coming.last_offset);
+        let fits = active.segment.can_hold(incoming.last_offset);
         if filled == 0 && fits {
             return Ok(());
         }
-        let full = filled + coming.size > config.segment_bytes
+        let full = filled + incoming.size > config.segment_bytes
             || !fits
             || active.indexes.is_full()
-            || active.age_ms(now, coming.newest)? > age_max_ms(config, writer.roll_random);
+            || active.age_ms(now, incoming.max_timestamp)? > age_max_ms(config, writer.roll_random);
         if full {
-            // At the log's end, also when what comes begins later: should it be refused after all, by a full disk, then
-            // another leader's batches may begin there.
+            // At the log's end even if the batches begin later: if a full disk refuses them, another leader's batches may
+            // begin at the log's end.
             let end = self.log_end_offset();
-            let far = coming.last_offset - end > i64::from(i32::MAX);
-            let base = if far { coming.first_offset } else { end };
-            aside(wait, || self.roll_locked(writer, config, base, now.ms()))?;
+            let far = incoming.last_offset - end > i64::from(i32::MAX);
+            let base = if far { incoming.first_offset } else { end };
+            offloaded(offload, || self.roll_locked(writer, config, base, now.ms()))?;
         }
         Ok(())
     }
 
-    /// The active segment, looked up when `slot` does not have it.
+    /// The active segment, opened if `slot` is empty.
     fn opened<'a>(&self, slot: &'a mut Option<OpenSegment>) -> Result<&'a mut OpenSegment> {
         match slot {
             Some(open) => Ok(open),
@@ -444,7 +468,7 @@ impl Log {
             .map_err(|e| self.fail_unless_full(e))
     }
 
-    /// A new segment that begins at `first_offset`, or at the log's end if that is later.
+    /// Begins a segment at `first_offset`, or at the log's end if that is later.
     pub(super) fn roll_locked(
         &self,
         writer: &mut Writer,
@@ -463,10 +487,10 @@ impl Log {
         self.snapshot_producers(writer, base, config.flush_on_roll)?;
         active.seal()?;
         if config.flush_on_roll || self.recovery_point() >= end {
-            // Recovery after a crash would begin behind it, and believe its indexes.
+            // Recovery after a crash would start after this segment and trust its indexes.
             self.flush_through(&active, end)?;
         }
-        // A log that lost its first segment's entry in the directory and kept the second's would seem to begin there.
+        // After a power loss the directory must not have the second segment without the first: the log would begin there.
         self.sync_first_epoch()
             .map_err(|e| self.fail_unless_out_of_files(e))?;
         let next = Segment::create(&self.dir, base, loader::settings(config), now_ms)
@@ -480,8 +504,8 @@ impl Log {
         Ok(next)
     }
 
-    /// Removes what there is of a segment that could not be created. An empty file that stayed would say where the segment
-    /// before ends, also after that has been cut and filled anew.
+    /// Removes the files of a segment that could not be created. A file that stayed would fix the end of the segment before it,
+    /// even after that was truncated and written again.
     fn take_back_segment(&self, base: i64, error: StorageError) -> Result<Segment> {
         loader::remove_log_and_indexes(&self.dir, base)
             .and_then(|()| files::sync_dir(&self.dir))
@@ -489,13 +513,13 @@ impl Log {
         Err(error)
     }
 
-    /// Writes the producers' state as that at `offset`, once per offset.
+    /// Writes the snapshot of the producers' state at `offset`, once per offset.
     pub(super) fn snapshot_producers(&self, writer: &mut Writer, offset: i64, sync: bool) -> Result<()> {
         if offset > writer.snapshot_offset {
             snapshot::write(&self.dir, offset, &writer.producers, sync)?;
             writer.snapshot_offset = offset;
         } else if sync {
-            // Written when a segment was rolled, which does not wait for the disk.
+            // A roll wrote the snapshot without an fsync.
             snapshot::sync(&self.dir, offset)?;
             files::sync_dir(&self.dir)?;
         }
@@ -503,7 +527,7 @@ impl Log {
     }
 }
 
-/// Where batches stand in what is written, one behind the other.
+/// The positions of batches that follow each other.
 fn placed(headers: &[BatchHeader]) -> impl ExactSizeIterator<Item = Placed> {
     let mut end = 0;
     headers.iter().map(move |header| {
@@ -518,9 +542,9 @@ fn placed(headers: &[BatchHeader]) -> impl ExactSizeIterator<Item = Placed> {
     })
 }
 
-/// How old a segment may become: `segment.ms` less its part of `segment.jitter.ms`, so that segments that began at one time are
-/// not all rolled at one time (`LogConfig.randomSegmentJitter`); of a compacted log `max.compaction.lag.ms` at most, for an
-/// active segment is not compacted (`LogConfig.maxSegmentMs`).
+/// The age at which a segment is rolled: `segment.ms` less a random part of `segment.jitter.ms`
+/// (`LogConfig.randomSegmentJitter`). In a compacted log at most `max.compaction.lag.ms`, because an active segment is not
+/// compacted (`LogConfig.maxSegmentMs`).
 fn age_max_ms(config: &LogConfig, random: u32) -> i64 {
     let age_max = if config.cleanup_compact {
         config.segment_ms.min(config.max_compaction_lag_ms)
@@ -533,7 +557,7 @@ fn age_max_ms(config: &LogConfig, random: u32) -> i64 {
     }
 }
 
-/// The offset after the last record has to be a number, too.
+/// The offset after the last record must fit, too.
 fn check_offsets_left(first_offset: i64, headers: &[BatchHeader]) -> Result<()> {
     let records = |header: &BatchHeader| i64::from(header.last_offset_delta) + 1;
     let count: i64 = headers.iter().map(records).sum();
@@ -541,7 +565,7 @@ fn check_offsets_left(first_offset: i64, headers: &[BatchHeader]) -> Result<()> 
         return Err(StorageError::InvalidRecord {
             position: 0,
             reason: format!(
-                "there are {} offsets left behind offset {first_offset}, and {count} are needed",
+                "the log has {} offsets left after offset {first_offset}, and {count} are needed",
                 i64::MAX - first_offset
             ),
         });

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::append::{Coming, Written, in_place};
+use super::append::{Incoming, Written, in_place};
 use super::{Log, Writer};
 use crate::clock::Now;
 use crate::config::LogConfig;
@@ -135,9 +135,9 @@ impl Log {
                 .stage(&mut staged, header, marker, Origin::Replication)?;
         }
         let end = self.log_end_offset();
-        let coming = Coming {
+        let incoming = Incoming {
             size: bytes.len() as u64,
-            newest: batches.iter().map(|b| b.max_timestamp).max().unwrap_or(-1),
+            max_timestamp: batches.iter().map(|b| b.max_timestamp).max().unwrap_or(-1),
             // Of an old entry only the last offset is known.
             first_offset: batches
                 .first()
@@ -146,7 +146,7 @@ impl Log {
             last_offset: batches.last().map_or(end, |last| last.last_offset),
         };
         let now = Now::Ms(now_ms);
-        self.make_room(writer, config, &coming, (now, in_place))
+        self.roll_if_full(writer, config, &incoming, (now, in_place))
             .map_err(|e| self.fail_unless_full(e))?;
         for batch in batches {
             self.follow_epoch(batch).map_err(|e| self.fail_unless_full(e))?;

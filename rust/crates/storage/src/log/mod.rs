@@ -53,7 +53,7 @@ use crate::log::cleaning::gate::Cleaning;
 use crate::producers::{ActiveProducer, ProducerState};
 use crate::segment::{Access, OpenSegment, Segment};
 
-pub use append::Wait;
+pub use append::ProduceOptions;
 use foreign::{DirIdentity, ForeignTransactions};
 use loader::{LastKnown, LoadProgress, Loaded, Recovery};
 pub use maintain::Retention;

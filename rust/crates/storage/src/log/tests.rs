@@ -20,6 +20,7 @@ use super::*;
 use crate::files;
 use crate::slice::{LogSlice, TimestampOffset};
 use crate::testing::batch_of;
+use crate::validation::ParsedBatches;
 
 /// A batch with one record per value, `timestamp` for all.
 pub(super) fn batch_at(timestamp: i64, values: &[&[u8]]) -> Vec<u8> {
@@ -73,6 +74,19 @@ pub(super) fn values_from(log: &Log, mut offset: i64) -> Vec<(i64, Vec<u8>)> {
         }
     }
     found
+}
+
+/// Appends a batch as a producer's, with other options than [`Log::append_as_leader`].
+fn produce(log: &Log, batch: &mut [u8], options: ProduceOptions) -> Result<crate::Appended> {
+    log.append_produced(batch, &ParsedBatches::parse(batch)?, options)
+}
+
+/// Options of a broker that does not check compressed batches.
+fn unchecked(now_ms: i64) -> ProduceOptions {
+    ProduceOptions {
+        check_compressed: false,
+        ..ProduceOptions::new(0, now_ms)
+    }
 }
 
 fn fill(log: &Log, batches: usize) {

@@ -1,27 +1,25 @@
-//! Giving batches the codec their topic asks for (`compression.type`), and records their offsets, as the leader does before it
-//! appends them.
+//! Encoding batches anew before a leader appends them: with the topic's codec (`compression.type`), or with right offsets.
 //!
-//! Pure. A batch that has the codec, or whose topic leaves that to its producers, stays as it is, whatever level its producer
-//! chose; unless its records were seen not to count their offsets from 0. Source: `LogValidator`, which takes such a batch, too, but
-//! leaves the records as they are where there is no codec, and fails where there is.
+//! Pure. Other batches stay as they are, whatever compression level their producer chose. Source: `LogValidator`. A batch whose
+//! records do not count their offsets from 0 is corrected with and without a codec; Kafka corrects it only with one.
 
 use logcore_records::{Batch, BatchBuilder, BatchHeader, Compression, RecordError, Records, TimestampType};
 
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
-use crate::validation::{Checked, check_size};
+use crate::validation::{CheckedBatches, check_size};
 
-/// The batches with the topic's codec and right offsets, and `checked` brought up to them; `None` when they have both already.
+/// Encodes batches anew where that is needed and updates their headers in `checked`. `None` when no batch needs it.
 ///
-/// Errors: a batch that decompresses to more than `decompressed_max` bytes or cannot be decompressed, or is larger than
-/// `max.message.bytes` then.
+/// Errors: [`StorageError::DecompressedTooLarge`] for a batch of more than `buffer_max` bytes of records; a batch that cannot be
+/// decompressed, or is larger than `max.message.bytes` when it is encoded.
 pub(crate) fn recompress(
     batches: &[u8],
-    checked: &mut Checked,
+    checked: &mut CheckedBatches,
     config: &LogConfig,
-    decompressed_max: usize,
+    buffer_max: usize,
 ) -> Result<Option<Vec<u8>>> {
-    let differs = |header: &BatchHeader| applies(header, config);
+    let differs = |header: &BatchHeader| config.recompresses(header);
     if checked.misnumbered.is_empty() && !checked.headers.iter().any(differs) {
         return Ok(None);
     }
@@ -37,13 +35,13 @@ pub(crate) fn recompress(
             let target = config.compression.unwrap_or(own);
             let mut builder = builder(header, target, config, size);
             let mut batch = Batch::parse(bytes).map_err(refused)?;
-            // Where the codec stays, Kafka leaves the records as they are, and with them their times.
+            // Where the codec stays, Kafka leaves the records as they are, with their timestamps.
             let claim = (!differs(header) && header.timestamp_type() == TimestampType::LogAppendTime)
                 .then_some(header.max_timestamp);
             if claim.is_some() {
                 batch.header.set_create_time();
             }
-            let records = batch.records(decompressed_max).map_err(refused)?;
+            let records = batch.records(buffer_max).map_err(refused)?;
             gather(&records, &mut builder, config, refused)?;
             builder.build_into(&mut out).map_err(refused)?;
             *header = BatchHeader::parse(&out[start..]).map_err(refused)?;
@@ -57,13 +55,6 @@ pub(crate) fn recompress(
     Ok(Some(out))
 }
 
-/// Whether the batch gets another codec in this log.
-pub(crate) fn applies(header: &BatchHeader, config: &LogConfig) -> bool {
-    let differs = |target| header.compression() != Ok(target);
-    // Markers stay as their coordinator wrote them.
-    !header.is_control() && config.compression.is_some_and(differs)
-}
-
 fn builder(header: &BatchHeader, target: Compression, config: &LogConfig, capacity: usize) -> BatchBuilder {
     let level = config.compression_level(target);
     let mut builder = BatchBuilder::with_capacity(target, level, capacity);
@@ -73,7 +64,7 @@ fn builder(header: &BatchHeader, target: Compression, config: &LogConfig, capaci
     builder
 }
 
-/// Encodes the records anew. A batch without a codec is as large as they are, so it ends where that is too large.
+/// Encodes the records. Stops early when a batch without a codec becomes too large.
 fn gather(
     records: &Records<'_>,
     builder: &mut BatchBuilder,

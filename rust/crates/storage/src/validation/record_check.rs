@@ -1,59 +1,67 @@
-//! X
+//! The rules for a single record (`LogValidator.validateRecord`): a key on a compacted topic, a timestamp within limits, and no
+//! append time that a producer claims.
 
-use logcore_records::{Batch, Looked, Record, RecordError, TimestampType};
+use logcore_records::{Batch, CheckedRecord, Compression, Limits, RecordSummary, TimestampType};
 
+use crate::clock::Now;
 use crate::config::LogConfig;
+use crate::error::{Result, StorageError};
 use crate::record_faults::{Fault, RecordFaults};
 
 /// The timestamp of a record without one.
-const NO_TIME: i64 = -1;
+const NO_TIMESTAMP: i64 = -1;
 
-/// Looks at each record of a batch, decompressing to at most `limit` bytes (`LogValidator.validateRecord`).
-pub(crate) fn find(
+/// Reads the records of the batch at `position` of an append and checks each.
+///
+/// Errors: [`StorageError::InvalidRecords`] names the records against a rule; the others are about the batch as a whole.
+pub(super) fn check(
     batch: &Batch<'_>,
     config: &LogConfig,
-    now_ms: i64,
-    limit: usize,
-) -> Result<(Option<RecordFaults>, Looked), RecordError> {
-    let mut faults = RecordFaults::new(batch.header.compression()? != logcore_records::Compression::None);
-    let appended = batch.header.timestamp_type() == TimestampType::LogAppendTime;
-    let mut looked = Looked::NOTHING;
-    for (index, record) in batch.records(limit)?.iter().enumerate() {
-        let record = record?;
-        let delta = record.offset.wrapping_sub(batch.header.base_offset);
-        looked.add(record.timestamp, delta == index as i64);
-        if let Some(fault) = fault_of(&record, appended, config, now_ms) {
-            faults.note(index, fault);
+    now: Now,
+    limits: &Limits,
+    position: usize,
+) -> Result<RecordSummary> {
+    let header = &batch.header;
+    let checked = if config.judges_records(header) {
+        let compressed = header.compression() != Ok(Compression::None);
+        let mut faults = RecordFaults::new(compressed);
+        let append_time = header.timestamp_type() == TimestampType::LogAppendTime;
+        let now_ms = now.ms();
+        let checked = batch.check_records(limits, |record| {
+            if let Some(fault) = fault_of(record, append_time, config, now_ms) {
+                faults.note(record.index, fault);
+            }
+        });
+        if checked.is_ok() && faults.count() > 0 {
+            return Err(StorageError::InvalidRecords(faults));
         }
-    }
-    Ok(((faults.count() > 0).then_some(faults), looked))
+        checked
+    } else {
+        batch.check_records(limits, |_| {})
+    };
+    checked.map_err(|error| StorageError::from_record(position, &error))
 }
 
-fn fault_of(record: &Record<'_>, appended: bool, config: &LogConfig, now_ms: i64) -> Option<Fault> {
+fn fault_of(record: &CheckedRecord, append_time: bool, config: &LogConfig, now_ms: i64) -> Option<Fault> {
     let (timestamp, offset) = (record.timestamp, record.offset);
-    if config.cleanup_compact && record.key.is_none() {
+    if config.cleanup_compact && record.key_size.is_none() {
         return Some(Fault::Keyless);
     }
-    if config.timestamp_type == TimestampType::CreateTime && timestamp != NO_TIME {
+    if config.timestamp_type == TimestampType::CreateTime && timestamp != NO_TIMESTAMP {
         let (before_max, after_max) = config.timestamp_limits_ms();
-        return is_outside(timestamp, config, now_ms).then(|| Fault::Time {
+        let is_outside =
+            now_ms.saturating_sub(timestamp) > before_max || timestamp.saturating_sub(now_ms) > after_max;
+        return is_outside.then(|| Fault::Time {
             timestamp,
             offset,
             earliest: now_ms.wrapping_sub(before_max),
             latest: now_ms.wrapping_add(after_max),
         });
     }
-    appended.then(|| Fault::AppendTime {
+    append_time.then_some(Fault::AppendTime {
         timestamp,
         offset,
-        key_bytes: record.key.map(<[u8]>::len),
-        value_bytes: record.value.map(<[u8]>::len),
+        key_bytes: record.key_size,
+        value_bytes: record.value_size,
     })
-}
-
-/// Whether a create time is too far from the broker's time.
-pub(crate) fn is_outside(timestamp: i64, config: &LogConfig, now_ms: i64) -> bool {
-    let (before_max, after_max) = config.timestamp_limits_ms();
-    timestamp != NO_TIME
-        && (now_ms.saturating_sub(timestamp) > before_max || timestamp.saturating_sub(now_ms) > after_max)
 }

@@ -92,7 +92,7 @@ fn records_nobody_can_read_are_answered_as_a_whole() {
         (20, unreadable(20)),
         (30, batch_at(30, &[b"b"])),
     ] {
-        log.append_as_leader(&mut batch.clone(), 0, timestamp).unwrap();
+        produce(&log, &mut batch.clone(), unchecked(timestamp)).unwrap();
     }
     for (timestamp, offset) in [(10, 0), (11, 1), (20, 1), (21, 2)] {
         let found = log.offset_for_timestamp(timestamp).unwrap().unwrap();
@@ -143,7 +143,7 @@ fn a_search_by_time_looks_into_one_batch_at_a_time() {
         batch_at(30, &[b"c"]),
         saying(compressed(40, b"d"), 900),
     ] {
-        log.append_as_leader(&mut batch, 0, 0).unwrap();
+        produce(&log, &mut batch, unchecked(0)).unwrap();
     }
     let (taken, found) = steps(&log, TimeSearch::first_at(30));
     assert!(

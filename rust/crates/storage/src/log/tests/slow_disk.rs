@@ -6,7 +6,6 @@ use std::io;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::config::DECOMPRESSED_MAX;
 use crate::files::disk::{Change, watch};
 
 thread_local! {
@@ -22,8 +21,11 @@ fn counted(work: &mut dyn FnMut()) {
 
 fn append(log: &Log) {
     let mut batch = batch_at(1, &[&[b'v'; 200]]);
-    log.append_within(&mut batch, 0, 1, DECOMPRESSED_MAX, counted)
-        .unwrap();
+    let options = ProduceOptions {
+        offload: counted,
+        ..ProduceOptions::new(0, 1)
+    };
+    produce(log, &mut batch, options).unwrap();
 }
 
 // Broken if it failed: everybody whose requests a network thread of the server reads would wait for the disk with one append.
@@ -44,8 +46,11 @@ fn who_must_not_wait_is_asked_before() {
         RELEASED.set(asked).unwrap();
         let appending = scope.spawn(|| {
             let mut batch = batch_at(1, &[b"v"]);
-            log.append_within(&mut batch, 0, 1, DECOMPRESSED_MAX, told)
-                .map(|appended| appended.first_offset)
+            let options = ProduceOptions {
+                offload: told,
+                ..ProduceOptions::new(0, 1)
+            };
+            produce(&log, &mut batch, options).map(|appended| appended.first_offset)
         });
         was_asked.recv_timeout(PATIENCE).unwrap();
         drop(held);

@@ -4,8 +4,9 @@ use logcore_records::compression::compress;
 use logcore_records::{HEADER_SIZE, set_max_timestamp_in_place};
 
 use super::*;
-use crate::log::append::in_place;
 use crate::record_faults::{Fault, RecordFaults};
+
+const KEY: Option<&[u8]> = Some(b"k");
 
 fn keyed(compression: Compression, keys: &[Option<&[u8]>], timestamp: i64) -> Vec<u8> {
     let mut builder = BatchBuilder::new(compression, None);
@@ -315,99 +316,161 @@ fn a_read_is_known_to_stop_at_its_segment() {
     assert!(!log.is_behind_segment_of(2, 3));
 }
 
-// Broken if it failed: who bounds the memory of appends would not know which ones need it, or could not give one more; or a
-// producer whose batch is too large would take it for a broken one.
-#[test]
-fn what_decompresses_is_known_before_and_bounded() {
-    let key: Option<&[u8]> = Some(b"k");
-    let dir = tempfile::tempdir().unwrap();
-    for (number, settings) in [
-        &[("cleanup.policy", "compact")],
-        &[("message.timestamp.before.max.ms", "1000")],
-        &[("compression.type", "zstd")],
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let log = opened(&dir.path().join(number.to_string()), settings);
-        let mut sent = keyed(Compression::Gzip, &[key; 100], 9_500);
-        assert!(log.config().unpacks(&Batch::parse(&sent).unwrap().header));
-        let Err(error) = log.append_within(&mut sent, 0, 10_000, 1000, in_place) else {
-            panic!("100 records are more than 1000 bytes");
-        };
-        assert!(
-            matches!(error, StorageError::DecompressedTooLarge { limit: 1000, .. }),
-            "{error}"
-        );
-        assert_eq!(error.kafka_code(), 10);
-        assert_eq!(log.log_end_offset(), 0);
-        log.append_within(&mut sent, 0, 10_000, 10_000, in_place).unwrap();
-    }
+/// A gzip batch of 100 records with the key `k`.
+fn gzipped() -> Vec<u8> {
+    keyed(Compression::Gzip, &[KEY; 100], 9_500)
 }
 
-// Broken if it failed: what a producer has compressed would be decompressed for nothing, or decompressed where others wait
-// for it.
+// Broken if it failed: a server could not bound the memory of appends, or give one of them more; or a producer whose batch needs
+// more memory would be told that it is corrupt.
 #[test]
-fn only_what_is_looked_into_is_decompressed() {
+fn an_append_needs_no_more_memory_than_it_is_given() {
     let dir = tempfile::tempdir().unwrap();
-    let unpacks = |settings: &[(&str, &str)], batch: &[u8]| {
-        let dir = tempfile::tempdir_in(dir.path()).unwrap();
-        let config = opened(dir.path(), settings).config();
-        config.unpacks(&Batch::parse(batch).unwrap().header)
+    let within = |buffer_max| ProduceOptions {
+        buffer_max,
+        ..ProduceOptions::new(0, 10_000)
     };
-    let plain = keyed(Compression::None, &[None], 1);
-    let zstd = keyed(Compression::Zstd, &[None], 1);
+    // Encoding anew needs all records at once; checking needs none of this memory.
+    let log = opened(&dir.path().join("own"), &[("compression.type", "zstd")]);
+    let Err(error) = produce(&log, &mut gzipped(), within(1000)) else {
+        panic!("100 records are more than 1000 bytes");
+    };
+    assert!(
+        matches!(error, StorageError::DecompressedTooLarge { limit: 1000, .. }),
+        "{error}"
+    );
+    assert_eq!(error.kafka_code(), 10);
+    assert_eq!(log.log_end_offset(), 0);
+    produce(&log, &mut gzipped(), within(10_000)).unwrap();
+    let log = opened(&dir.path().join("producer's"), &[("cleanup.policy", "compact")]);
+    produce(&log, &mut gzipped(), within(0)).unwrap();
+}
+
+// Broken if it failed: a server would not know which appends take long, and run them where others wait.
+#[test]
+fn what_is_decompressed_and_compressed_is_known_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = |settings: &[(&str, &str)]| {
+        let dir = tempfile::tempdir_in(dir.path()).unwrap();
+        opened(dir.path(), settings).config()
+    };
+    let header = |batch: &[u8]| Batch::parse(batch).unwrap().header;
+    let plain = header(&keyed(Compression::None, &[None], 1));
+    let zstd = header(&keyed(Compression::Zstd, &[None], 1));
     let mut builder = BatchBuilder::new(Compression::Zstd, None);
     builder.set_timestamp_type(TimestampType::LogAppendTime);
     builder.append(1, None, None, &[]).unwrap();
-    let append_time = builder.build().unwrap();
-    let compact = [("cleanup.policy", "compact")];
-    let limited = [("message.timestamp.after.max.ms", "1000")];
-    assert!(!unpacks(&[], &zstd) && !unpacks(&[], &plain));
-    assert!(unpacks(&[], &append_time));
-    assert!(!unpacks(&compact, &plain) && unpacks(&compact, &zstd));
-    assert!(!unpacks(&limited, &plain) && unpacks(&limited, &zstd));
-    let own = [("compression.type", "zstd")];
-    assert!(unpacks(&own, &plain) && !unpacks(&own, &zstd));
-    assert!(unpacks(&[("compression.type", "uncompressed")], &zstd));
+    let append_time = header(&builder.build().unwrap());
+    let compact = config(&[("cleanup.policy", "compact")]);
+    let limited = config(&[("message.timestamp.after.max.ms", "1000")]);
+    let default = config(&[]);
+    assert!(default.decompresses(&zstd, true) && !default.decompresses(&plain, true));
+    assert!(!default.decompresses(&zstd, false) && default.decompresses(&append_time, false));
+    for topic in [compact, limited] {
+        assert!(topic.decompresses(&zstd, false) && !topic.decompresses(&plain, false));
+    }
+    assert!(!default.recompresses(&zstd) && !default.recompresses(&plain));
+    let own = config(&[("compression.type", "zstd")]);
+    assert!(own.recompresses(&plain) && !own.recompresses(&zstd));
+    assert!(config(&[("compression.type", "uncompressed")]).recompresses(&zstd));
 }
 
-// Broken if it failed: of a client whose compressed batches do not say when they are from, records would be deleted while they are
-// new, not be found by their time and be written twice when they are sent again.
+// Broken if it failed: retention would delete new records, and searches by time would miss them, because a client's compressed
+// batches do not state the largest timestamp of their records.
 #[test]
-fn a_compressed_batch_has_the_times_of_its_records() {
+fn a_compressed_batch_has_the_largest_timestamp_of_its_records() {
     let dir = tempfile::tempdir().unwrap();
-    let sent = |newest: i64| {
-        let mut batch = keyed(Compression::Zstd, &[Some(b"k"), Some(b"l")], 9_500);
-        set_max_timestamp_in_place(&mut batch, newest);
-        batch
-    };
     let compact: &[(&str, &str)] = &[("cleanup.policy", "compact")];
-    for (name, settings, said, expected, is_opened) in [
-        ("as it is", &[][..], 9_500, 9_500, false),
-        ("none", &[], -1, 9_500, true),
-        ("before the first", &[], 9_499, 9_500, true),
-        // Nothing is decompressed for a time that may be right.
-        ("later", &[], 9_700, 9_700, false),
-        ("later, and looked at", compact, 9_700, 9_500, true),
-        ("none, and looked at", compact, -1, 9_500, true),
+    let append_time: &[(&str, &str)] = &[("message.timestamp.type", "LogAppendTime")];
+    for (name, settings, checked, stated, expected) in [
+        ("right", &[][..], true, 9_500, 9_500),
+        ("none", &[], true, -1, 9_500),
+        ("earlier", &[], true, 9_499, 9_500),
+        ("later", &[], true, 9_700, 9_500),
+        ("without the check", &[], false, 9_700, 9_700),
+        (
+            "a compacted topic is always checked",
+            compact,
+            false,
+            9_700,
+            9_500,
+        ),
+        ("append time", append_time, true, 9_700, 10_000),
     ] {
         let log = opened(&dir.path().join(name), settings);
-        let mut batch = sent(said);
-        let header = Batch::parse(&batch).unwrap().header;
-        assert_eq!(log.config().unpacks(&header), is_opened, "{name}");
-        log.append_as_leader(&mut batch, 0, 10_000).unwrap();
+        let mut batch = keyed(Compression::Zstd, &[Some(b"k"), Some(b"l")], 9_500);
+        set_max_timestamp_in_place(&mut batch, stated);
+        let options = ProduceOptions {
+            check_compressed: checked,
+            ..ProduceOptions::new(0, 10_000)
+        };
+        produce(&log, &mut batch, options).unwrap();
         let bytes = stored(&log, 0);
         let header = Batch::parse(&bytes).unwrap().header;
         assert_eq!(header.max_timestamp, expected, "{name}");
     }
-    // Whose time is the broker's is not looked into for it.
-    let append_time = opened(
-        &dir.path().join("append time"),
-        &[("message.timestamp.type", "LogAppendTime")],
-    );
-    let header = Batch::parse(&sent(-1)).unwrap().header;
-    assert!(!append_time.config().unpacks(&header));
+}
+
+/// A batch with another payload, and the checksum and length that fit it.
+fn with_payload(mut batch: Vec<u8>, payload: &[u8]) -> Vec<u8> {
+    batch.truncate(HEADER_SIZE);
+    batch.extend_from_slice(payload);
+    let length = (batch.len() - 12) as i32;
+    batch[8..12].copy_from_slice(&length.to_be_bytes());
+    // Writing the timestamp writes the checksum, too.
+    set_max_timestamp_in_place(&mut batch, 9_500);
+    batch
+}
+
+// Broken if it failed: a batch that no consumer can read would be acknowledged and stop every consumer of the partition.
+#[test]
+fn a_compressed_batch_that_does_not_match_its_header_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = opened(dir.path(), &[]);
+    for codec in [
+        Compression::Gzip,
+        Compression::Snappy,
+        Compression::Lz4,
+        Compression::Zstd,
+    ] {
+        let batch = keyed(codec, &[KEY; 3], 9_500);
+        let packed = |records: &[u8]| {
+            let mut payload = Vec::new();
+            compress(codec, None, records, &mut payload).unwrap();
+            with_payload(batch.clone(), &payload)
+        };
+        let records = keyed(Compression::None, &[KEY; 3], 9_500)[HEADER_SIZE..].to_vec();
+        let one = records.len() / 3;
+        let noise = with_payload(batch.clone(), &[0x55; 40]);
+        let cut = with_payload(batch.clone(), &batch[HEADER_SIZE..batch.len() - 1]);
+        for (what, sent, code) in [
+            ("noise", noise, 2),
+            ("cut short", cut, 2),
+            ("too few records", packed(&records[..2 * one]), 87),
+            (
+                "too many records",
+                packed(&[&records[..], &records[..one]].concat()),
+                87,
+            ),
+            ("trailing bytes", packed(&[&records[..], &[0]].concat()), 87),
+            (
+                "a record that is cut short",
+                packed(&records[..records.len() - 1]),
+                87,
+            ),
+        ] {
+            let error = produce(&log, &mut sent.clone(), ProduceOptions::new(0, 10_000)).unwrap_err();
+            assert_eq!(error.kafka_code(), code, "{codec}, {what}: {error}");
+            assert_eq!(log.log_end_offset(), 0, "{codec}, {what}");
+        }
+        assert_eq!(log.failure(), None);
+    }
+    for (end, codec) in [Compression::Gzip, Compression::Zstd].into_iter().enumerate() {
+        // A broker whose operator turned the check off stores it.
+        let mut noise = with_payload(keyed(codec, &[KEY; 3], 9_500), &[0x55; 40]);
+        produce(&log, &mut noise, unchecked(10_000)).unwrap();
+        assert_eq!(log.log_end_offset(), 3 * (end as i64 + 1));
+    }
 }
 
 /// A batch whose records say that they have these offsets.
@@ -442,6 +505,7 @@ fn records_get_offsets_whatever_they_say() {
         (Compression::None, &[("compression.type", "lz4")]),
         (Compression::Gzip, &[("cleanup.policy", "compact")]),
         (Compression::Gzip, &[("message.timestamp.before.max.ms", "1000")]),
+        (Compression::Lz4, &[]),
     ]
     .into_iter()
     .enumerate()
@@ -453,7 +517,7 @@ fn records_get_offsets_whatever_they_say() {
             assert_eq!((appended.first_offset, appended.last_offset), (base, base + 2));
             let bytes = stored(&log, base);
             let batch = Batch::parse(&bytes).unwrap();
-            assert!(batch.validate_deep(1000).unwrap().in_order);
+            assert!(batch.validate(1000).unwrap().in_order);
             let records = batch.records(1000).unwrap();
             let offsets: Vec<_> = records.iter().map(|record| record.unwrap().offset).collect();
             assert_eq!(offsets, [base, base + 1, base + 2]);

@@ -1,18 +1,52 @@
-//! The lz4 frames of message sets v0 (KAFKA-3160).
+//! What `lz4_flex` does not do with LZ4 frames: require their end, and read those of message sets v0.
 //!
-//! Old clients computed the header checksum over the frame's magic number too, where the format says that it covers
-//! the descriptor only. Newer clients that write v0 repeat the mistake on purpose, because old readers insist on it.
-//! Others write the right one. So the checksum of a v0 frame tells nothing, and is replaced by the right one.
+//! Layout (LZ4 frame format 1.6), little-endian:
 //!
-//! Descriptor (LZ4 frame format): FLG, BD, content size u64 if FLG bit 3, dictionary id u32 if FLG bit 0, HC.
+//! ```text
+//! 04 22 4d 18   magic
+//! FLG, BD       u8 each
+//! content size  u64, if FLG bit 3
+//! dictionary id u32, if FLG bit 0
+//! HC            u8, checksum of the descriptor
+//! blocks        u32 size (top bit: not compressed), content, u32 checksum if FLG bit 4
+//! end mark      u32 0
+//! checksum      u32, if FLG bit 2
+//! ```
+//!
+//! Message sets v0 (KAFKA-3160): old clients computed HC over the magic number, too. Newer clients that write v0 do the same,
+//! because old readers expect it. Others write the right checksum. So HC of a v0 frame is ignored: the right one replaces it.
 
 use super::failed;
 use crate::compression::Compression;
 use crate::error::RecordError;
 
 const MAGIC_SIZE: usize = 4;
+const BLOCK_CHECKSUM_FLAG: u8 = 0x10;
+const CONTENT_CHECKSUM_FLAG: u8 = 0x04;
+const NOT_COMPRESSED: u32 = 1 << 31;
 const CONTENT_SIZE_FLAG: u8 = 0x08;
 const DICTIONARY_FLAG: u8 = 0x01;
+
+/// Checks that the first frame has its end mark. `lz4_flex` reads a frame without one as if it were complete.
+pub(super) fn check_end(input: &[u8]) -> Result<(), RecordError> {
+    let flags = input.get(MAGIC_SIZE).copied().unwrap_or(0);
+    let checksum = if flags & BLOCK_CHECKSUM_FLAG != 0 { 4 } else { 0 };
+    let mut position = checksum_at(input)? + 1;
+    let cut = || failed(Compression::Lz4, "the frame is cut short");
+    loop {
+        let size = input
+            .get(position..)
+            .and_then(|rest| rest.first_chunk())
+            .ok_or_else(cut)?;
+        let size = u32::from_le_bytes(*size) & !NOT_COMPRESSED;
+        position += 4;
+        if size == 0 {
+            let content_checksum = if flags & CONTENT_CHECKSUM_FLAG != 0 { 4 } else { 0 };
+            return input.get(..position + content_checksum).map(drop).ok_or_else(cut);
+        }
+        position += size as usize + checksum;
+    }
+}
 
 /// The frame's header with the right checksum, and what follows it.
 pub(super) fn mend_header(input: &[u8]) -> Result<(Vec<u8>, &[u8]), RecordError> {
@@ -23,14 +57,14 @@ pub(super) fn mend_header(input: &[u8]) -> Result<(Vec<u8>, &[u8]), RecordError>
     Ok((header, rest))
 }
 
-/// Gives a frame the wrong checksum. Its header has neither the content's size nor a dictionary, as in Kafka's frames.
+/// Gives a frame the checksum of old clients. Its header has no content size and no dictionary, as in Kafka's frames.
 pub(super) fn spoil_header(frame: &mut [u8]) -> Result<(), RecordError> {
     let checksum_at = checksum_at(frame)?;
     frame[checksum_at] = (xxh32_short(&frame[..checksum_at]) >> 8) as u8;
     Ok(())
 }
 
-/// Where the header's checksum is; it is there.
+/// The position of the header's checksum, which is inside `input`.
 fn checksum_at(input: &[u8]) -> Result<usize, RecordError> {
     let cut = || failed(Compression::Lz4, "the frame header is cut short");
     let flags = *input.get(MAGIC_SIZE).ok_or_else(cut)?;
