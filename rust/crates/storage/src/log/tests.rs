@@ -672,3 +672,26 @@ fn the_newest_record_is_not_in_an_empty_batch() {
     let newest = log.max_timestamp().unwrap().unwrap();
     assert_eq!((newest.offset, newest.timestamp), (1, 500));
 }
+
+// Broken if it failed: a producer whose records were deleted could not continue, or the second of a new producer's batches could be
+// appended first, and the first be refused for ever (KAFKA-15591).
+#[test]
+fn only_a_log_that_never_had_a_record_refuses_a_first_sequence_above_0() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    let error = log
+        .append_as_leader(&mut producer_batch(7, 0, 3, 2), 0, 1000)
+        .unwrap_err();
+    assert_eq!(error.kafka_code(), 45, "{error}");
+    log.append_as_leader(&mut producer_batch(7, 0, 0, 3), 0, 1000)
+        .unwrap();
+    log.append_as_leader(&mut producer_batch(7, 0, 3, 2), 0, 1000)
+        .unwrap();
+    log.advance_log_start_offset(5).unwrap();
+    log.append_as_leader(&mut producer_batch(8, 0, 5, 1), 0, 1000)
+        .unwrap();
+    log.truncate_fully_and_start_at(100, None).unwrap();
+    log.append_as_leader(&mut producer_batch(7, 0, 6, 1), 0, 1000)
+        .unwrap();
+    assert_eq!(log.log_end_offset(), 101);
+}

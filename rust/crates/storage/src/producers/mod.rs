@@ -157,8 +157,15 @@ impl ProducerEntry {
             })
         };
         if self.epoch < 0 {
-            // Not seen before, or forgotten since: any sequence may be the first.
-            return Ok(());
+            // A producer without state may be one whose state expired or whose records retention deleted: it may continue with
+            // any sequence. On a log that never had a record it is new. Its first batch is still on the way then, and would be
+            // refused for ever if a later one were appended before it (KAFKA-15591).
+            let is_first_record = header.base_offset == 0;
+            return if is_first_record && header.base_sequence != 0 {
+                out_of_order(0)
+            } else {
+                Ok(())
+            };
         }
         if header.producer_epoch != self.epoch {
             return if header.base_sequence == 0 {
@@ -489,7 +496,7 @@ mod tests {
     #[test]
     fn epochs() {
         let mut state = ProducerState::default();
-        append(&mut state, &header(1, 3, 500, 1, 0)).unwrap();
+        append(&mut state, &header(1, 3, 500, 1, 7)).unwrap();
         assert!(matches!(
             append(&mut state, &header(1, 2, 501, 1, 1)),
             Err(StorageError::InvalidProducerEpoch {
@@ -506,14 +513,39 @@ mod tests {
         append(&mut state, &header(1, 4, 1, 1, 2)).unwrap();
     }
 
+    // Broken if it failed: of a new producer's first two batches the second could be appended first, and the first be refused for
+    // ever (KAFKA-15591); or a producer whose records retention deleted could not continue.
+    #[test]
+    fn a_log_that_never_had_a_record_takes_a_first_sequence_of_0_only() {
+        let mut state = ProducerState::default();
+        assert!(matches!(
+            append(&mut state, &header(1, 0, 17, 5, 0)),
+            Err(StorageError::OutOfOrderSequence {
+                expected: 0,
+                found: 17,
+                ..
+            })
+        ));
+        let follower = ProducerState::default();
+        let mut staged = Staged::default();
+        follower
+            .stage(&mut staged, &header(1, 0, 17, 5, 0), None, Origin::Replication)
+            .unwrap();
+        append(&mut state, &header(1, 0, 0, 17, 0)).unwrap();
+        append(&mut state, &header(1, 0, 17, 5, 17)).unwrap();
+        append(&mut state, &header(2, 0, 9, 1, 22)).unwrap();
+        state.remove_expired(1_000_000, 10);
+        append(&mut state, &header(1, 0, 22, 5, 23)).unwrap();
+    }
+
     // Broken if it failed: a long-lived producer would be stopped when its sequence wraps.
     #[test]
     fn sequences_wrap() {
         let mut state = ProducerState::default();
-        append(&mut state, &header(1, 0, i32::MAX - 1, 4, 0)).unwrap();
+        append(&mut state, &header(1, 0, i32::MAX - 1, 4, 1)).unwrap();
         let found = state.duplicate_of(&header(1, 0, i32::MAX - 1, 4, 9)).unwrap();
-        assert_eq!(found.first_offset, 0);
-        append(&mut state, &header(1, 0, 2, 1, 4)).unwrap();
+        assert_eq!(found.first_offset, 1);
+        append(&mut state, &header(1, 0, 2, 1, 5)).unwrap();
         append(&mut state, &header(2, 0, i32::MAX, 1, 5)).unwrap();
         append(&mut state, &header(2, 0, 0, 1, 6)).unwrap();
     }
