@@ -1,29 +1,16 @@
 //! Fetch v0 to v3 and ListOffsets v0: what clients older than Kafka 0.11 are told.
-#![allow(clippy::unwrap_used)] // a test may panic
-
-mod common;
 
 use std::path::Path;
 
-use common::{Client, Fetch, TestServer, fetched, int, partition, produce, produced, records, request};
-use logcore_protocol::{Struct, Value};
-use logcore_records::legacy;
-use logcore_records::{BatchBuilder, Compression, EndTxnMarker, end_txn_marker};
+use logcore_protocol::Struct;
+use logcore_records::{BatchBuilder, Compression, EndTxnMarker, end_txn_marker, legacy};
 use logcore_server::PartitionSpec;
 use logcore_storage::{LogConfig, LogDir};
 
-const LIMIT: usize = 64 << 20;
+use super::common::{Client, Fetch, TestServer, fetched, int, partition, produce, properties, records};
+use super::write_batch;
 
-fn write(client: &mut Client, codec: Compression, values: &[&[u8]]) {
-    let mut builder = BatchBuilder::new(codec, None);
-    for value in values {
-        let header = [(&b"h"[..], None)];
-        builder.append(1000, Some(b"key"), Some(value), &header).unwrap();
-    }
-    let sent = builder.build().unwrap();
-    let body = client.call(0, 9, produce("t", 1, &[(0, &sent)]));
-    assert_eq!(int(&produced(&body), "error_code"), 0);
-}
+const LIMIT: usize = 64 << 20;
 
 fn old(version: i16, offset: i64) -> Fetch {
     Fetch {
@@ -62,7 +49,7 @@ fn every_codec_is_sent_as_messages() {
     let mut client = server.client();
     let codecs = &Compression::ALL[..4];
     for codec in codecs {
-        write(&mut client, *codec, &[b"one", b"two"]);
+        write_batch(&mut client, *codec, &[b"one", b"two"]);
     }
     for version in 0..4 {
         let magic = u8::from(version >= 2);
@@ -95,8 +82,8 @@ fn every_codec_is_sent_as_messages() {
 fn limits_are_hard_before_version_3() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
-    write(&mut client, Compression::None, &[&[1u8; 1000][..]; 3]);
-    write(&mut client, Compression::None, &[&[2; 1000]]);
+    write_batch(&mut client, Compression::None, &[&[1u8; 1000][..]; 3]);
+    write_batch(&mut client, Compression::None, &[&[2; 1000]]);
     let limited = |version, bytes: i32| Fetch {
         partition_bytes_max: bytes,
         ..old(version, 0)
@@ -170,16 +157,16 @@ fn append_marker(dir: &Path) {
 #[test]
 fn markers_are_left_out_and_zstd_is_refused() {
     let server = TestServer::start(&[]);
-    write(&mut server.client(), Compression::None, &[b"one"]);
+    write_batch(&mut server.client(), Compression::None, &[b"one"]);
     let dir = server.stop();
     append_marker(dir.path());
     let server = TestServer::start_in(dir, &[]);
     let mut client = server.client();
-    write(&mut client, Compression::None, &[b"two"]);
+    write_batch(&mut client, Compression::None, &[b"two"]);
     let part = ask(&mut client, &old(2, 0));
     let offsets: Vec<_> = messages(&records(&part), 1).iter().map(|m| m.0).collect();
     assert_eq!(offsets, [0, 2]);
-    write(&mut client, Compression::Zstd, &[b"three"]);
+    write_batch(&mut client, Compression::Zstd, &[b"three"]);
     let part = ask(&mut client, &old(2, 0));
     assert_eq!(messages(&records(&part), 1).len(), 2);
     for version in 0..4 {
@@ -194,10 +181,10 @@ fn markers_are_left_out_and_zstd_is_refused() {
 fn conversion_can_be_turned_off() {
     let server = TestServer::start(&[("log.message.downconversion.enable", "false")]);
     let mut client = server.client();
-    write(&mut client, Compression::None, &[b"one"]);
+    write_batch(&mut client, Compression::None, &[b"one"]);
     assert_eq!(int(&ask(&mut client, &old(3, 0)), "error_code"), 35);
     assert_eq!(int(&ask(&mut client, &old(4, 0)), "error_code"), 0);
-    let config = common::properties(&[("message.downconversion.enable", "true")]);
+    let config = properties(&[("message.downconversion.enable", "true")]);
     let spec = PartitionSpec {
         config,
         ..partition("own", 0)
@@ -242,59 +229,4 @@ fn those_who_do_not_read_hold_up_their_like_only() {
             });
         }
     });
-}
-
-fn list_segments(client: &mut Client, replica: i32, timestamp: i64, count: i32) -> (i64, Vec<i64>) {
-    let mut message = request(2);
-    message.set("replica_id", replica);
-    let topic = message.element("topics").with("name", "t");
-    let part = topic.element("partitions");
-    let part = part.with("timestamp", timestamp).with("max_num_offsets", count);
-    message.push("topics", topic.with("partitions", vec![Value::Struct(part)]));
-    let body = client.call(2, 0, message);
-    let topic = body.get("topics").unwrap().structs().next().unwrap();
-    let part = topic.get("partitions").unwrap().structs().next().unwrap();
-    let offsets = part.get("old_style_offsets").unwrap().as_array().unwrap();
-    let offsets = offsets.iter().map(|offset| offset.as_i64().unwrap()).collect();
-    (int(part, "error_code"), offsets)
-}
-
-// If this failed, clients of Kafka 0.8 and 0.9 could not find the beginning or the end.
-#[test]
-fn list_offsets_0_tells_where_segments_begin() {
-    let server = TestServer::start(&[("log.segment.bytes", "1000")]);
-    let mut client = server.client();
-    assert_eq!(list_segments(&mut client, -1, -1, 10), (0, vec![0]));
-    for _ in 0..3 {
-        write(&mut client, Compression::None, &[&[0; 700][..], &[0; 100]]);
-    }
-    for (timestamp, count, expected) in [
-        (-1, 1, &[6][..]),
-        (-1, 10, &[6, 4, 2, 0]),
-        (-1, 0, &[]),
-        (-2, 10, &[0]),
-        (i64::MAX, 2, &[6, 4]),
-        (0, 10, &[]),
-    ] {
-        let found = list_segments(&mut client, -1, timestamp, count);
-        assert_eq!(found, (0, expected.to_vec()), "{timestamp} {count}");
-    }
-    assert_eq!(list_segments(&mut client, -1, -1, -1).0, -1);
-}
-
-// If this failed, a short request could have an answer of any length: each naming of a partition is told of all its segments.
-#[test]
-fn list_offsets_0_answers_no_partition_twice() {
-    let server = TestServer::start(&[]);
-    let mut message = request(2);
-    message.set("replica_id", -1);
-    let topic = message.element("topics").with("name", "t");
-    let part = topic.element("partitions").with("timestamp", -1_i64);
-    let parts = vec![Value::Struct(part.clone()), Value::Struct(part)];
-    message.push("topics", topic.with("partitions", parts));
-    let body = server.client().call(2, 0, message);
-    let topic = body.get("topics").unwrap().structs().next().unwrap();
-    let parts = topic.get("partitions").unwrap().structs();
-    let codes: Vec<i64> = parts.map(|part| int(part, "error_code")).collect();
-    assert_eq!(codes, [42, 42]);
 }

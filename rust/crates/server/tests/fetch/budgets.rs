@@ -1,13 +1,11 @@
 //! What Fetch requests share: those of many partitions, and those whose peers wait or do not read, keep nobody waiting.
-#![allow(clippy::unwrap_used)] // a test may panic
-
-mod common;
 
 use std::io::Write;
 use std::time::Duration;
 
-use common::{Client, Fetch, TestServer, batch, fetched, int, produce, records};
 use logcore_protocol::Value;
+
+use super::common::{Client, Fetch, TestServer, batch, fetched, int, produce, records};
 
 /// The kernel's buffers are small, so what is not read is not sent.
 const SMALL_BUFFERS: [(&str, &str); 2] = [
