@@ -185,7 +185,7 @@ fn repair_directory(
     let options = RepairOptions {
         apply,
         cut_at_corruption,
-        aside: backup_dir,
+        backup_dir,
         verify: verify_options(threads),
     };
     let mut teller = Teller::new(progress);
@@ -195,7 +195,7 @@ fn repair_directory(
         action_rows(repair.actions),
         action_rows(repair.refused),
         repair.applied,
-        repair.aside,
+        repair.backup_dir,
         finding_rows(repair.findings),
     ))
 }

@@ -56,7 +56,7 @@ def test_the_exit_status_of_verify_says_whether_there_is_damage(
     assert out.startswith(
         f"damage (corrupt-batch): {partition / SEGMENT}, byte 0, offset 0: checksum mismatch"
     )
-    assert "40 records behind it are intact" in out
+    assert "40 records after it are intact" in out
     assert "--cut-at-corruption" in out
     assert out.endswith(": 1 damage\n")
 

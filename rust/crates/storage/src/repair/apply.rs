@@ -1,4 +1,4 @@
-//! Carrying a plan out: segments go from the last to the first, then the cut, then what is made again.
+//! Carries a plan out: removes segments from the last to the first, then cuts, then rebuilds.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use crate::verify::PartitionCheck;
 use super::Action;
 use super::plan::{PartitionPlan, Plan};
 
-/// As [`crate::LogConfig`] has them by default: how dense an index is does not change what it says.
+/// The defaults of [`crate::LogConfig`]: the density of an index does not change what it says.
 const SETTINGS: IndexSettings = IndexSettings {
     interval_bytes: 4096,
-    // Built for a sealed segment, an index is as large as it has to be.
+    // An index that is built for a sealed segment has the size that it needs.
     max_bytes: 0,
 };
 
@@ -40,7 +40,7 @@ pub(super) fn apply(plan: &Plan, checks: &[PartitionCheck]) -> Result<()> {
 
 fn apply_to_partition(plan: &PartitionPlan, check: &PartitionCheck) -> Result<()> {
     if plan.cut.is_some() || !plan.removals.is_empty() {
-        // What it says is there goes now.
+        // The note names offsets that the removals take away.
         flushed_mark::remove(&plan.dir)?;
     }
     for action in &plan.removals {
@@ -53,7 +53,7 @@ fn apply_to_partition(plan: &PartitionPlan, check: &PartitionCheck) -> Result<()
         for action in actions {
             files::remove_if_exists(action.path())?;
         }
-        // Asking for indexes that are not there makes them.
+        // Indexes that are missing are built when they are asked for.
         Segment::open(&plan.dir, *base_offset, SETTINGS, Access::Owned, 0)?.indexes()?;
     }
     for (number, _) in &plan.txn_indexes {

@@ -1,26 +1,26 @@
-//! Mending a directory: cutting a log where it is not whole, making again what can be made again.
+//! Repair of a directory: cuts a log at its first damage, and rebuilds what can be rebuilt.
 //!
-//! Never invents or alters a record. What is cut off or removed is first copied aside, with a manifest that says where it
-//! came from, and brought to disk; then the directory is changed; then it is verified again. [`repair`] by itself only
-//! plans; [`RepairOptions::apply`] carries the plan out.
+//! A repair never makes up or alters a record. First it copies what it will cut off or remove to a backup
+//! with a manifest, and flushes the backup. Then it changes the directory and verifies it again. Without
+//! [`RepairOptions::apply`], [`repair`] only plans.
 //!
-//! | wrong | done |
+//! | fault | repair |
 //! |---|---|
-//! | a torn tail | the `.log` file is cut at the last whole batch |
-//! | damage before that | the same, and later segments go, if [`RepairOptions::cut_at_corruption`] allows it |
-//! | an index, a transaction index | made again from the batches |
-//! | leader epochs that cannot be read, or that several batches contradict | the same, unless batches contradict each other: one may have a flipped bit |
-//! | a producer snapshot | removed; one of the log's end is made from the batches |
-//! | `partition.metadata`, a checkpoint that cannot be read | removed: the broker makes it again |
-//! | a checkpoint's offset behind a log's end, or below 0 | set to the end, or to 0 |
-//! | segments that are gone | nothing: what is there can be read, and nobody but another replica has the rest |
+//! | a torn tail | the `.log` file is cut after the last whole batch |
+//! | damage before the tail | with [`RepairOptions::cut_at_corruption`], the same; later segments go |
+//! | an index, a transaction index | rebuilt from the batches |
+//! | a leader epoch file: unreadable, or contradicted by several batches | rebuilt, if the batches agree |
+//! | a producer snapshot | removed; one at the log's end is written from the batches |
+//! | `partition.metadata`, an unreadable checkpoint | removed: the broker writes it again |
+//! | a checkpoint's offset after the log's end, or below 0 | set to the end, or to 0 |
+//! | lost segments | none: only another replica has their records |
 //!
-//! The locks on the directory are held from before the first byte is read to the end, so it cannot be mended under its
-//! owner. A crash leaves the copies whole, and a directory that can be verified and mended again: segments go from the
-//! last to the first, and the cut is the last step but the small files.
+//! With [`RepairOptions::apply`], the directory is locked before the first byte is read until the end, so no
+//! process can use it meanwhile. A crash leaves the backup whole, and a directory that can be repaired again:
+//! segments are removed from the last to the first, and only small files are written after the cut.
 
 mod apply;
-mod aside;
+mod backup;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -31,41 +31,41 @@ use crate::error::{Result, StorageError};
 use crate::files::lock::DirLock;
 use crate::verify::{self, Finding, Progress, Target, VerifyOptions};
 
-/// What may be done.
+/// How to repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RepairOptions {
-    /// Changes are made; without, they are only planned.
+    /// Make the changes; otherwise only plan them.
     pub apply: bool,
-    /// A log may be cut in its middle, which loses intact records behind the cut.
+    /// Also cut a log at damage in its middle. The log then loses the intact records after the cut.
     pub cut_at_corruption: bool,
-    /// Where copies go; the default is beside the directory, `<name>.repair-<time>`.
-    pub aside: Option<PathBuf>,
-    /// How the directory is read.
+    /// The directory of the backup; the default is `<name>.repair-<time>` next to the directory.
+    pub backup_dir: Option<PathBuf>,
+    /// How to read the directory.
     pub verify: VerifyOptions,
 }
 
 /// One step of a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// A `.log` file is cut at a position; the log then ends at `offset`.
+    /// Cut a `.log` file at a position; `offset` is then the log end offset.
     Cut {
         path: PathBuf,
         position: u64,
         offset: i64,
-        /// Of `.log` files, behind the cut, in this segment and later ones.
+        /// Bytes of `.log` files after the cut, in this segment and later ones.
         bytes: u64,
-        /// Intact records among them.
+        /// Intact records in those bytes.
         records: u64,
         why: String,
     },
-    /// A file is removed.
+    /// Remove a file.
     Remove { path: PathBuf, why: String },
-    /// A file is made again from the batches.
+    /// Rebuild a file from the batches.
     Rebuild { path: PathBuf, why: String },
 }
 
 impl Action {
-    /// The file.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         match self {
             Self::Cut { path, .. } | Self::Remove { path, .. } | Self::Rebuild { path, .. } => path,
@@ -89,28 +89,29 @@ impl Action {
     }
 }
 
-/// What a repair did, or would do.
+/// The result of a repair or of its plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Repair {
     pub actions: Vec<Action>,
-    /// Cuts that were not made, because they lose intact records and that was not allowed.
+    /// Cuts that were refused: they lose intact records, and [`RepairOptions::cut_at_corruption`] is not set.
     pub refused: Vec<Action>,
     /// The actions were carried out.
     pub applied: bool,
-    /// Where the copies and the manifest are; `None` when nothing was changed.
-    pub aside: Option<PathBuf>,
-    /// What verifying finds: afterwards if the actions were carried out, before otherwise.
+    /// The directory of the backup; `None` when nothing was changed.
+    pub backup_dir: Option<PathBuf>,
+    /// Findings of a verification: after the actions when they were carried out, before them otherwise.
     pub findings: Vec<Finding>,
-    /// The caller asked to stop: nothing was changed.
+    /// The caller stopped it: nothing was changed.
     pub stopped: bool,
 }
 
-/// Plans, and with [`RepairOptions::apply`] carries out, what makes a partition's directory, or a log directory, whole.
+/// Plans what makes a partition's directory or a log directory whole. Carries it out with
+/// [`RepairOptions::apply`].
 ///
-/// `progress` is called now and then while the directory is read; false stops, as long as nothing was changed.
+/// Calls `progress` regularly while the directory is read. False stops it, unless a change was already made.
 ///
-/// Errors: [`StorageError::Locked`] while somebody uses the directory, [`StorageError::NotFound`], the disk's. When
-/// copying fails, nothing was changed.
+/// Errors: [`StorageError::Locked`] while the directory is in use, [`StorageError::NotFound`], and
+/// [`StorageError::Io`]. An error while copying means that nothing was changed.
 pub fn repair(
     path: &Path,
     options: &RepairOptions,
@@ -118,7 +119,7 @@ pub fn repair(
 ) -> Result<Repair> {
     let found = Target::find(path)?;
     let _locks = lock(&found, options.apply)?;
-    // The locks are ours: what Target says of a live owner would be ourselves.
+    // This call holds the locks, so `live` means nothing now.
     let target = found.owned();
     let (checks, stopped) = verify::check_partitions(&target.partitions, &options.verify, progress);
     if stopped {
@@ -135,13 +136,13 @@ pub fn repair(
         ..Repair::default()
     };
     if options.apply && !plan.is_empty() {
-        let aside = match &options.aside {
-            Some(aside) => aside.clone(),
-            None => aside::beside(target.log_dir.as_deref().unwrap_or(&target.path))?,
+        let backup_dir = match &options.backup_dir {
+            Some(backup_dir) => backup_dir.clone(),
+            None => backup::beside(target.log_dir.as_deref().unwrap_or(&target.path))?,
         };
-        aside::keep(&plan, &target, &aside)?;
+        backup::keep(&plan, &target, &backup_dir)?;
         apply::apply(&plan, &checks)?;
-        repair.aside = Some(aside);
+        repair.backup_dir = Some(backup_dir);
         repair.applied = true;
     }
     repair.findings = if repair.applied {
@@ -156,10 +157,9 @@ pub fn repair(
     Ok(repair)
 }
 
-/// The locks that keep every owner out: of the log directory, and of a directory that is used by itself. Who only asks what
-/// would be done writes nothing, and takes none.
+/// Locks the log directory, or the directory of a standalone log. A plan writes nothing, so it takes no lock.
 fn lock(target: &Target, apply: bool) -> Result<Option<DirLock>> {
-    // A partition that a program has opened by itself is locked together with its log directory.
+    // A program that opens one partition as a standalone log locks the log directory too.
     let dir = target.log_dir.as_deref().unwrap_or(&target.path);
     let lock = apply.then(|| DirLock::acquire(dir)).transpose()?;
     if let Some(partition) = target.partitions.iter().find(|p| p.live) {

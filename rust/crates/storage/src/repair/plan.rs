@@ -1,4 +1,4 @@
-//! From what was found to what is to be done. Reads nothing but names and checkpoints, and changes nothing.
+//! The plan of a repair, made from the findings. Reads only names and checkpoints, and changes nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -18,36 +18,36 @@ use crate::verify::{Partition, PartitionCheck, Target};
 
 use super::Action;
 
-const BEHIND_CUT: &str = "it is behind the cut";
+const AFTER_CUT: &str = "it is after the cut";
 
-/// What is to be done to a directory.
+/// What to do to a directory.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// By the number of the partition.
+    /// In the order of the target's partitions.
     pub(super) partitions: Vec<PartitionPlan>,
     pub(super) checkpoints: Vec<CheckpointPlan>,
     pub(super) refused: Vec<Action>,
 }
 
-/// What is to be done to one partition.
+/// What to do to one partition.
 #[derive(Debug, Default)]
 pub(super) struct PartitionPlan {
     pub(super) dir: PathBuf,
-    /// The segment to cut, by number, and its action.
+    /// The index of the segment to cut, and the action.
     pub(super) cut: Option<(usize, Action)>,
-    /// In the order in which they have to go.
+    /// In the order of removal.
     pub(super) removals: Vec<Action>,
-    /// Base offsets of segments whose `.index` and `.timeindex` are made again.
+    /// Base offsets of the segments whose `.index` and `.timeindex` are rebuilt.
     pub(super) indexes: Vec<(i64, Vec<Action>)>,
-    /// Numbers of segments whose `.txnindex` is made again.
+    /// Indexes of the segments whose `.txnindex` is rebuilt.
     pub(super) txn_indexes: Vec<(usize, Action)>,
-    /// The leader epochs' file and what it is to say.
+    /// The action on the leader epoch file, and the file's new epochs.
     pub(super) epochs: Option<(Action, Vec<(i32, i64)>)>,
-    /// A snapshot of the log's end is made.
+    /// The action that writes a snapshot at the log's end.
     pub(super) snapshot: Option<Action>,
 }
 
-/// A checkpoint that is removed, or gets other offsets.
+/// A checkpoint that is removed (`offsets` is `None`) or gets other offsets.
 #[derive(Debug)]
 pub(super) struct CheckpointPlan {
     pub(super) action: Action,
@@ -80,7 +80,7 @@ impl PartitionPlan {
 
     fn remove(&mut self, path: PathBuf, why: &str) {
         let why = why.to_owned();
-        // Not all files of a segment have to be there.
+        // A segment need not have all its files.
         if path.exists() {
             self.removals.push(Action::Remove { path, why });
         }
@@ -92,7 +92,7 @@ pub(super) fn plan(target: &Target, checks: &[PartitionCheck], cut_at_corruption
     let mut ends = Offsets::new();
     for (partition, check) in target.partitions.iter().zip(checks) {
         let (wanted, refused) = plan_partition(partition, check, cut_at_corruption);
-        // Of a log that stays damaged, the end is not known.
+        // The end of a log that stays damaged is not known.
         if refused.is_none()
             && let Some(key) = &partition.key
         {
@@ -134,7 +134,7 @@ fn plan_partition(
         }
     }
     if check.is_short {
-        let why = "what it says was on disk is not there".to_owned();
+        let why = "the log ends before the offset that it says was on disk".to_owned();
         let path = dir.join(FLUSHED_FILE);
         if cut_at_corruption {
             plan.remove(path, &why);
@@ -146,20 +146,21 @@ fn plan_partition(
     (plan, refused)
 }
 
-/// What goes with a cut: later segments from the last to the first, snapshots that know more than is left.
+/// Plans what goes with a cut: the later segments, from the last to the first, and the snapshots after the
+/// cut.
 fn plan_cut(plan: &mut PartitionPlan, check: &PartitionCheck, segment: usize, offset: i64) {
     let dir = plan.dir.clone();
     for later in check.segments[segment + 1..].iter().rev() {
-        // The .log file last: what is left of a segment by a crash is then found, and not somebody's stray file.
+        // The .log file goes last: after a crash, the next verification still finds the rest of the segment.
         for suffix in SEGMENT_SUFFIXES.into_iter().rev() {
             if suffix != SNAPSHOT_SUFFIX {
-                plan.remove(segment_file(&dir, later.base_offset, suffix), BEHIND_CUT);
+                plan.remove(segment_file(&dir, later.base_offset, suffix), AFTER_CUT);
             }
         }
     }
     for snapshot in snapshot::list(&dir).unwrap_or_default() {
         if snapshot > offset {
-            plan.remove(segment_file(&dir, snapshot, SNAPSHOT_SUFFIX), BEHIND_CUT);
+            plan.remove(segment_file(&dir, snapshot, SNAPSHOT_SUFFIX), AFTER_CUT);
         }
     }
 }
@@ -171,7 +172,7 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
     let damaged = check.cut.as_ref().map(|cut| cut.segment);
     for (number, segment) in check.segments[..kept].iter().enumerate() {
         if stays_damaged && damaged.is_some_and(|damaged| number >= damaged) {
-            // There is nothing to make them from.
+            // The batches to rebuild them from are damaged.
             break;
         }
         let is_cut = cut == Some(number);
@@ -180,7 +181,7 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
             (TIME_INDEX_SUFFIX, segment.time_index_wrong),
         ];
         if is_cut || wrong.iter().any(|(_, wrong)| *wrong) {
-            // They are made together, in one pass.
+            // One pass builds both.
             let actions = wrong.map(|(suffix, wrong)| Action::Rebuild {
                 path: segment_file(&dir, segment.base_offset, suffix),
                 why: why_rebuilt(wrong, is_cut).to_owned(),
@@ -196,7 +197,7 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
     if check.topic_id_wrong {
         plan.remove(
             dir.join(PARTITION_METADATA_FILE),
-            "there is no topic id in it; the broker writes it again",
+            "it has no topic id; the broker writes it again",
         );
     }
     if stays_damaged {
@@ -212,12 +213,12 @@ fn plan_rebuilds(plan: &mut PartitionPlan, check: &PartitionCheck, stays_damaged
     if cut.is_some() || check.snapshot_missing || !check.snapshots_wrong.is_empty() {
         plan.snapshot = Some(Action::Rebuild {
             path: segment_file(&dir, check.log_end, SNAPSHOT_SUFFIX),
-            why: "the producers at the log's end, so that none is forgotten".to_owned(),
+            why: "it keeps the producers at the log's end".to_owned(),
         });
     }
 }
 
-/// Leader epochs that are certainly wrong are made again; others only lose those that begin behind the end.
+/// Plans the leader epoch file. A wrong file is rebuilt; with a cut, the epochs after the cut go.
 fn plan_epochs(dir: &Path, check: &PartitionCheck) -> Option<(Action, Vec<(i32, i64)>)> {
     let path = dir.join(LEADER_EPOCH_FILE);
     if let Some(wanted) = &check.epochs {
@@ -237,7 +238,7 @@ fn plan_epochs(dir: &Path, check: &PartitionCheck) -> Option<(Action, Vec<(i32, 
 fn why_rebuilt(wrong: bool, cut: bool) -> &'static str {
     match (wrong, cut) {
         (false, true) => "the log is cut",
-        (false, false) => "it is made together with the other index",
+        (false, false) => "it is rebuilt together with the other index",
         (true, _) => "it contradicts the batches, cannot be read or is missing",
     }
 }
@@ -253,10 +254,10 @@ fn plan_checkpoints(target: &Target, ends: &Offsets) -> Vec<CheckpointPlan> {
         let path = target.checkpoint_dir().join(name);
         let Ok(before) = read_offsets(&path) else {
             if target.is_one_of_many() {
-                // It tells of other partitions too, which nobody asked to mend.
+                // It has other partitions too, which this repair must not touch.
                 continue;
             }
-            let why = "it cannot be read; without it, logs are recovered from their front".to_owned();
+            let why = "it cannot be read; without it, logs are recovered from their start".to_owned();
             let action = Action::Remove { path, why };
             plans.push(CheckpointPlan {
                 action,
@@ -271,7 +272,7 @@ fn plan_checkpoints(target: &Target, ends: &Offsets) -> Vec<CheckpointPlan> {
             }
         }
         if after != before {
-            let why = "offsets in it are not in their log".to_owned();
+            let why = "it has offsets that are not in their log".to_owned();
             plans.push(CheckpointPlan {
                 action: Action::Rebuild { path, why },
                 offsets: Some(after),

@@ -1,4 +1,4 @@
-//! Repairs of directories with one thing wrong: what goes, what stays, what is kept aside.
+//! Repairs of directories with one fault: what is changed, what stays, what the backup keeps.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::standalone::StandaloneLog;
 use crate::verify::tests::{batch, copy_of_kafkas, set_epoch, write_log};
 use crate::verify::{Finding, Kind, VerifyOptions, verify};
 
-fn mend(path: &Path, apply: bool, cut_at_corruption: bool) -> Repair {
+fn run_repair(path: &Path, apply: bool, cut_at_corruption: bool) -> Repair {
     let options = RepairOptions {
         apply,
         cut_at_corruption,
@@ -27,7 +27,7 @@ fn mend(path: &Path, apply: bool, cut_at_corruption: bool) -> Repair {
     repair(path, &options, &mut |_| true).unwrap()
 }
 
-/// Every file below a directory, by its path there, but the lock.
+/// Every file below a directory except the lock, by its relative path.
 fn contents(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut dirs = Vec::from_iter(path.exists().then(|| path.to_path_buf()));
@@ -62,19 +62,19 @@ fn ours(batches: i64) -> (TempDir, PathBuf) {
 
 const FIRST: &str = "00000000000000000000.log";
 
-// Broken if it failed: a directory with nothing wrong would be changed.
+// Broken if it failed: a directory without a fault would be changed.
 #[test]
-fn nothing_to_do() {
+fn a_clean_directory_is_not_changed() {
     for (_parent, dir) in [ours(20), copy_of_kafkas()] {
         let before = contents(&dir);
-        let done = mend(&dir, true, true);
+        let done = run_repair(&dir, true, true);
         assert_eq!(done.actions, []);
-        assert!(!done.applied && done.aside.is_none());
+        assert!(!done.applied && done.backup_dir.is_none());
         assert_eq!(contents(&dir), before);
     }
 }
 
-// Broken if it failed: a plan would change something, a torn tail stay, or what is cut off be lost.
+// Broken if it failed: a plan would change something, a torn tail would stay, or its bytes would be lost.
 #[test]
 fn a_torn_tail_is_planned_then_cut() {
     let (parent, dir) = ours(3);
@@ -85,12 +85,12 @@ fn a_torn_tail_is_planned_then_cut() {
     fs::write(&path, &bytes).unwrap();
     let before = contents(&dir);
 
-    let planned = mend(&dir, false, false);
+    let planned = run_repair(&dir, false, false);
     assert!(!planned.applied && planned.refused.is_empty());
     assert_eq!(contents(&dir), before);
     assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
 
-    let done = mend(&dir, true, false);
+    let done = run_repair(&dir, true, false);
     assert_eq!(done.actions, planned.actions);
     assert_eq!(done.findings, []);
     let cut = size / 3 * 2;
@@ -99,39 +99,39 @@ fn a_torn_tail_is_planned_then_cut() {
         Action::Cut { position, offset: 20, records: 0, .. } if *position == cut as u64
     )));
     assert_eq!(fs::read(&path).unwrap(), bytes[..cut]);
-    let aside = done.aside.unwrap();
+    let backup = done.backup_dir.unwrap();
     assert!(
-        aside
+        backup
             .file_name()
             .unwrap()
             .to_str()
             .unwrap()
             .starts_with("ours-0.repair-2")
     );
-    let kept = fs::read(aside.join(format!("{FIRST}.from-{cut}"))).unwrap();
+    let kept = fs::read(backup.join(format!("{FIRST}.from-{cut}"))).unwrap();
     assert_eq!(kept, bytes[cut..]);
-    let manifest = fs::read_to_string(aside.join("manifest.json")).unwrap();
+    let manifest = fs::read_to_string(backup.join("manifest.json")).unwrap();
     assert!(manifest.contains(&format!("\"position\": {cut}, \"offset\": 20")));
     let log = StandaloneLog::open(&dir, false, LogConfig::default()).unwrap();
     assert_eq!(log.log_end_offset(), 20);
     assert_eq!(log.append(&mut batch(0..1)).unwrap().first_offset, 20);
 }
 
-// Broken if it failed: intact records would be cut off without being asked for, or not be kept when they are.
+// Broken if it failed: intact records would be cut off without permission, or the backup would lack them.
 #[test]
-fn corruption_in_the_middle_is_cut_only_when_told() {
+fn corruption_in_the_middle_is_cut_only_when_allowed() {
     let (_parent, dir) = ours(60);
     let path = dir.join(FIRST);
     let mut bytes = fs::read(&path).unwrap();
     let size = batch(0..10).len();
     bytes[size + 100] ^= 1;
     fs::write(&path, &bytes).unwrap();
-    // A leader that wrote nothing yet.
+    // The second epoch is of a leader that has not written yet.
     let epochs = dir.join("leader-epoch-checkpoint");
     fs::write(&epochs, "0\n2\n0 0\n4 600\n").unwrap();
     let before = contents(&dir);
 
-    let refused = mend(&dir, true, false);
+    let refused = run_repair(&dir, true, false);
     assert_eq!(refused.actions, []);
     assert!(matches!(
         refused.refused[..],
@@ -144,17 +144,17 @@ fn corruption_in_the_middle_is_cut_only_when_told() {
     assert_eq!(refused.findings[0].kind, Kind::CorruptBatch);
     assert_eq!(contents(&dir), before);
 
-    let done = mend(&dir, true, true);
+    let done = run_repair(&dir, true, true);
     assert_eq!(done.findings, []);
     assert!(done.refused.is_empty());
     assert_eq!(fs::read(&epochs).unwrap(), b"0\n1\n0 0\n");
-    let aside = contents(&done.aside.unwrap());
+    let backup = contents(&done.backup_dir.unwrap());
     let after = contents(&dir);
     for (name, bytes) in before {
-        let kept = aside.get(&name);
+        let kept = backup.get(&name);
         if name.ends_with(FIRST) {
             assert_eq!(after[&name], bytes[..size]);
-            let rest = &aside[Path::new(&format!("{FIRST}.from-{size}"))];
+            let rest = &backup[Path::new(&format!("{FIRST}.from-{size}"))];
             assert_eq!(*rest, bytes[size..]);
         } else {
             assert!(
@@ -167,9 +167,9 @@ fn corruption_in_the_middle_is_cut_only_when_told() {
     assert_eq!((log.log_end_offset(), log.segment_count()), (10, 1));
 }
 
-// Broken if it failed: what can be made again from the batches would stay wrong, or not be what Kafka had written.
+// Broken if it failed: a file that can be rebuilt would stay wrong, or differ from what Kafka wrote.
 #[test]
-fn what_kafka_wrote_is_made_again() {
+fn files_of_kafka_are_rebuilt_from_the_batches() {
     let (_parent, original) = copy_of_kafkas();
     let original = contents(&original);
     for (name, exactly) in [
@@ -189,7 +189,7 @@ fn what_kafka_wrote_is_made_again() {
                 fs::write(&path, b"0\nrubbish\n").unwrap();
             }
             let found = verify(&dir, &VerifyOptions::default(), &mut |_| true).unwrap();
-            let done = mend(&dir, true, false);
+            let done = run_repair(&dir, true, false);
             assert_eq!(done.applied, !found.findings.is_empty(), "{name}");
             assert_eq!(done.findings, [], "{name}: {:#?}", done.actions);
             if exactly && done.applied {
@@ -204,10 +204,10 @@ fn what_kafka_wrote_is_made_again() {
     }
 }
 
-// Broken if it failed: one flipped bit in a batch's leader epoch would be written into the file of epochs, which then fences
+// Broken if it failed: one flipped bit in a batch's leader epoch would get into the epoch file and fence
 // every leader.
 #[test]
-fn a_flipped_epoch_does_not_become_the_logs() {
+fn a_flipped_epoch_does_not_get_into_the_epoch_file() {
     for (number, epoch, left) in [
         (2, 1 << 30, Kind::EpochOrder),
         (0, 1 << 30, Kind::EpochOrder),
@@ -217,7 +217,7 @@ fn a_flipped_epoch_does_not_become_the_logs() {
         let (_parent, dir) = ours(6);
         set_epoch(&dir.join(FIRST), number, epoch);
         let before = contents(&dir);
-        let done = mend(&dir, true, true);
+        let done = run_repair(&dir, true, true);
         assert_eq!(done.actions, [], "batch {number}");
         assert_eq!(done.findings.len(), 1);
         assert_eq!(done.findings[0].kind, left);
@@ -225,44 +225,44 @@ fn a_flipped_epoch_does_not_become_the_logs() {
     }
 }
 
-// Broken if it failed: a file of epochs that is wrong would be kept, or be made of batches that contradict each other.
+// Broken if it failed: a wrong epoch file would stay, or be rebuilt from batches that contradict each other.
 #[test]
-fn a_wrong_file_of_epochs_is_made_again() {
+fn a_wrong_epoch_file_is_rebuilt_unless_batches_contradict() {
     let path = |dir: &Path| dir.join("leader-epoch-checkpoint");
-    for (text, mended) in [
+    for (text, repaired) in [
         ("0\n1\n1 0\n", "0\n1\n0 0\n"),
-        // A leader that wrote nothing yet keeps its epoch; one that begins behind the end is nobody.
+        // The epoch of a leader that has not written yet stays; an epoch after the log's end goes.
         ("0\n2\n1 0\n4 60\n", "0\n2\n0 0\n4 60\n"),
         ("0\n2\n0 0\n4 61\n", "0\n1\n0 0\n"),
         ("rubbish\n0\n", "0\n1\n0 0\n"),
     ] {
         let (_parent, dir) = ours(6);
         fs::write(path(&dir), text).unwrap();
-        let done = mend(&dir, true, true);
-        assert_eq!(fs::read_to_string(path(&dir)).unwrap(), mended, "{text:?}");
+        let done = run_repair(&dir, true, true);
+        assert_eq!(fs::read_to_string(path(&dir)).unwrap(), repaired, "{text:?}");
         assert_eq!(done.findings, [], "{text:?}");
     }
     for text in ["0\n1\n1 0\n", "rubbish\n0\n"] {
         let (_parent, dir) = ours(6);
         set_epoch(&dir.join(FIRST), 3, 1 << 30);
         fs::write(path(&dir), text).unwrap();
-        let done = mend(&dir, true, true);
+        let done = run_repair(&dir, true, true);
         assert_eq!(done.actions, [], "{text:?}");
         assert_eq!(fs::read_to_string(path(&dir)).unwrap(), text);
-        let told = done.findings.iter().any(|f| f.kind == Kind::EpochOrder);
-        assert!(told, "{text:?}: {:#?}", done.findings);
+        let reported = done.findings.iter().any(|f| f.kind == Kind::EpochOrder);
+        assert!(reported, "{text:?}: {:#?}", done.findings);
     }
 }
 
-// Broken if it failed: a directory could be mended while somebody writes it.
+// Broken if it failed: a directory could be repaired while another owner writes it.
 #[test]
-fn not_under_an_owner() {
+fn a_directory_in_use_is_refused() {
     let (_parent, dir) = ours(3);
     let log = StandaloneLog::open(&dir, false, LogConfig::default()).unwrap();
     let result = repair(&dir, &RepairOptions::default(), &mut |_| true);
     assert!(matches!(result, Err(StorageError::Locked { .. })));
     log.close().unwrap();
-    mend(&dir, false, false);
+    run_repair(&dir, false, false);
 }
 
 fn broker_directory() -> TempDir {
@@ -282,30 +282,31 @@ fn broker_directory() -> TempDir {
     parent
 }
 
-// Broken if it failed: a broker would not start on the mended directory, or believe it has records that are gone.
+// Broken if it failed: a broker would not start on the repaired directory, or would assume records that are
+// gone.
 #[test]
-fn a_log_directory() {
+fn a_broker_starts_on_a_repaired_log_directory() {
     let parent = broker_directory();
     let path = parent.path().join("data");
     let log = path.join("a-0").join(FIRST);
     let bytes = fs::read(&log).unwrap();
     fs::write(&log, &bytes[..bytes.len() - 1]).unwrap();
-    // The recovery point says that these bytes were on disk: no torn tail any more.
-    let refused = mend(&path, true, false);
+    // The recovery point says that these bytes were on disk, so the end is not a torn tail.
+    let refused = run_repair(&path, true, false);
     assert!(matches!(refused.refused[..], [Action::Cut { .. }]));
     assert!(!refused.applied);
 
-    let done = mend(&path, true, true);
+    let done = run_repair(&path, true, true);
     assert_eq!(done.findings, []);
     let rebuilt = |name: &str| names(&done).contains(&("rebuild", name.to_owned()));
     assert!(rebuilt("recovery-point-offset-checkpoint"));
     assert!(rebuilt("replication-offset-checkpoint"));
-    let aside = done.aside.clone().unwrap();
+    let backup = done.backup_dir.clone().unwrap();
     assert_eq!(
-        aside.parent(),
+        backup.parent(),
         Some(parent.path().canonicalize().unwrap().as_path())
     );
-    assert!(aside.join("a-0").is_dir());
+    assert!(backup.join("a-0").is_dir());
     let config = |_: &str| LogConfig::default();
     let logs = LogDir::open(&path, 1, None, &config).unwrap();
     assert!(logs.had_clean_shutdown() && logs.failures().is_empty());
@@ -317,49 +318,50 @@ fn a_log_directory() {
     ));
 }
 
-// Broken if it failed: a checkpoint that keeps a broker from starting would stay.
+// Broken if it failed: a checkpoint that stops a broker's start would stay.
 #[test]
-fn a_checkpoint_that_cannot_be_read() {
+fn an_unreadable_checkpoint_is_removed() {
     let parent = broker_directory();
     let path = parent.path().join("data");
     let checkpoint = path.join("recovery-point-offset-checkpoint");
     fs::write(&checkpoint, "0\n5\nrubbish").unwrap();
-    // It is not of one partition alone.
-    assert_eq!(mend(&path.join("a-0"), true, false).actions, []);
-    let done = mend(&path, true, false);
+    // A repair of one partition leaves it, because it has other partitions too.
+    assert_eq!(run_repair(&path.join("a-0"), true, false).actions, []);
+    let done = run_repair(&path, true, false);
     assert_eq!(
         names(&done),
         [("remove", "recovery-point-offset-checkpoint".to_owned())]
     );
     assert_eq!(done.findings, []);
     assert!(!checkpoint.exists());
-    let kept = done.aside.unwrap().join("recovery-point-offset-checkpoint");
+    let kept = done.backup_dir.unwrap().join("recovery-point-offset-checkpoint");
     assert_eq!(fs::read(kept).unwrap(), b"0\n5\nrubbish");
 }
 
-// Broken if it failed: a log by itself that begins behind its end, and so has nothing to read, would be called whole.
+// Broken if it failed: a standalone log that begins after its end, so has nothing to read, would be called
+// whole.
 #[test]
-fn where_a_log_by_itself_begins() {
+fn a_log_start_after_the_end_is_set_to_the_end() {
     let (_parent, dir) = ours(3);
     let checkpoint = dir.join("log-start-offset-checkpoint");
     fs::write(&checkpoint, "0\n1\nlog 0 20\n").unwrap();
-    assert_eq!(mend(&dir, true, false).actions, []);
+    assert_eq!(run_repair(&dir, true, false).actions, []);
     fs::write(&checkpoint, "0\n1\nlog 0 31\n").unwrap();
-    let done = mend(&dir, true, false);
+    let done = run_repair(&dir, true, false);
     let rebuilt = ("rebuild", "log-start-offset-checkpoint".to_owned());
     assert_eq!(names(&done), [rebuilt]);
     assert_eq!(done.findings, []);
     assert_eq!(fs::read(&checkpoint).unwrap(), b"0\n1\nlog 0 30\n");
 }
 
-// Broken if it failed: copies would land where Kafka trips over them, or replace others.
+// Broken if it failed: the backup would land where Kafka does not start, or overwrite files.
 #[test]
-fn where_copies_may_go() {
+fn a_backup_inside_the_directory_or_in_a_used_one_is_refused() {
     let (parent, dir) = ours(3);
     fs::write(dir.join("leader-epoch-checkpoint"), "rubbish\n1\n").unwrap();
-    let options = |aside: PathBuf| RepairOptions {
+    let options = |backup_dir: PathBuf| RepairOptions {
         apply: true,
-        aside: Some(aside),
+        backup_dir: Some(backup_dir),
         ..RepairOptions::default()
     };
     let dir = dir.canonicalize().unwrap();
@@ -375,7 +377,7 @@ fn where_copies_may_go() {
     assert!(done.findings.is_empty() && own.join("manifest.json").exists());
 }
 
-/// Fails one change to the disk, by number.
+/// Fails the change to the disk with this number.
 struct FailOne {
     at: usize,
     seen: AtomicUsize,
@@ -390,9 +392,9 @@ impl watch::Watcher for FailOne {
     }
 }
 
-// Broken if it failed: a repair that is interrupted would lose bytes, or leave what cannot be mended any more.
+// Broken if it failed: an interrupted repair would lose bytes, or leave a directory that cannot be repaired.
 #[test]
-fn interrupted_at_every_step() {
+fn a_repair_interrupted_at_any_step_loses_nothing() {
     for at in 0.. {
         let (parent, dir) = ours(25);
         let path = dir.join(FIRST);
@@ -401,11 +403,11 @@ fn interrupted_at_every_step() {
         bytes[size + 100] ^= 1;
         fs::write(&path, &bytes).unwrap();
         let before = contents(&dir);
-        let aside = parent.path().join("kept");
+        let backup = parent.path().join("kept");
         let options = RepairOptions {
             apply: true,
             cut_at_corruption: true,
-            aside: Some(aside.clone()),
+            backup_dir: Some(backup.clone()),
             ..RepairOptions::default()
         };
         let watcher = Arc::new(FailOne {
@@ -421,27 +423,27 @@ fn interrupted_at_every_step() {
             return;
         }
         assert!(result.is_err(), "step {at}");
-        let (after, kept) = (contents(&dir), contents(&aside));
+        let (after, kept) = (contents(&dir), contents(&backup));
         for (name, bytes) in before {
             if after.get(&name) == Some(&bytes) || kept.get(&name) == Some(&bytes) {
                 continue;
             }
-            // Cut: both parts are there.
+            // The file was cut: the directory and the backup have its two parts.
             let rest = &kept[Path::new(&format!("{FIRST}.from-{size}"))];
             assert_eq!([&after[&name][..], rest].concat(), bytes, "step {at}: {name:?}");
         }
-        let again = mend(&dir, true, true);
-        // The `.tmp` of a file that was being replaced is removed by the next opening.
+        let again = run_repair(&dir, true, true);
+        // The next opening removes the `.tmp` of a file that was being replaced.
         let rest = again.findings.iter().find(|f| f.kind != Kind::Unfinished);
         assert_eq!(rest, None, "step {at}");
     }
 }
 
-/// One flipped bit in one file of a copy of Kafka's logs, or that file torn: mended, but for what only another replica
-/// has.
-fn damage_is_mended(
+/// Flips a bit in one file of a copy of Kafka's log, or tears that file. A repair must leave only findings
+/// that need another replica.
+fn damage_is_repaired(
     file: usize,
-    place: usize,
+    at: usize,
     bit: u8,
     tear: bool,
 ) -> Result<(), proptest::test_runner::TestCaseError> {
@@ -452,17 +454,17 @@ fn damage_is_mended(
     if bytes.is_empty() {
         return Ok(());
     }
-    let position = place % bytes.len();
+    let position = at % bytes.len();
     if tear {
         bytes.truncate(position);
     } else {
         bytes[position] ^= 1 << bit;
     }
     fs::write(dir.join(name), bytes).unwrap();
-    let done = mend(&dir, true, true);
-    // A batch's leader epoch is not under its checksum either, and which of two that contradict each other is right is
-    // not for a repair to say; nor has it the records of a file that ends with a whole batch too early. One that has
-    // nothing left looks like one that was compacted.
+    let done = run_repair(&dir, true, true);
+    // What only another replica can mend: a leader epoch that contradicts another (no checksum covers it),
+    // and the records of a file that ends too early but after a whole batch. A file without records looks
+    // compacted.
     let is_log = name.extension().is_some_and(|suffix| suffix == "log");
     let others: &[Kind] = match (is_log, tear) {
         (true, true) if position == 0 => &[Kind::MissingOffsets, Kind::OffsetGap],
@@ -470,13 +472,13 @@ fn damage_is_mended(
         (true, false) => &[Kind::EpochOrder, Kind::LeaderEpochs],
         (false, _) => &[],
     };
-    let told = |finding: &&Finding| others.contains(&finding.kind);
-    let left = done.findings.iter().find(|finding| !told(finding));
+    let expected = |finding: &&Finding| others.contains(&finding.kind);
+    let left = done.findings.iter().find(|finding| !expected(finding));
     proptest::prop_assert_eq!(left, None, "byte {} of {:?}: {:#?}", position, name, done.actions);
     for (name, bytes) in contents(&dir) {
         if name.extension().is_some_and(|suffix| suffix == "log") && done.applied {
             let original = &before[&name];
-            // A batch's offset and epoch are not under its checksum: a flip there may stay.
+            // No checksum covers a batch's offset and epoch, so a flip there may stay.
             let flipped = bytes.iter().zip(original);
             let flipped = flipped.filter(|(one, other)| one != other).count();
             proptest::prop_assert!(bytes.len() <= original.len() && flipped <= 1);
@@ -485,19 +487,19 @@ fn damage_is_mended(
     Ok(())
 }
 
-// Broken if it failed: a file that lost all its bytes could not be mended.
+// Broken if it failed: a file that lost all its bytes could not be repaired.
 #[test]
-fn files_torn_to_nothing() {
+fn files_torn_to_nothing_are_repaired() {
     for file in 0..12 {
-        damage_is_mended(file, 0, 0, true).unwrap();
+        damage_is_repaired(file, 0, 0, true).unwrap();
     }
 }
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
-    // Broken if it failed: some damage could not be mended, or mending would alter a record.
+    // Broken if it failed: some damage could not be repaired, or a repair would alter a record.
     #[test]
-    fn any_damage_is_mended(file in 0usize..12, place in 0usize..100_000, bit in 0u8..8, tear: bool) {
-        damage_is_mended(file, place, bit, tear)?;
+    fn any_damage_is_repaired(file in 0usize..12, at in 0usize..100_000, bit in 0u8..8, tear: bool) {
+        damage_is_repaired(file, at, bit, tear)?;
     }
 }

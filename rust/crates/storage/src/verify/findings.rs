@@ -1,4 +1,4 @@
-//! Findings as they come together: bounded, and sorted at the end.
+//! The list of findings: bounded, and sorted at the end.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::{Finding, Kind};
 use crate::error::StorageError;
 
-/// Findings of one kind that are told one by one for a file; the rest are counted.
+/// Findings of one kind in one file that are listed; the rest are counted.
 const PER_FILE_MAX: usize = 100;
 
 #[derive(Debug, Default)]
@@ -39,8 +39,8 @@ impl Findings {
         });
     }
 
-    /// What reading a file came to: bytes it cannot hold are a finding of `kind`, and so is a refusal of the operating
-    /// system, of its own kind.
+    /// A finding for an error from reading a file. Wrong content is of `kind`; an error of the operating
+    /// system is [`Kind::Unreadable`].
     pub(crate) fn error(&mut self, kind: Kind, path: &Path, error: &StorageError, remedy: &str) {
         match error {
             StorageError::Corrupt {
@@ -59,7 +59,7 @@ impl Findings {
                 Kind::Unreadable,
                 path,
                 other.to_string(),
-                "look at the disk and at who may read the file",
+                "check the disk and the file's permissions",
             ),
         }
     }
@@ -68,13 +68,13 @@ impl Findings {
         self.list.is_empty()
     }
 
-    /// Drops what is not in another's, too.
+    /// Keeps only the findings that `other` has too.
     pub(crate) fn keep_common(&mut self, other: &Self) {
         self.list.retain(|finding| other.list.contains(finding));
         self.counts.retain(|key, _| other.counts.contains_key(key));
     }
 
-    /// Takes in those of another; no file has findings in both.
+    /// Adds the findings of another list. No file has findings in both.
     pub(crate) fn append(&mut self, other: Self) {
         self.list.extend(other.list);
         self.counts.extend(other.counts);
@@ -89,7 +89,7 @@ impl Findings {
                     position: Some(u64::MAX >> 1),
                     offset: None,
                     what: format!("{} more like the {PER_FILE_MAX} before", count - PER_FILE_MAX),
-                    remedy: "as before".to_owned(),
+                    remedy: "see those before".to_owned(),
                 });
             }
         }
@@ -97,7 +97,7 @@ impl Findings {
             (&one.path, one.position, one.kind).cmp(&(&other.path, other.position, other.kind))
         });
         for finding in &mut self.list {
-            // Only there to be sorted behind the others.
+            // The large position only sorted it after the others.
             finding.position = finding.position.filter(|p| *p != u64::MAX >> 1);
         }
         self.list

@@ -1,8 +1,8 @@
-//! Index files against the batches they lead to, entry by entry, beside the walk over the `.log` file.
+//! Checks index files against the batches, entry by entry, while the walk reads the `.log` file.
 //!
-//! The files are read from the front in small pieces, so an index of any size takes no memory. Each check keeps the
-//! first fault it meets: the file is built anew as a whole. Zeros behind the last entry are what preallocation leaves;
-//! whether they may be there is the caller's to say.
+//! The files are read in small pieces, so an index of any size takes little memory. Each check keeps the
+//! first fault only, because the file is rebuilt as a whole. Preallocation leaves zeros after the last entry;
+//! the caller says whether zeros are allowed.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -11,27 +11,27 @@ use std::path::{Path, PathBuf};
 use crate::error::{Result, StorageError};
 use crate::segment::scan::StoredBatch;
 
-/// What is wrong with an index file, and where.
+/// The fault of an index file, and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) position: u64,
     pub(super) what: String,
 }
 
-/// How the file's end is to be judged.
+/// What the end of the file may look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ending {
-    /// Somebody else renames a segment's files one by one, its indexes before or after its batches.
+    /// Another process may be renaming the segment's files, one after another.
     pub(super) missing_allowed: bool,
-    /// The file may be preallocated: its segment is the last and was not closed.
+    /// The file may be preallocated: its segment is the last one and was not closed.
     pub(super) zeros_allowed: bool,
-    /// Everything of the `.log` file was read and is whole: an entry that leads elsewhere is wrong.
+    /// All of the `.log` file was read and is whole, so an entry without a batch is wrong.
     pub(super) log_whole: bool,
     /// Nothing is appended to the segment any more.
     pub(super) sealed: bool,
 }
 
-/// The entries of `N` bytes of a file.
+/// Reads a file's entries of `N` bytes.
 struct Entries<const N: usize> {
     file: BufReader<File>,
     size: u64,
@@ -51,7 +51,7 @@ impl<const N: usize> Entries<N> {
         }))
     }
 
-    /// The next whole entry, and where it is.
+    /// The next whole entry and its position.
     fn next(&mut self) -> std::io::Result<Option<(u64, [u8; N])>> {
         let at = self.position;
         if at + N as u64 > self.size {
@@ -63,7 +63,7 @@ impl<const N: usize> Entries<N> {
                 self.position += N as u64;
                 Ok(Some((at, entry)))
             }
-            // Trimmed in the meantime.
+            // The file was trimmed meanwhile.
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 self.size = at;
                 Ok(None)
@@ -73,7 +73,7 @@ impl<const N: usize> Entries<N> {
     }
 }
 
-/// An entry of any index.
+/// An entry of either index.
 trait Entry: Sized {
     fn offset(&self) -> i64;
 }
@@ -104,14 +104,14 @@ impl Entry for TimestampEntry {
     }
 }
 
-/// What both indexes have in common: a file, the entry that comes next, the first fault.
+/// The part both checks share: the file, its next entry, the first fault.
 struct Cursor<const N: usize, E> {
     path: PathBuf,
     entries: Option<Entries<N>>,
     parse: fn(u64, [u8; N], i64) -> E,
     base_offset: i64,
     pending: Option<E>,
-    /// Where zeros began.
+    /// Position of the first zeros.
     zeros_at: Option<u64>,
     count: u64,
     fault: Option<Fault>,
@@ -138,7 +138,7 @@ impl<const N: usize, E: Entry + Copy> Cursor<N, E> {
         self.pending = None;
     }
 
-    /// Takes the next entry of the file.
+    /// Reads the next entry of the file.
     fn advance(&mut self) -> Result<()> {
         self.pending = None;
         let Some(entries) = &mut self.entries else {
@@ -151,13 +151,13 @@ impl<const N: usize, E: Entry + Copy> Cursor<N, E> {
                 continue;
             }
             if let Some(zeros_at) = self.zeros_at {
-                self.blame(zeros_at, "an entry of zeros has others behind it".to_owned());
+                self.blame(zeros_at, "an entry of zeros has others after it".to_owned());
                 return Ok(());
             }
             self.count += 1;
             let entry = (self.parse)(at, bytes, self.base_offset);
             if entry.offset() < self.base_offset {
-                self.blame(at, "the offset is before the segment's".to_owned());
+                self.blame(at, "the offset is below the segment's base offset".to_owned());
                 return Ok(());
             }
             self.pending = Some(entry);
@@ -166,12 +166,12 @@ impl<const N: usize, E: Entry + Copy> Cursor<N, E> {
         let rest = entries.size % N as u64;
         if rest != 0 {
             let at = entries.size - rest;
-            self.blame(at, format!("{rest} bytes at the end are no whole entry"));
+            self.blame(at, format!("{rest} bytes at the end are not a whole entry"));
         }
         Ok(())
     }
 
-    /// The fault, once all of the `.log` file was seen. `left` tells what is wrong with an entry no batch was met for.
+    /// The fault, after all of the `.log` file was read. `left` describes an entry whose batch was not met.
     fn finish(mut self, ending: Ending, left: impl Fn(&E) -> (u64, String)) -> Option<Fault> {
         if self.entries.is_none() {
             let what = "the file is missing".to_owned();
@@ -196,10 +196,10 @@ fn word(bytes: &[u8], at: usize) -> i32 {
     i32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The `.index` file beside the walk; see [`crate::index::sparse`] for what its entries say.
+/// Checks the `.index` file. [`crate::index::sparse`] has its format.
 ///
-/// An entry leads to a batch, and everything before that batch ends before the entry's offset. The offset itself is the
-/// batch's last or, when several were appended at once, the last of all of them.
+/// An entry points to a batch, and all earlier batches end before the entry's offset. The offset is the
+/// batch's last one. When several batches were appended at once, it is the last offset of all of them.
 pub(super) struct OffsetIndexCheck {
     cursor: Cursor<8, OffsetEntry>,
     last: Option<OffsetEntry>,
@@ -215,7 +215,7 @@ impl OffsetIndexCheck {
         Cursor::open(path, base_offset, parse).map(|cursor| Self { cursor, last: None })
     }
 
-    /// Compares the entries up to a batch with it; `ended` is the last offset before the batch.
+    /// Compares the entries up to a batch with it. `ended` is the last offset before the batch.
     pub(super) fn batch(&mut self, batch: &StoredBatch, ended: i64) -> Result<()> {
         while let Some(entry) = self.cursor.pending {
             if entry.position > batch.position {
@@ -242,30 +242,30 @@ impl OffsetIndexCheck {
             ));
         }
         if position < batch.position {
-            return Some(format!("no batch begins at byte {position} of the log"));
+            return Some(format!("no batch starts at byte {position} of the log"));
         }
         if offset < batch.last_offset || offset <= ended {
             return Some(format!(
-                "offset {offset} is said to be at byte {position}, where a batch ends with offset {}",
+                "the index has offset {offset} at byte {position}, but the batch there ends with offset {}",
                 batch.last_offset
             ));
         }
         None
     }
 
-    /// The first fault, once everything was seen; `last_offset` is the segment's.
+    /// The first fault, after everything was read. `last_offset` is the segment's last offset.
     pub(super) fn finish(self, ending: Ending, last_offset: i64) -> Option<Fault> {
         let last = self.last;
         let fault = self.cursor.finish(ending, |entry| {
             let position = entry.position;
-            (entry.at, format!("no batch begins at byte {position} of the log"))
+            (entry.at, format!("no batch starts at byte {position} of the log"))
         });
         fault.or_else(|| {
             let last = last.filter(|last| ending.log_whole && last.offset > last_offset)?;
             Some(Fault {
                 position: last.at,
                 what: format!(
-                    "offset {} is behind the segment's last, {last_offset}",
+                    "offset {} is after the segment's last offset, {last_offset}",
                     last.offset
                 ),
             })
@@ -273,13 +273,14 @@ impl OffsetIndexCheck {
     }
 }
 
-/// The `.timeindex` file beside the walk; see [`crate::index::sparse`] for what its entries say.
+/// Checks the `.timeindex` file. [`crate::index::sparse`] has its format.
 ///
-/// An entry's offset is in a batch whose largest timestamp is the entry's, and no batch before has a larger one.
+/// The entry's timestamp is the largest one of the batch with the entry's offset. No earlier batch has a
+/// larger one.
 pub(super) struct TimeIndexCheck {
     cursor: Cursor<12, TimestampEntry>,
     last: Option<TimestampEntry>,
-    /// Of the batches seen, -1 without any.
+    /// The largest timestamp so far, -1 before the first batch.
     largest: i64,
 }
 
@@ -297,7 +298,7 @@ impl TimeIndexCheck {
         })
     }
 
-    /// Compares the entries up to a batch's last offset with it.
+    /// Compares the entries up to a batch's last offset with the batch.
     pub(super) fn batch(&mut self, batch: &StoredBatch) -> Result<()> {
         while let Some(entry) = self.cursor.pending {
             if entry.offset > batch.last_offset {
@@ -328,25 +329,25 @@ impl TimeIndexCheck {
         }
         if timestamp != batch.max_timestamp {
             return Some(format!(
-                "timestamp {timestamp} is said to be reached at offset {offset}, where the batch's largest is {}",
+                "the index has timestamp {timestamp} at offset {offset}, but the batch's largest is {}",
                 batch.max_timestamp
             ));
         }
         (self.largest > timestamp).then(|| {
             format!(
-                "timestamp {} comes before offset {offset}, which is said to be the first to reach {timestamp}",
+                "timestamp {} comes before offset {offset}, the first to reach {timestamp} by the index",
                 self.largest
             )
         })
     }
 
-    /// The first fault, once everything was seen.
+    /// The first fault, after everything was read.
     pub(super) fn finish(self, ending: Ending) -> Option<Fault> {
         let (last, largest) = (self.last, self.largest);
         let fault = self.cursor.finish(ending, |entry| {
             (entry.at, format!("offset {} is not in the segment", entry.offset))
         });
-        // The age of a sealed segment is taken from its last entry.
+        // Retention takes the age of a sealed segment from its last entry.
         let reached = last.map_or(-1, |last| last.timestamp);
         fault.or_else(|| {
             (ending.sealed && ending.log_whole && reached < largest).then(|| Fault {

@@ -1,18 +1,28 @@
-//! Reading all of a directory and saying what is wrong with it, as data: [`verify`].
+//! Verification: reads a whole directory and reports what is wrong with it as data ([`verify`]).
 //!
-//! Owns nothing and changes nothing: no lock is taken, no file written, nothing mapped. So it may run beside whoever
-//! writes the directory; what is then being written at a log's tail, or goes away in the meantime, is no fault. A
-//! partition's files are read once, front to back, in one thread; several partitions at a time. The caller's thread waits
-//! and is told how far the reading is.
+//! Takes no lock, writes no file and maps none, so it may run while a process writes the directory. A tail
+//! that is being written, and files that go away meanwhile, are no findings. Each partition's files are read
+//! once, from the start, by one thread; several partitions are read at a time. The caller's thread waits and
+//! gets the progress.
 //!
-//! What is checked, by [`Kind`]: every batch's header, checksum, records and offsets; that each segment goes on where the
-//! one before ends; every index entry against the batches; transaction index entries against the markers; leader epochs against the batches' epochs; producer snapshots
-//! against their checksum and the batches before them; the small files of a partition and of a log directory; and names
-//! that belong to nobody. `partition` walks over one partition, `segment` over one `.log` file and its indexes,
-//! `directory` over what stands beside the partitions.
+//! Checked, by [`Kind`]:
 //!
-//! Bounds: one batch is in memory at a time, decompressed to at most [`VerifyOptions::decompressed_max`] bytes, and
-//! a file's findings of one kind are told one by one up to a limit.
+//! - each batch's header, checksum, records and offsets;
+//! - that each segment starts where the one before it ends;
+//! - each index entry against the batches, and each transaction index entry against the markers;
+//! - the leader epoch file against the batches' epochs;
+//! - producer snapshots against their checksum and the batches before them;
+//! - the small files of a partition and of a log directory;
+//! - names that do not belong there.
+//!
+//! | module | what it checks |
+//! |---|---|
+//! | `partition` | one partition |
+//! | `segment` | one `.log` file and its indexes |
+//! | `directory` | what lies beside the partitions |
+//!
+//! Bounds: one batch is in memory at a time, decompressed to at most [`VerifyOptions::decompressed_max`]
+//! bytes. Each file's findings of one kind are listed up to a limit; the rest are counted.
 
 mod directory;
 mod findings;
@@ -20,6 +30,7 @@ mod indexes;
 mod partition;
 mod resync;
 mod segment;
+mod target;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -31,23 +42,22 @@ use crate::error::{Result, StorageError};
 
 use findings::Findings;
 
-pub(crate) use directory::{Partition, Target};
 pub(crate) use partition::{PartitionCheck, SegmentCheck};
+pub(crate) use target::{Partition, Target};
 
-/// Threads that read partitions; more would only wait for the same disk.
+/// More threads would only wait for the same disk.
 const THREADS_MAX: usize = 8;
-/// How much a batch may decompress to; what a reader of records takes, too.
+/// The most bytes a batch may decompress to. A consumer has the same limit.
 const DECOMPRESSED_MAX: usize = 512 << 20;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Records, or what says how to read them, are lost or wrong.
+    /// Records, or files needed to read them, are lost or wrong.
     Damage,
-    /// A file that is made again from the others, or what may be in order and cannot be judged: offsets that compaction may
-    /// have removed.
+    /// A file that can be rebuilt from the others. Or a gap in the offsets that compaction may have made.
     Hint,
-    /// Nobody's file.
+    /// A file that belongs to nothing.
     Stray,
 }
 
@@ -65,19 +75,19 @@ impl Severity {
 /// What a finding is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Bytes that are no whole batch, with nothing whole behind them.
+    /// Bytes at the log's end that are not a whole batch.
     TornTail,
-    /// Bytes that are no whole, intact batch, in the middle of a log or in what was already known to be on disk.
+    /// Bytes in the middle of a log, or below the recovery point, that are not a whole, intact batch.
     CorruptBatch,
     /// An intact batch whose records cannot be read, or contradict its header.
     BadRecords,
-    /// An offset that does not follow the one before.
+    /// An offset that does not follow the previous one.
     OffsetOrder,
-    /// A segment does not go on where the one before ends, in a log that was not compacted.
+    /// A segment does not start where the one before it ends, in a log that was not compacted.
     MissingOffsets,
-    /// The same in a log that seems to have been compacted, which may have removed them.
+    /// The same in a log that seems to be compacted: compaction may have removed the offsets.
     OffsetGap,
-    /// A leader epoch lower than the one before, or none at all.
+    /// A leader epoch that is lower than the previous one, or negative.
     EpochOrder,
     OffsetIndex,
     TimeIndex,
@@ -88,17 +98,17 @@ pub enum Kind {
     TopicId,
     /// `meta.properties`.
     MetaProperties,
-    /// One of a log directory's checkpoints.
+    /// A checkpoint of a log directory.
     Checkpoint,
-    /// What `cleaner-offset-checkpoint` says of a log.
+    /// A log's offset in `cleaner-offset-checkpoint`.
     CleanerCheckpoint,
-    /// Output of a step that was interrupted, which the next opening finishes or removes.
+    /// Output of an interrupted step, which the next opening finishes or removes.
     Unfinished,
-    /// A name that belongs to nobody.
+    /// A name that does not belong there.
     StrayName,
-    /// The operating system did not give the bytes.
+    /// The operating system could not read it.
     Unreadable,
-    /// A batch that decompresses to more than is allowed here, and was not looked into.
+    /// A batch that decompresses to more than the limit, so its records were not checked.
     NotChecked,
 }
 
@@ -161,9 +171,9 @@ pub struct Finding {
     pub kind: Kind,
     /// The file, or the directory.
     pub path: PathBuf,
-    /// Where in the file, in bytes.
+    /// Byte position in the file.
     pub position: Option<u64>,
-    /// The log's offset there.
+    /// The log's offset at that position.
     pub offset: Option<i64>,
     /// What is wrong.
     pub what: String,
@@ -181,7 +191,7 @@ impl Finding {
 /// How to verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerifyOptions {
-    /// Threads that read; 0 is as many as there are cores, up to eight.
+    /// Threads that read; 0 means one a core, up to eight.
     pub threads: usize,
     /// The most bytes a batch may decompress to.
     pub decompressed_max: usize,
@@ -196,34 +206,34 @@ impl Default for VerifyOptions {
     }
 }
 
-/// How far the reading is.
+/// How much was read so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of `.log` files read, and how many there were at the start.
+    /// Bytes of `.log` files that were read, and their total at the start.
     pub bytes: u64,
     pub bytes_total: u64,
-    /// Partitions done, and how many there are.
+    /// Partitions that are done, and their total.
     pub partitions: usize,
     pub partitions_total: usize,
 }
 
-/// What was found.
+/// The result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// In order of paths, and of positions in a file.
+    /// Sorted by path and position.
     pub findings: Vec<Finding>,
     pub partitions: usize,
     pub segments: usize,
     pub batches: u64,
-    /// Records of intact batches, markers too.
+    /// Records of intact batches, including markers.
     pub records: u64,
     pub bytes: u64,
-    /// The caller asked to stop: not everything was read.
+    /// The caller stopped it: not everything was read.
     pub stopped: bool,
 }
 
 impl Report {
-    /// True when something is lost or wrong, and not only a hint or a stray file.
+    /// True when there is a finding of [`Severity::Damage`].
     pub fn is_damaged(&self) -> bool {
         self.findings
             .iter()
@@ -231,12 +241,12 @@ impl Report {
     }
 }
 
-/// Reads all of a partition's directory, or of a log directory with its partitions, and tells what is wrong.
+/// Reads a partition's directory, or a log directory with its partitions, and reports what is wrong.
 ///
-/// `progress` is called now and then in the caller's thread; false stops the reading.
+/// Calls `progress` regularly in the caller's thread; false stops the reading.
 ///
-/// Errors: [`StorageError::NotFound`] when there is neither a partition nor a log directory at `path`, and what the disk
-/// says when the directory cannot be listed. Everything else is a finding.
+/// Errors: [`StorageError::NotFound`] when there is neither a partition nor a log directory at `path`.
+/// [`StorageError::Io`] when the directory cannot be listed. Everything else is a finding.
 pub fn verify(
     path: &Path,
     options: &VerifyOptions,
@@ -245,7 +255,7 @@ pub fn verify(
     Ok(verify_target(&Target::find(path)?, options, progress))
 }
 
-/// [`verify`] for what was found at a path.
+/// [`verify`] of a target that was found before.
 pub(crate) fn verify_target(
     target: &Target,
     options: &VerifyOptions,
@@ -255,7 +265,7 @@ pub(crate) fn verify_target(
     report(target, checks, stopped)
 }
 
-/// What was found in the partitions, and beside them.
+/// The findings in the partitions and beside them.
 pub(crate) fn report(target: &Target, checks: Vec<Option<PartitionCheck>>, stopped: bool) -> Report {
     let mut report = Report {
         partitions: target.partitions.len(),
@@ -280,7 +290,7 @@ enum Event {
     Done(usize, Box<PartitionCheck>),
 }
 
-/// Checks all partitions, several at a time. A place is empty when the caller stopped before it was reached.
+/// Checks all partitions, several at a time. An entry is `None` when the caller stopped before it.
 pub(crate) fn check_partitions(
     partitions: &[Partition],
     options: &VerifyOptions,
@@ -291,7 +301,7 @@ pub(crate) fn check_partitions(
         partitions_total: partitions.len(),
         ..Progress::default()
     };
-    // The largest first, so that none of them is left alone at the end.
+    // The largest partitions first, so that no thread works alone on one at the end.
     let mut order: Vec<usize> = (0..partitions.len()).collect();
     order.sort_by_key(|number| std::cmp::Reverse(partitions[*number].bytes));
     let mut checks: Vec<Option<PartitionCheck>> = partitions.iter().map(|_| None).collect();
@@ -302,15 +312,15 @@ pub(crate) fn check_partitions(
             let (sender, order, next, stop) = (sender.clone(), &order, &next, &stop);
             scope.spawn(move || {
                 let advance = |bytes| {
-                    // The caller reads until every sender is gone, so this cannot fail while it matters.
-                    let _told = sender.send(Event::Bytes(bytes));
+                    // The receiver lives until every sender is dropped, so this cannot fail.
+                    let _sent = sender.send(Event::Bytes(bytes));
                     !stop.load(Ordering::Relaxed)
                 };
                 while !stop.load(Ordering::Relaxed)
                     && let Some(number) = order.get(next.fetch_add(1, Ordering::Relaxed))
                 {
                     let check = partition::check(&partitions[*number], options, &advance);
-                    let _told = sender.send(Event::Done(*number, Box::new(check)));
+                    let _sent = sender.send(Event::Done(*number, Box::new(check)));
                 }
             });
         }
@@ -338,7 +348,7 @@ fn thread_count(options: &VerifyOptions) -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX))
 }
 
-/// Opens a file for reading; `None` when it is not there.
+/// Opens a file for reading; `None` when there is none.
 fn open_if_exists(path: &Path) -> Result<Option<std::fs::File>> {
     match std::fs::File::open(path) {
         Ok(file) => Ok(Some(file)),

@@ -1,8 +1,9 @@
-//! Finding the next intact batch behind bytes that are none.
+//! Finds the next intact batch after damaged bytes.
 //!
-//! Tells damage in the middle of a log from a torn tail, and how much is behind it. A place counts only if a header that
-//! fits the file and the offsets stands there and the checksum over all its bytes is right. How much is read for
-//! checksums is bounded for a file, so that bytes made to look like headers cost no more than a few passes over it.
+//! So a torn tail is distinguished from damage in the middle, and the records after the damage are counted. A
+//! position counts when it has a header that fits the file and the offsets, and the checksum of the batch is
+//! right. The bytes read for checksums are bounded for each file: forged headers cost a few passes over the
+//! file, no more.
 
 use std::fs::File;
 use std::io;
@@ -13,18 +14,18 @@ use crate::segment::scan::StoredBatch;
 use crate::slice::read_at_most;
 
 const WINDOW: usize = 1 << 20;
-/// The first bytes of a batch that are looked at for every position: offset, length, checksum or epoch, magic.
+/// The start of a batch: offset, length, epoch or checksum, magic. It is examined at every position.
 const FRONT: usize = 17;
-/// Bytes read for checksums before the search in a file is given up, besides four times its size.
+/// Bytes read for checksums before the search gives up, in addition to four times the file's size.
 const CHECKSUM_BUDGET: u64 = 64 << 20;
 
-/// How many bytes may be read for checksums in a file of `size` bytes.
+/// Bytes that may be read for checksums in a file of `size` bytes.
 pub(super) fn budget(size: u64) -> u64 {
     CHECKSUM_BUDGET.saturating_add(size.saturating_mul(4))
 }
 
-/// Where in `[from, end)` of the file the next intact batch begins, of offsets in `[least, most]`. What is read for
-/// checksums is taken off `budget`; `None` also when that is used up.
+/// Position of the next intact batch in `[from, end)` whose offset is in `[least, most]`. Reading for
+/// checksums uses up `budget`; `None` when it is used up, too.
 pub(super) fn next_intact(
     file: &File,
     (from, end): (u64, u64),
@@ -50,7 +51,7 @@ pub(super) fn next_intact(
                 None => return Ok(None),
             }
         }
-        // The next window begins with the first position not looked at.
+        // The next window starts with the first position that was not examined.
         at += (filled - FRONT + 1) as u64;
     }
     Ok(None)
@@ -66,7 +67,7 @@ fn plausible(front: &[u8], remaining: u64, least: i64, most: i64) -> bool {
         && u64::try_from(length).is_ok_and(|length| length > 0 && length <= remaining)
 }
 
-/// Whether an intact batch begins here; `None` when looking would read too much.
+/// Whether an intact batch starts here. `None` when the check would exceed the budget.
 fn intact(file: &File, position: u64, end: u64, budget: &mut u64) -> io::Result<Option<bool>> {
     let mut header = [0; HEADER_SIZE];
     let filled = read_at_most(file, &mut header, position)?;
@@ -91,14 +92,15 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    // Broken if it failed: a file made to look damaged would be read for hours, or what is intact in it not be found.
+    // Broken if it failed: forged headers would make a file take hours, or an intact batch after them would
+    // be missed.
     #[test]
     fn forged_headers_cost_no_more_than_the_budget() {
         const FORGED: usize = 500;
         let whole = crate::verify::tests::batch(0..10);
         let mut bytes = Vec::new();
         for number in 0..FORGED {
-            // A header of a batch that would take all the rest of the file.
+            // The header's length takes all the rest of the file.
             let rest = (FORGED - number) * HEADER_SIZE + whole.len();
             let mut header = whole[..HEADER_SIZE].to_vec();
             header[8..12].copy_from_slice(&((rest - 12) as i32).to_be_bytes());
@@ -115,7 +117,7 @@ mod tests {
         let mut scarce = 10 * range.1;
         let found = next_intact(&file, range, (0, 100), &mut scarce).unwrap();
         assert_eq!((found, scarce), (None, 0));
-        // Offsets that cannot come next are nobody's batch.
+        // A batch whose offset is out of range does not count.
         let found = next_intact(&file, range, (1, 100), &mut enough).unwrap();
         assert_eq!(found, None);
     }

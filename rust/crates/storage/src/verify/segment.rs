@@ -1,7 +1,7 @@
-//! One `.log` file, batch by batch, with its three indexes beside it.
+//! The check of one `.log` file, batch by batch, and of its three indexes.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use logcore_records::EndTxnMarker;
@@ -20,20 +20,20 @@ use super::{Finding, Kind};
 /// Bytes between two calls of the progress callback.
 const STEP: u64 = 4 << 20;
 
-/// The key of a control record (`ControlRecordType`): version i16, type i16.
+/// Types in the key of a control record (`ControlRecordType`): version i16, type i16.
 const ABORT: i16 = 0;
 const COMMIT: i16 = 1;
 
-/// What the walk over a segment collects.
+/// What is collected while a segment is read.
 struct InSegment {
     number: usize,
     base_offset: i64,
     next_base: Option<i64>,
     offset_index: Option<OffsetIndexCheck>,
     time_index: Option<TimeIndexCheck>,
-    /// Where the abort markers are, and whose.
+    /// Offset and producer id of each abort marker.
     markers: Vec<(i64, i64)>,
-    /// Transactions whose entry has to be there, and those whose entry may be.
+    /// Aborted transactions. False: compaction removed the records, so the index may lack the entry.
     aborted: Vec<(AbortedTxn, bool)>,
 }
 
@@ -43,14 +43,14 @@ struct Marker {
     coordinator_epoch: Option<i32>,
 }
 
-/// What is in a batch.
+/// The content of a batch.
 struct Content {
     records: u64,
     first_offset: i64,
     marker: Option<Marker>,
 }
 
-/// Whether there is anything but zeros at an index file's front. One that cannot be read is told of elsewhere.
+/// Whether an index file starts with an entry, not zeros. An unreadable file is reported elsewhere.
 fn has_entries(index: &Path) -> bool {
     let mut first = [0; 8];
     let read = File::open(index).and_then(|mut file| file.read_exact(&mut first));
@@ -71,7 +71,8 @@ impl Walk<'_> {
         };
         if let Err(error) = self.read_segment(number, &mut check) {
             self.unread = true;
-            let gone = matches!(&error, StorageError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound);
+            let gone =
+                matches!(&error, StorageError::Io { source, .. } if source.kind() == ErrorKind::NotFound);
             if !(gone && self.live()) {
                 self.findings.error(Kind::Unreadable, &path, &error, "");
             }
@@ -99,17 +100,18 @@ impl Walk<'_> {
         if !self.stopped {
             self.finish_indexes(segment, check);
             let partition = self.context.partition;
-            // What comes later may not have been on disk yet.
+            // A later segment may not have been on disk.
             let settled = partition.clean || base_offset < partition.recovery_point;
             if check.size == 0 && settled {
-                self.tell_emptied(&path, base_offset);
+                self.report_emptied(&path, base_offset);
             }
         }
         Ok(())
     }
 
-    /// A segment that became empty by compaction, or never was filled, has no entries in its indexes.
-    pub(super) fn tell_emptied(&mut self, log: &Path, base_offset: i64) {
+    /// Reports an empty segment that has index entries. One that compaction emptied, or that was never
+    /// filled, has none.
+    pub(super) fn report_emptied(&mut self, log: &Path, base_offset: i64) {
         let names = [INDEX_SUFFIX, TIME_INDEX_SUFFIX];
         let mut indexes = names
             .map(|suffix| segment_file(self.dir, base_offset, suffix))
@@ -121,7 +123,7 @@ impl Walk<'_> {
                 position: None,
                 offset: Some(base_offset),
                 what: format!(
-                    "its records are gone: {} leads to them",
+                    "its records are lost: {} has entries for them",
                     index.file_name().unwrap_or_default().display()
                 ),
                 remedy: GONE.to_owned(),
@@ -129,7 +131,7 @@ impl Walk<'_> {
         }
     }
 
-    /// An index that cannot be read at all is a finding, and left out.
+    /// Reports an index that cannot be opened, and skips it.
     fn or_finding<T>(&mut self, opened: Result<T>) -> Option<T> {
         match opened {
             Ok(opened) => Some(opened),
@@ -145,12 +147,12 @@ impl Walk<'_> {
         let failed = |error| StorageError::io("read", &path)(error);
         let mut scan = Scanner::whole(file, 0, size);
         let mut budget = resync::budget(size);
-        let mut told = 0;
+        let mut reported = 0;
         loop {
             let position = scan.position();
-            if position - told >= STEP {
-                self.stopped = !(self.context.advance)(position - told);
-                told = position;
+            if position - reported >= STEP {
+                self.stopped = !(self.context.advance)(position - reported);
+                reported = position;
             }
             if self.stopped {
                 return Ok(());
@@ -161,7 +163,7 @@ impl Walk<'_> {
                 Next::Batch(batch) => {
                     let bytes = scan.bytes(&batch).map_err(failed)?;
                     if (bytes.len() as u64) < batch.size && self.live() {
-                        // Cut in the meantime.
+                        // The file was cut meanwhile.
                         self.unread = true;
                         break;
                     }
@@ -183,7 +185,7 @@ impl Walk<'_> {
             }
         }
         self.bytes += size;
-        self.stopped = !(self.context.advance)(size - told);
+        self.stopped = !(self.context.advance)(size - reported);
         Ok(())
     }
 
@@ -202,9 +204,7 @@ impl Walk<'_> {
                 self.not_checked(
                     segment,
                     batch,
-                    format!(
-                        "the {codec} batch decompresses to more than {limit} bytes and was not looked into"
-                    ),
+                    format!("the {codec} batch decompresses to more than {limit} bytes and was not checked"),
                 );
                 Content {
                     records: batch.header.as_ref().map_or(1, |h| h.record_count.max(0) as u64),
@@ -257,17 +257,17 @@ impl Walk<'_> {
         });
     }
 
-    /// Why a batch's offsets cannot stand where they are.
+    /// Why a batch's offsets are wrong at their position.
     fn misplaced(&self, segment: &InSegment, batch: &StoredBatch, first: i64) -> Option<String> {
         let last = batch.last_offset;
         if first < segment.base_offset {
-            return Some(format!("offset {first} is before the segment's"));
+            return Some(format!("offset {first} is below the segment's base offset"));
         }
         if first < self.next_offset {
             return Some(format!("offset {first} follows offset {}", self.next_offset - 1));
         }
         if last - segment.base_offset > i64::from(i32::MAX) {
-            return Some(format!("offset {last} is too far from the segment's"));
+            return Some(format!("offset {last} is too far from the segment's base offset"));
         }
         segment
             .next_base
@@ -275,7 +275,7 @@ impl Walk<'_> {
             .map(|_| format!("offset {last} is in the next segment too"))
     }
 
-    /// Takes a batch into the state of its producer and transaction.
+    /// Updates the state of the batch's producer and transaction.
     fn producer(&mut self, segment: &mut InSegment, batch: &StoredBatch, content: &Content) {
         let Some(header) = batch.header.as_ref().filter(|h| h.has_producer_id()) else {
             return;
@@ -320,12 +320,12 @@ impl Walk<'_> {
         let ending = Ending {
             missing_allowed: partition.live,
             zeros_allowed: !sealed && (partition.live || !partition.clean),
-            // Of a segment that grows, what is behind what was read is not known.
+            // A segment that grows has entries for batches that were not read.
             log_whole: self.intact() && (sealed || !partition.live),
             sealed,
         };
         let live = self.live();
-        // A segment that went away in the meantime takes its indexes along.
+        // When another process removed the segment, its indexes went too.
         let gone = live && !segment_file(self.dir, segment.base_offset, LOG_SUFFIX).exists();
         if let Some(index) = segment.offset_index
             && let Some(fault) = index.finish(ending, self.next_offset - 1)
@@ -348,7 +348,7 @@ impl Walk<'_> {
 
     fn index_finding(&mut self, kind: Kind, path: std::path::PathBuf, fault: Fault) {
         let remedy = if kind == Kind::TxnIndex {
-            "`logcore repair --apply` makes it again from the markers"
+            "`logcore repair --apply` rebuilds it from the markers"
         } else {
             REBUILT
         };
@@ -362,10 +362,11 @@ impl Walk<'_> {
         });
     }
 
-    /// Compares a segment's transaction index with the abort markers in it.
+    /// Compares a segment's transaction index with its abort markers.
     ///
-    /// The cleaner may have removed a transaction's first batches, and a transaction may have begun before the log: so an
-    /// entry may begin earlier than what is seen, but never later, and one whose records are all gone may be missing.
+    /// The cleaner may have removed a transaction's first batches, and a transaction may have begun before
+    /// the log's start. So an entry may begin earlier than the batches that are left, but never later. An
+    /// entry may be missing when all of the transaction's records are gone.
     fn check_txn_index(
         &mut self,
         base_offset: i64,
@@ -378,7 +379,7 @@ impl Walk<'_> {
             Ok(entries) => entries,
             Err(error @ StorageError::Corrupt { .. }) => {
                 check.txn_index_wrong = true;
-                let remedy = "`logcore repair --apply` makes it again from the markers";
+                let remedy = "`logcore repair --apply` rebuilds it from the markers";
                 self.findings.error(Kind::TxnIndex, &path, &error, remedy);
                 check.aborted = aborted.iter().map(|(entry, _)| *entry).collect();
                 return;
@@ -390,7 +391,7 @@ impl Walk<'_> {
         };
         let (kept, fault) = compare_aborted(&entries, markers, aborted, self.next_offset);
         check.aborted = kept;
-        // Behind a damage the markers were not followed.
+        // Markers after damage were not read.
         if let Some(fault) = fault.filter(|_| self.intact()) {
             check.txn_index_wrong = true;
             self.index_finding(Kind::TxnIndex, path, fault);
@@ -398,7 +399,8 @@ impl Walk<'_> {
     }
 }
 
-/// What a transaction index should say, and the first thing it says wrongly. Entries from `end` on were written since.
+/// The right entries of a transaction index, and its first fault. Entries from `end` on are new and not
+/// compared.
 fn compare_aborted(
     entries: &[AbortedTxn],
     markers: &[(i64, i64)],
@@ -425,7 +427,8 @@ fn compare_aborted(
             blame(
                 number,
                 format!(
-                    "producer {producer_id}'s transaction is said to begin at offset {}, it began at {}",
+                    "the index has producer {producer_id}'s transaction begin at offset {}, but it began at \
+                        {}",
                     entry.first_offset, seen.first_offset
                 ),
             );
@@ -435,7 +438,7 @@ fn compare_aborted(
             let offset = entry.last_stable_offset;
             blame(
                 number,
-                format!("the last stable offset {offset} is behind the marker at offset {last}"),
+                format!("the last stable offset {offset} is after the marker at offset {last}"),
             );
             continue;
         }
@@ -457,14 +460,14 @@ fn compare_aborted(
                 ),
             );
         }
-        let place = kept.partition_point(|entry| entry.last_offset < seen.last_offset);
-        kept.insert(place, *seen);
+        let index = kept.partition_point(|entry| entry.last_offset < seen.last_offset);
+        kept.insert(index, *seen);
     }
     (kept, fault)
 }
 
-/// Where the next intact batch is behind what begins at `position`. `after` is where it would be by the length in the
-/// header, which is asked first: what looks like a batch inside of another's records is none.
+/// Position of the next intact batch after the damaged one at `position`. `after` is the end of that one by
+/// its header. It is tried first, because bytes inside a record may look like a batch.
 fn behind(
     file: &File,
     (position, size): (u64, u64),
@@ -499,7 +502,7 @@ fn read_records(
         marker: None,
     };
     if parsed.header.record_count == 0 && parsed.payload().is_empty() {
-        // The shell the cleaner leaves of a batch, for its producer's sequence; nothing is compressed in it.
+        // The cleaner keeps a batch without records for its producer's sequence. It is not compressed.
         return Ok(content);
     }
     let wrong = |index: u64, reason| RecordError::InvalidRecord {
@@ -510,10 +513,13 @@ fn read_records(
     for record in parsed.records_in(scratch, limit)? {
         let record = record?;
         if record.offset <= last {
-            return Err(wrong(content.records, "its offset does not rise"));
+            return Err(wrong(content.records, "its offset does not increase"));
         }
         if record.offset > batch.last_offset {
-            return Err(wrong(content.records, "its offset is behind the batch's"));
+            return Err(wrong(
+                content.records,
+                "its offset is after the batch's last offset",
+            ));
         }
         last = record.offset;
         if parsed.header.is_control() && content.records == 0 {
@@ -543,7 +549,7 @@ fn read_legacy(batch: &StoredBatch, bytes: &[u8], limit: usize) -> Result<Conten
     let mut last = -1;
     legacy::for_each(bytes, limit, |message| {
         if message.offset <= last {
-            return Err(RecordError::InvalidLegacy("an offset does not rise"));
+            return Err(RecordError::InvalidLegacy("an offset does not increase"));
         }
         last = message.offset;
         first.get_or_insert(message.offset);
@@ -552,7 +558,7 @@ fn read_legacy(batch: &StoredBatch, bytes: &[u8], limit: usize) -> Result<Conten
     })?;
     if last != batch.last_offset {
         return Err(RecordError::InvalidLegacy(
-            "the last offset inside is not the wrapper's",
+            "the last offset inside differs from the wrapper's",
         ));
     }
     Ok(Content {

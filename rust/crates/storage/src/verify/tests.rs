@@ -1,4 +1,4 @@
-//! Verifying directories that are whole, and the same with one thing wrong at a time.
+//! Verification of intact directories, and of the same directories with one fault each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ fn kinds(report: &Report) -> Vec<Kind> {
     report.findings.iter().map(|finding| finding.kind).collect()
 }
 
-/// Apache Kafka's directory, copied so that it can be damaged.
+/// A copy of Apache Kafka's directory, which a test may damage.
 pub(crate) fn copy_of_kafkas() -> (TempDir, PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("golden-0");
@@ -52,7 +52,7 @@ pub(crate) fn batch(values: std::ops::Range<i64>) -> Vec<u8> {
     batch_of(&records, None)
 }
 
-/// A closed log ([`write_log`]) in a directory that goes with the first of these.
+/// A closed log ([`write_log`]) in a directory that is removed with the first value.
 fn ours(batches: i64) -> (tempfile::TempDir, PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("ours-0");
@@ -76,46 +76,47 @@ pub(crate) fn write_log(dir: &Path, batches: i64) {
 
 // Broken if it failed: what Apache Kafka writes would be called damaged.
 #[test]
-fn kafkas_own_directory_is_clean() {
+fn a_directory_of_kafka_is_clean() {
     let report = check(Path::new(FIXTURE));
     assert_eq!(report.findings, []);
     assert_eq!((report.partitions, report.segments, report.records), (1, 3, 164));
 }
 
-// Broken if it failed: what this crate writes would be called damaged, or not be read to its end.
+// Broken if it failed: what this crate writes would be called damaged, or progress would not reach its total.
 #[test]
-fn our_own_directory_is_clean_and_progress_is_told() {
+fn a_directory_of_this_crate_is_clean_and_progress_reaches_the_total() {
     let (_parent, dir) = ours(60);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let report = verify(&dir, &VerifyOptions::default(), &mut |progress| {
-        told.push(progress);
+        reported.push(progress);
         true
     })
     .unwrap();
     assert_eq!(report.findings, []);
     assert_eq!((report.batches, report.records), (60, 600));
     assert!(report.segments > 3);
-    let last = told.last().unwrap();
+    let last = reported.last().unwrap();
     assert_eq!((last.bytes, last.partitions), (last.bytes_total, 1));
     assert_eq!(last.bytes_total, report.bytes);
 }
 
-// Broken if it failed: nobody could interrupt the reading of a large directory.
+// Broken if it failed: the caller could not stop the reading of a large directory.
 #[test]
 fn a_caller_can_stop() {
     let parent = tempfile::tempdir().unwrap();
     for number in 0..5 {
         write_log(&parent.path().join(format!("ours-{number}")), 5);
     }
-    // The first call comes before anything is read.
+    // The first call of the callback comes before anything is read.
     let report = verify(parent.path(), &VerifyOptions::default(), &mut |_| false).unwrap();
     assert!(report.stopped);
     assert_eq!((report.partitions, report.segments), (5, 0));
 }
 
-// Broken if it failed: a flipped bit in any batch would go unseen, or what is behind it not be counted.
+// Broken if it failed: a flipped bit in a batch would be missed, or the records after it would not be
+// counted.
 #[test]
-fn a_flipped_bit_in_the_middle() {
+fn a_flipped_bit_in_the_middle_is_a_corrupt_batch() {
     let (_parent, dir) = copy_of_kafkas();
     let path = dir.join("00000000000000000000.log");
     flip(&path, 200, 0x40);
@@ -127,29 +128,29 @@ fn a_flipped_bit_in_the_middle() {
         (path.as_path(), Some(0), Some(0))
     );
     assert!(finding.what.contains("checksum"), "{}", finding.what);
-    assert!(finding.what.contains("160 records behind it"));
+    assert!(finding.what.contains("160 records after it"));
     assert_eq!(report.records, 160);
 }
 
-// Broken if it failed: damage that hides where the next batch begins would hide everything behind it.
+// Broken if it failed: a batch whose length is damaged would hide all batches after it.
 #[test]
-fn the_next_batch_is_found_behind_rubbish() {
+fn the_next_batch_after_garbage_is_found() {
     let (_parent, dir) = ours(6);
     let path = dir.join("00000000000000000000.log");
     let mut bytes = fs::read(&path).unwrap();
     let size = batch(0..10).len();
-    // The second batch's header: its length leads nowhere any more.
+    // The second batch's header: its length is wrong now.
     bytes[size..size + 30].fill(0xff);
     fs::write(&path, bytes).unwrap();
     let report = check(&dir);
     let finding = only(&report, Kind::CorruptBatch);
     assert_eq!((finding.position, finding.offset), (Some(size as u64), Some(10)));
-    assert!(finding.what.contains("40 records behind it"), "{}", finding.what);
+    assert!(finding.what.contains("40 records after it"), "{}", finding.what);
 }
 
-// Broken if it failed: a torn tail would be taken for damage in the middle, or the other way round.
+// Broken if it failed: a torn tail would be called damage in the middle, or the reverse.
 #[test]
-fn a_torn_tail() {
+fn a_cut_last_batch_is_a_torn_tail() {
     let (_parent, dir) = ours(3);
     let path = dir.join("00000000000000000000.log");
     let bytes = fs::read(&path).unwrap();
@@ -157,7 +158,7 @@ fn a_torn_tail() {
     for cut in [2 * size + 1, 2 * size + 61, 3 * size - 1] {
         fs::write(&path, &bytes[..cut]).unwrap();
         let report = check(&dir);
-        // The snapshot of the log's end is not held against it: the end is what is in doubt.
+        // The snapshot at the log's end is not compared, because the end is not known.
         let finding = only(&report, Kind::TornTail);
         assert_eq!(
             (finding.position, finding.offset),
@@ -168,9 +169,9 @@ fn a_torn_tail() {
     }
 }
 
-// Broken if it failed: what is being written beside us would be called damage.
+// Broken if it failed: a batch that is being written would be called damage.
 #[test]
-fn the_tail_of_a_live_log_is_no_fault() {
+fn a_torn_tail_of_a_live_log_is_not_reported() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("ours-0");
     let log = StandaloneLog::open(&dir, true, LogConfig::default()).unwrap();
@@ -183,13 +184,13 @@ fn the_tail_of_a_live_log_is_no_fault() {
     assert_eq!(check(&dir).findings, []);
     fs::write(&path, &whole).unwrap();
     log.close().unwrap();
-    // The same bytes with nobody there are a torn tail.
+    // Without a writer, the same bytes are a torn tail.
     fs::write(&path, &bytes).unwrap();
     only(&check(&dir), Kind::TornTail);
 }
 
-// Broken if it failed: the snapshot that the broker beside us is writing would be called wrong, or an older one that is
-// wrong would be taken for it.
+// Broken if it failed: a snapshot that the broker is writing would be called wrong, or an older wrong one be
+// missed.
 #[test]
 fn the_newest_snapshot_of_a_live_log_may_be_half_written() {
     let parent = tempfile::tempdir().unwrap();
@@ -210,13 +211,13 @@ fn the_newest_snapshot_of_a_live_log_may_be_half_written() {
     only(&check(&dir), Kind::ProducerSnapshot);
 }
 
-// Broken if it failed: an index that leads astray would go unseen.
+// Broken if it failed: a wrong index entry would be missed.
 #[test]
-fn indexes() {
+fn a_wrong_index_is_a_hint() {
     let (_parent, dir) = copy_of_kafkas();
     let first = "00000000000000000000";
     for (suffix, position, kind) in [
-        // A position, an offset that is too low, one that goes backwards.
+        // A wrong position, an offset that is too low, one that goes backwards.
         (".index", 7, Kind::OffsetIndex),
         (".index", 2, Kind::OffsetIndex),
         (".timeindex", 7, Kind::TimeIndex),
@@ -238,14 +239,14 @@ fn indexes() {
     assert_eq!(check(&dir).findings, []);
 }
 
-// Broken if it failed: a reader of committed records could be given aborted ones, and nobody would know.
+// Broken if it failed: a read-committed consumer could get aborted records without anyone noticing.
 #[test]
-fn transaction_index() {
+fn a_wrong_transaction_index_is_damage() {
     let (_parent, dir) = copy_of_kafkas();
     let path = dir.join("00000000000000000161.txnindex");
     let before = fs::read(&path).unwrap();
     assert_eq!(before.len(), 34);
-    // The producer, the first offset made later, the marker's offset, the last stable offset.
+    // The producer, a first offset that is too high, the marker's offset, the last stable offset.
     for position in [9, 17, 25, 27] {
         let mut bytes = before.clone();
         bytes[position] = bytes[position].wrapping_add(1);
@@ -257,17 +258,17 @@ fn transaction_index() {
     assert!(only(&check(&dir), Kind::TxnIndex).what.contains("missing"));
 }
 
-// Broken if it failed: wrong leader epochs, by which followers truncate, would go unseen.
+// Broken if it failed: a wrong leader epoch file would be missed, and followers truncate by it.
 #[test]
-fn leader_epochs() {
+fn a_wrong_leader_epoch_file_is_reported() {
     let (_parent, dir) = copy_of_kafkas();
     let path = dir.join("leader-epoch-checkpoint");
     for (text, expected) in [
         ("0\n1\n7 0\n", "of epoch 7"),
-        ("0\n0\n", "there is no epoch"),
-        ("0\n2\n0 0\n1 5000\n", "begin at offset 5000"),
-        ("0\n2\n1 0\n0 0\n", "do not rise"),
-        ("0\n1\n-1 0\n", "do not rise"),
+        ("0\n0\n", "it has no epoch"),
+        ("0\n2\n0 0\n1 5000\n", "begins at offset 5000"),
+        ("0\n2\n1 0\n0 0\n", "do not increase"),
+        ("0\n1\n-1 0\n", "do not increase"),
         ("0\n1\nzero 0\n", "malformed"),
     ] {
         fs::write(&path, text).unwrap();
@@ -277,7 +278,7 @@ fn leader_epochs() {
     }
 }
 
-/// Writes a leader epoch into batch `number` of a file of batches of one size.
+/// Writes a leader epoch into batch `number` of a file whose batches have one size.
 pub(crate) fn set_epoch(path: &Path, number: usize, epoch: i32) {
     let mut bytes = fs::read(path).unwrap();
     let front = number * batch(0..10).len();
@@ -285,16 +286,16 @@ pub(crate) fn set_epoch(path: &Path, number: usize, epoch: i32) {
     fs::write(path, bytes).unwrap();
 }
 
-// Broken if it failed: a wrong leader epoch in a batch would go unseen, be told of every batch behind it, or of the file.
+// Broken if it failed: a batch's wrong leader epoch would be missed, or reported for all later batches too.
 #[test]
-fn epochs_of_batches() {
+fn a_wrong_leader_epoch_of_a_batch_is_one_finding() {
     for (number, epoch, kind, expected) in [
         (0, 9, Kind::EpochOrder, "which most batches contradict"),
         (2, 1 << 30, Kind::EpochOrder, "which most batches contradict"),
-        (2, -5, Kind::EpochOrder, "epoch -5 cannot be"),
-        (5, -5, Kind::EpochOrder, "epoch -5 cannot be"),
-        // Nothing comes behind it: only the file says otherwise.
-        (5, 9, Kind::LeaderEpochs, "is said to be of epoch 0"),
+        (2, -5, Kind::EpochOrder, "epoch -5 is not possible"),
+        (5, -5, Kind::EpochOrder, "epoch -5 is not possible"),
+        // No batch follows: only the file contradicts it.
+        (5, 9, Kind::LeaderEpochs, "is of epoch 0 by the file"),
     ] {
         let (_parent, dir) = ours(6);
         set_epoch(&dir.join("00000000000000000000.log"), number, epoch);
@@ -308,15 +309,15 @@ fn epochs_of_batches() {
     }
 }
 
-// Broken if it failed: producers would be let through with wrong sequences after a restart.
+// Broken if it failed: after a restart, producers with wrong sequences would be accepted.
 #[test]
-fn producer_snapshots() {
+fn a_wrong_producer_snapshot_is_reported() {
     let (_parent, dir) = copy_of_kafkas();
     let path = dir.join("00000000000000000161.snapshot");
     let before = fs::read(&path).unwrap();
     flip(&path, 20, 0x40);
     only(&check(&dir), Kind::ProducerSnapshot);
-    // Another sequence, under a right checksum.
+    // A wrong sequence with a right checksum.
     let mut bytes = before;
     bytes[10 + 8 + 2 + 3] ^= 1;
     let crc = logcore_records::crc32c(&bytes[6..]);
@@ -326,11 +327,11 @@ fn producer_snapshots() {
     assert!(
         only(&report, Kind::ProducerSnapshot)
             .what
-            .contains("is said to have ended")
+            .contains("by the snapshot")
     );
 }
 
-/// A segment of batches of ten records of producer 7, at these offsets, and a snapshot that says where it ended.
+/// A segment with batches of ten records of producer 7 at these offsets, and a snapshot with its last offset.
 fn log_of_a_producer(dir: &Path, offsets: &[i64], snapshot: i64, ended: i64) {
     let mut bytes = Vec::new();
     for offset in offsets {
@@ -359,15 +360,15 @@ fn log_of_a_producer(dir: &Path, offsets: &[i64], snapshot: i64, ended: i64) {
     snapshot::write(dir, snapshot, &state, false).unwrap();
 }
 
-// Broken if it failed: an older snapshot of a compacted log, whose batches are gone, would be called wrong, or a wrong one
-// of a log that has all its batches, right.
+// Broken if it failed: an old snapshot of a compacted log would be called wrong, or a wrong one of a whole
+// log right.
 #[test]
-fn snapshots_of_a_compacted_log() {
+fn a_snapshot_may_have_batches_that_compaction_removed() {
     for (offsets, snapshot, ended, wrong) in [
         (&[0, 10, 20][..], 20, 19, false),
         (&[0, 10, 20], 20, 9, true),
         (&[0, 10, 20], 20, 18, true),
-        // Compacted: the batch at 10 is gone, as the producer has later ones.
+        // Compacted: the batch at 10 is gone, because the producer has later ones.
         (&[0, 20], 20, 19, false),
         (&[0, 20], 30, 19, true),
     ] {
@@ -379,9 +380,9 @@ fn snapshots_of_a_compacted_log() {
     }
 }
 
-// Broken if it failed: names that are nobody's, or half-done steps, would not be told.
+// Broken if it failed: foreign files and leftovers of interrupted steps would be missed.
 #[test]
-fn names() {
+fn stray_and_unfinished_files_are_reported() {
     let (_parent, dir) = copy_of_kafkas();
     for name in [
         "00000000000000000132.log.deleted",
@@ -398,9 +399,9 @@ fn names() {
     assert!(!report.is_damaged());
 }
 
-// Broken if it failed: offsets that repeat, or run into the next segment, would go unseen.
+// Broken if it failed: offsets that repeat, or overlap the next segment, would be missed.
 #[test]
-fn offsets_must_rise() {
+fn offsets_that_do_not_increase_are_reported() {
     let (_parent, dir) = ours(3);
     let path = dir.join("00000000000000000000.log");
     let bytes = fs::read(&path).unwrap();
@@ -417,9 +418,9 @@ fn offsets_must_rise() {
     assert!(kinds(&report).contains(&Kind::OffsetOrder), "{report:?}");
 }
 
-// Broken if it failed: a log directory's own files would not be looked at, or the logs in it not be held against them.
+// Broken if it failed: a log directory's own files would not be checked, or not be compared with its logs.
 #[test]
-fn a_log_directory() {
+fn files_of_a_log_directory_are_checked() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path();
     let config = |_: &str| LogConfig::default();
@@ -478,9 +479,9 @@ fn bases(dir: &Path) -> Vec<i64> {
     bases.collect()
 }
 
-// Broken if it failed: a log that lost whole segments would be called sound.
+// Broken if it failed: a log that lost whole segments would be called clean.
 #[test]
-fn segments_that_are_gone() {
+fn lost_segments_are_damage() {
     let (_parent, dir) = ours(120);
     let bases = bases(&dir);
     assert!(bases.len() > 7, "{bases:?}");
@@ -498,42 +499,42 @@ fn segments_that_are_gone() {
     assert!(first.what.contains(&expected), "{}", first.what);
     assert_eq!(report.findings[1].offset, Some(bases[5]));
 
-    // Opened, it loses its marks of a clean shutdown and its index files; what is missing stays missing.
+    // Opening the log rebuilds its indexes; the gaps remain.
     let log = StandaloneLog::open(&dir, false, LogConfig::default()).unwrap();
     log.close().unwrap();
     assert_eq!(kinds(&check(&dir)), gaps);
 
-    // The front went, as retention does it.
+    // A missing start of the log is what retention leaves.
     remove_segment(&dir, bases[0]);
     remove_segment(&dir, bases[1]);
     remove_segment(&dir, bases[4]);
     assert_eq!(check(&dir).findings, []);
 }
 
-// Broken if it failed: an emptied segment would pass for a compacted one, and a log without files for a new one.
+// Broken if it failed: an emptied segment would look compacted, and a log without `.log` files new.
 #[test]
-fn segments_that_were_emptied() {
+fn emptied_segments_are_damage() {
     let (_parent, dir) = ours(120);
     let bases = bases(&dir);
     let path = |base: i64| dir.join(format!("{base:020}.log"));
     fs::write(path(bases[1]), b"").unwrap();
     let report = check(&dir);
     assert!(report.is_damaged());
-    let told = |report: &Report| -> Vec<PathBuf> {
+    let lost_in = |report: &Report| -> Vec<PathBuf> {
         let lost = |finding: &&Finding| finding.kind == Kind::MissingOffsets;
         let found = report.findings.iter().filter(lost);
         found.map(|finding| finding.path.clone()).collect()
     };
-    assert_eq!(told(&report), [path(bases[1])], "{:#?}", report.findings);
+    assert_eq!(lost_in(&report), [path(bases[1])], "{:#?}", report.findings);
     for base in &bases {
         fs::remove_file(path(*base)).unwrap();
     }
-    assert_eq!(told(&check(&dir)), vec![dir.clone(); bases.len()]);
+    assert_eq!(lost_in(&check(&dir)), vec![dir.clone(); bases.len()]);
 }
 
-// Broken if it failed: what the cleaner removed would be called lost, or what is lost, cleaned.
+// Broken if it failed: what the cleaner removed would be called lost, or a loss would be called cleaned.
 #[test]
-fn gaps_of_compacted_logs() {
+fn gaps_below_the_cleaner_checkpoint_are_no_loss() {
     let parent = tempfile::tempdir().unwrap();
     let config = |_: &str| LogConfig {
         segment_bytes: 2 << 10,
@@ -558,7 +559,7 @@ fn gaps_of_compacted_logs() {
     fs::write(&cleaned, format!("0\n1\na 0 {}\n", bases[4])).unwrap();
     assert_eq!(check(parent.path()).findings, []);
     assert_eq!(check(&dir).findings, []);
-    // Nobody says that it was cleaned, but a batch is missing inside a segment, too.
+    // No checkpoint says that it was cleaned, but a batch is missing inside a segment, too.
     fs::remove_file(&cleaned).unwrap();
     remove_segment(&dir, bases[5]);
     let path = dir.join(format!("{:020}.log", bases[6]));
@@ -577,9 +578,9 @@ fn gaps_of_compacted_logs() {
     assert!(gap.what.contains("1 more such gaps"), "{}", gap.what);
 }
 
-// Broken if it failed: offsets that no log has would be called sound, or not be set right.
+// Broken if it failed: impossible offsets in checkpoints would be missed, or a repair would not correct them.
 #[test]
-fn checkpoints_that_cannot_be() {
+fn impossible_checkpoint_offsets_are_reported_and_repaired() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path();
     let config = |_: &str| LogConfig::default();
@@ -592,7 +593,7 @@ fn checkpoints_that_cannot_be() {
     drop(created);
     logs.close().unwrap();
     assert_eq!(check(path).findings, []);
-    for (name, offset, kind, mended) in [
+    for (name, offset, kind, repaired) in [
         ("recovery-point-offset-checkpoint", -7, Kind::Checkpoint, 0),
         ("replication-offset-checkpoint", -1, Kind::Checkpoint, 0),
         ("log-start-offset-checkpoint", -1, Kind::Checkpoint, 0),
@@ -613,14 +614,14 @@ fn checkpoints_that_cannot_be() {
         let done = crate::repair::repair(path, &options, &mut |_| true).unwrap();
         assert_eq!(done.findings, [], "{name}");
         let text = fs::read_to_string(&file).unwrap();
-        assert_eq!(text, format!("0\n1\na 0 {mended}\n"));
+        assert_eq!(text, format!("0\n1\na 0 {repaired}\n"));
         match before {
             Some(before) => fs::write(&file, before).unwrap(),
             None => fs::remove_file(&file).unwrap(),
         }
-        fs::remove_dir_all(done.aside.unwrap()).unwrap();
+        fs::remove_dir_all(done.backup_dir.unwrap()).unwrap();
     }
-    // Without a snapshot, the next opening takes a closed log for one without producers.
+    // Without a snapshot, the next opening assumes that a closed log has no producers.
     let snapshot = path.join("a-0/00000000000000000010.snapshot");
     let before = fs::read(&snapshot).unwrap();
     fs::remove_file(&snapshot).unwrap();
@@ -634,12 +635,12 @@ fn checkpoints_that_cannot_be() {
     let done = crate::repair::repair(path, &options, &mut |_| true).unwrap();
     assert_eq!(done.findings, []);
     assert_eq!(fs::read(&snapshot).unwrap(), before);
-    fs::remove_dir_all(done.aside.unwrap()).unwrap();
+    fs::remove_dir_all(done.backup_dir.unwrap()).unwrap();
 }
 
-// Broken if it failed: a path with nothing of Kafka's would be called clean.
+// Broken if it failed: a path without a log would be called clean.
 #[test]
-fn nothing_to_verify() {
+fn a_path_without_a_log_is_an_error() {
     let parent = tempfile::tempdir().unwrap();
     for path in [parent.path().to_path_buf(), parent.path().join("missing")] {
         let result = verify(&path, &VerifyOptions::default(), &mut |_| true);
@@ -647,36 +648,38 @@ fn nothing_to_verify() {
     }
 }
 
-/// Where the batches of a file begin.
-fn batch_fronts(bytes: &[u8]) -> Vec<usize> {
-    let mut fronts = vec![0];
+/// The positions of the batches in a file.
+fn batch_positions(bytes: &[u8]) -> Vec<usize> {
+    let mut starts = vec![0];
     assert_eq!(whole_batches(bytes), bytes.len());
-    while let Some(length) = bytes.get(fronts[fronts.len() - 1] + 8..) {
+    while let Some(length) = bytes.get(starts[starts.len() - 1] + 8..) {
         let length = i32::from_be_bytes([length[0], length[1], length[2], length[3]]);
-        fronts.push(fronts[fronts.len() - 1] + 12 + length as usize);
+        starts.push(starts[starts.len() - 1] + 12 + length as usize);
     }
-    fronts
+    starts
 }
 
 proptest::proptest! {
-    // Broken if it failed: some damage to Apache Kafka's files would panic, hang or be taken for nothing.
+    // Broken if it failed: some damage to Apache Kafka's files would panic, hang or be missed.
     #[test]
-    fn any_flipped_bit_is_told(file in 0usize..3, place in 0usize..100_000, bit in 0u8..8) {
+    fn any_flipped_bit_is_reported(file in 0usize..3, at in 0usize..100_000, bit in 0u8..8) {
         let (_parent, dir) = copy_of_kafkas();
         let name = ["00000000000000000000.log", "00000000000000000132.log", "00000000000000000161.log"][file];
         let path = dir.join(name);
         let mut bytes = fs::read(&path).unwrap();
-        let position = place % bytes.len();
-        let fronts = batch_fronts(&bytes);
+        let position = at % bytes.len();
+        let starts = batch_positions(&bytes);
         bytes[position] ^= 1 << bit;
         fs::write(&path, bytes).unwrap();
         let report = check(&dir);
-        // The checksum leaves out a batch's offset, length and epoch; those can only be held against what is around them.
-        let covered = fronts.iter().all(|front| !(*front..front + 16).contains(&position));
-        proptest::prop_assert!(!covered || report.is_damaged(), "byte {} of {}: {:?}", position, name, report);
+        // The checksum does not cover a batch's offset, length and epoch. Those are only compared with their
+        // context.
+        let is_covered = starts.iter().all(|start| !(*start..start + 16).contains(&position));
+        let found = !is_covered || report.is_damaged();
+        proptest::prop_assert!(found, "byte {} of {}: {:?}", position, name, report);
     }
 
-    // Broken if it failed: a file of any bytes would panic or take memory without bound.
+    // Broken if it failed: a file with arbitrary bytes would panic or take unbounded memory.
     #[test]
     fn any_bytes_are_read(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..2000)) {
         let parent = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! One partition's directory: its names, its segments in their order, and what is carried from batch to batch.
+//! The check of one partition's directory: its names, its segments in order, and the state carried from batch
+//! to batch.
 //!
-//! The walk keeps the state that a log has at its end (epochs, producers, open transactions). It stops keeping it at the
-//! first damage, so that what is left is the state of the log cut there, which is what a repair needs; what comes after is
+//! The walk builds the state that the log has at its end: epochs, producers, open transactions. It stops at
+//! the first damage, because a repair that cuts the log there needs the state at the cut. Later batches are
 //! still read, checked and counted.
 
 mod epochs;
@@ -17,54 +18,56 @@ use crate::index::transactions::AbortedTxn;
 use crate::leader_epochs::runs::EpochRuns;
 use crate::producers::ProducerState;
 
-use super::directory::Partition;
 use super::findings::Findings;
+use super::target::Partition;
 use super::{Finding, Kind, VerifyOptions};
 
 /// How often a live partition with findings is read again.
 const LIVE_RETRIES: usize = 2;
-pub(super) const REBUILT: &str = "it is built anew when it is needed; `logcore repair --apply` does it now";
+pub(super) const REBUILT: &str = "it is rebuilt when it is needed; `logcore repair --apply` does it now";
 const CUT_TAIL: &str =
-    "an opening after an unclean shutdown cuts it here; `logcore repair --apply` does it and keeps a copy";
-const CUT_MIDDLE: &str = "take the partition from another replica, or cut the log here: `logcore repair --apply --cut-at-corruption`";
+    "the next opening after a crash cuts the log here; `logcore repair --apply` does it and keeps a copy";
+const CUT_MIDDLE: &str = "copy the partition from another replica, or cut the log here: \
+     `logcore repair --apply --cut-at-corruption`";
 
-pub(super) const GONE: &str = "take the partition from another replica; what is there can still be read";
+pub(super) const GONE: &str = "copy the partition from another replica; what is left can still be read";
 const UNCLEAR: &str =
-    "nothing, if the log is or was compacted; otherwise take the partition from another replica";
-const LOST_END: &str =
-    "put back the files there were, or go on with what is left: `logcore repair --apply --cut-at-corruption`";
-const ANOTHER_REPLICA: &str = "take the partition from another replica";
+    "nothing, if the log is or was compacted; otherwise copy the partition from another replica";
+const LOST_END: &str = "put the missing files back, or keep what is left: \
+     `logcore repair --apply --cut-at-corruption`";
+const ANOTHER_REPLICA: &str = "copy the partition from another replica";
 
-/// What is known of a segment after the walk.
+/// The result of checking one segment.
 #[derive(Debug)]
 pub(crate) struct SegmentCheck {
     pub(crate) base_offset: i64,
     pub(crate) size: u64,
     pub(crate) offset_index_wrong: bool,
     pub(crate) time_index_wrong: bool,
-    /// What the transaction index has to say: from the batches, and from what it says already as far as that is true.
+    /// The right entries of the transaction index: from the batches, and the file's own as far as they are
+    /// right.
     pub(crate) aborted: Vec<AbortedTxn>,
     pub(crate) txn_index_wrong: bool,
 }
 
-/// Where the log would have to be cut to be whole.
+/// Where the log has to be cut to be whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// The number of the segment in the order of offsets.
+    /// Index of the segment, in the order of offsets.
     pub(crate) segment: usize,
     pub(crate) position: u64,
-    /// The log's end afterwards.
+    /// The log end offset after the cut.
     pub(crate) offset: i64,
-    /// Nothing whole and nothing that was known to be on disk is lost.
+    /// The cut loses no whole batch, and nothing below the recovery point.
     pub(crate) is_tail: bool,
-    /// Records of intact batches that are behind the cut.
+    /// Records of intact batches after the cut.
     pub(crate) records: u64,
-    /// Bytes of `.log` files that are behind the cut.
+    /// Bytes of `.log` files after the cut.
     pub(crate) bytes: u64,
     pub(crate) reason: String,
 }
 
-/// Everything the walk over a partition found.
+/// The result of checking one partition.
 #[derive(Debug)]
 pub(crate) struct PartitionCheck {
     pub(crate) findings: Findings,
@@ -73,27 +76,28 @@ pub(crate) struct PartitionCheck {
     pub(crate) records: u64,
     pub(crate) bytes: u64,
     pub(crate) cut: Option<Cut>,
-    /// The offset after the last record, or after the last before the cut.
+    /// The log end offset, at the cut if there is one.
     pub(crate) log_end: i64,
-    /// What the file of leader epochs has to say, where it is certain that it says something else.
+    /// The right content of the leader epoch file, when the file is certainly wrong.
     pub(crate) epochs: Option<Vec<(i32, i64)>>,
     /// Producers at `log_end`.
     pub(crate) producers: ProducerState,
-    /// Offsets of snapshots that are wrong.
+    /// Offsets of the wrong snapshots.
     pub(crate) snapshots_wrong: Vec<i64>,
-    /// There is no snapshot at all, but there are producers.
+    /// There are producers but no snapshot.
     pub(crate) snapshot_missing: bool,
     pub(crate) topic_id_wrong: bool,
-    /// The log ends, with no damage there, before what it noted to be on disk: the note has to go before it can be opened.
+    /// The log ends, without damage, before the offset that its note says was on disk. It cannot be opened
+    /// with the note.
     pub(crate) is_short: bool,
 }
 
-/// What a walk has to know about the directory.
+/// What a walk needs to know of the directory.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) partition: &'a Partition,
     pub(super) options: &'a VerifyOptions,
-    /// Told how many bytes were read; false says to stop.
+    /// Called with the number of bytes read; false stops the walk.
     pub(super) advance: &'a dyn Fn(u64) -> bool,
 }
 
@@ -103,7 +107,8 @@ pub(super) fn check(
     advance: &dyn Fn(u64) -> bool,
 ) -> PartitionCheck {
     let mut check = walk(partition, options, advance);
-    // The cleaner, retention and rolling change a live directory under the walk: what is not found twice is not there.
+    // The cleaner, retention and rolling change a live directory during the walk. Only what is found twice
+    // counts.
     for _ in 0..LIVE_RETRIES {
         if !partition.live || check.findings.is_empty() {
             break;
@@ -112,12 +117,12 @@ pub(super) fn check(
         check = walk(partition, options, &|_| advance(0));
         check.findings.keep_common(&before);
     }
-    check.tell_lost_end(partition);
+    check.report_lost_end(partition);
     check
 }
 
 impl PartitionCheck {
-    fn tell_lost_end(&mut self, partition: &Partition) {
+    fn report_lost_end(&mut self, partition: &Partition) {
         let Some(flushed) = partition.flushed() else {
             return;
         };
@@ -129,7 +134,8 @@ impl PartitionCheck {
                 position: None,
                 offset: Some(self.log_end),
                 what: format!(
-                    "everything before offset {flushed} was on disk, and the log ends at {}: its files were cut or replaced",
+                    "everything before offset {flushed} was on disk, but the log ends at {}: its files were \
+                        cut or replaced",
                     self.log_end
                 ),
                 remedy: LOST_END.to_owned(),
@@ -146,14 +152,14 @@ fn walk(partition: &Partition, options: &VerifyOptions, advance: &dyn Fn(u64) ->
     });
     match files::file_names(&partition.dir) {
         Ok(names) => walk.run(&names),
-        // Deleted in the meantime.
+        // The partition was deleted meanwhile.
         Err(_) if partition.live && !partition.dir.exists() => {}
         Err(error) => walk.findings.error(Kind::Unreadable, &partition.dir, &error, ""),
     }
     walk.into_check()
 }
 
-/// The first thing in the log that is not as it must be.
+/// A fault in the log's batches.
 #[derive(Debug)]
 struct Damage {
     kind: Kind,
@@ -163,12 +169,12 @@ struct Damage {
     what: String,
 }
 
-/// Offsets that are missing in front of a segment.
+/// Offsets that are missing before a segment.
 #[derive(Debug, Clone, Copy)]
 struct Gap {
     segment: usize,
     first: i64,
-    /// The segment before has no records at all, as when the cleaner removed them.
+    /// The segment before it has no records, as after cleaning.
     after_empty: bool,
 }
 
@@ -176,11 +182,11 @@ struct Gap {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenTxn {
     pub(super) first_offset: i64,
-    /// Records of it were met; without, the cleaner may have left only its shell.
+    /// Some of its records are left. Without, the cleaner may have kept only an empty batch.
     pub(super) has_records: bool,
 }
 
-/// The walk over one partition, and what it carries from batch to batch.
+/// The walk over one partition, with the state it carries from batch to batch.
 pub(super) struct Walk<'a> {
     pub(super) context: Context<'a>,
     pub(super) dir: &'a Path,
@@ -196,9 +202,9 @@ pub(super) struct Walk<'a> {
     pub(super) transactions: HashMap<i64, OpenTxn>,
     pub(super) scratch: Vec<u8>,
     pub(super) stopped: bool,
-    /// No offset is missing so far: nothing was compacted.
+    /// No offset is missing so far, so nothing was compacted.
     pub(super) dense: bool,
-    /// Offsets are missing inside a segment, which only compaction does: files are lost whole.
+    /// Offsets are missing inside a segment. Only compaction does that; a loss takes whole files.
     pub(super) sparse: bool,
     /// A segment was not read to its end.
     pub(super) unread: bool,
@@ -208,7 +214,7 @@ pub(super) struct Walk<'a> {
     after_records: u64,
     epochs: EpochRuns,
     epochs_wanted: Option<Vec<(i32, i64)>>,
-    /// Offsets of snapshots not reached yet, the next last.
+    /// Offsets of the snapshots that are still to be read, the next one last.
     snapshots: Vec<i64>,
     snapshots_wrong: Vec<i64>,
     snapshot_missing: bool,
@@ -257,7 +263,7 @@ impl<'a> Walk<'a> {
         if self.bases.is_empty() {
             let dir = self.dir;
             let indexes = names.iter().filter_map(|name| offset_of(name, INDEX_SUFFIX));
-            indexes.for_each(|base| self.tell_emptied(dir, base));
+            indexes.for_each(|base| self.report_emptied(dir, base));
         }
         self.check_topic_id();
         let has_snapshots = !self.snapshots.is_empty();
@@ -274,16 +280,16 @@ impl<'a> Walk<'a> {
         if !has_snapshots {
             self.check_no_snapshot();
         }
-        self.tell_gaps();
+        self.report_gaps();
         self.check_epochs();
-        self.tell_damage();
+        self.report_damage();
     }
 
     pub(super) fn live(&self) -> bool {
         self.context.partition.live
     }
 
-    /// Nothing wrong with the batches so far.
+    /// No damage so far.
     pub(super) fn intact(&self) -> bool {
         self.damage.is_none()
     }
@@ -299,7 +305,7 @@ impl<'a> Walk<'a> {
                     self.findings.file(
                         Kind::Unfinished,
                         &path,
-                        "left by a step that was interrupted",
+                        "an interrupted step left it",
                         "the next opening finishes or removes it",
                     );
                 }
@@ -313,7 +319,7 @@ impl<'a> Walk<'a> {
                     self.findings.file(
                         Kind::StrayName,
                         &path,
-                        "there is no .log file of this offset",
+                        "there is no .log file with this offset",
                         "the next opening removes it",
                     );
                 }
@@ -322,7 +328,7 @@ impl<'a> Walk<'a> {
                     Kind::StrayName,
                     &path,
                     "no file of a Kafka partition has this name",
-                    "nothing reads it; remove it if it is not yours",
+                    "nothing reads it; remove it if you do not need it",
                 );
             }
         }
@@ -332,19 +338,19 @@ impl<'a> Walk<'a> {
         let path = self.dir.join(PARTITION_METADATA_FILE);
         if let Err(error) = metadata::read_topic_id(self.dir) {
             self.topic_id_wrong = true;
-            let remedy = "without the file, the broker writes it again from what the cluster says";
+            let remedy = "remove the file; the broker then writes it again with the cluster's topic id";
             self.findings.error(Kind::TopicId, &path, &error, remedy);
         } else if path.exists() && matches!(metadata::read_topic_id(self.dir), Ok(None)) {
             self.topic_id_wrong = true;
-            let remedy = "the broker writes it again from what the cluster says";
+            let remedy = "the broker writes it again with the cluster's topic id";
             self.findings
-                .file(Kind::TopicId, &path, "there is no topic id in it", remedy);
+                .file(Kind::TopicId, &path, "it has no topic id", remedy);
         }
     }
 
     // ---- damage ----
 
-    /// Notes what is wrong with the bytes or offsets at a place of a segment.
+    /// Records a fault in the bytes or offsets at a position of a segment.
     pub(super) fn damage(&mut self, kind: Kind, segment: usize, position: u64, what: String) {
         let damage = Damage {
             kind,
@@ -356,11 +362,11 @@ impl<'a> Walk<'a> {
         if self.damage.is_none() {
             self.damage = Some(damage);
         } else {
-            self.tell(&damage, CUT_MIDDLE);
+            self.report(&damage, CUT_MIDDLE);
         }
     }
 
-    fn tell(&mut self, damage: &Damage, remedy: &str) {
+    fn report(&mut self, damage: &Damage, remedy: &str) {
         self.findings.push(Finding {
             kind: damage.kind,
             path: segment_file(self.dir, self.bases[damage.segment], LOG_SUFFIX),
@@ -371,14 +377,15 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// An intact batch behind the first damage.
+    /// Counts an intact batch after the first damage.
     pub(super) fn behind_damage(&mut self, records: u64) {
         self.after_batches += 1;
         self.after_records += records;
     }
 
-    /// The first damage, now that it is known what is behind it. What is being written is none.
-    fn tell_damage(&mut self) {
+    /// Reports the first damage, now that the records after it are counted. A tail that is being written is
+    /// none.
+    fn report_damage(&mut self) {
         let Some(mut damage) = self.damage.take() else {
             return;
         };
@@ -388,13 +395,13 @@ impl<'a> Walk<'a> {
         }
         if is_torn && damage.offset >= self.context.partition.recovery_point {
             damage.kind = Kind::TornTail;
-            self.tell(&damage, CUT_TAIL);
+            self.report(&damage, CUT_TAIL);
         } else {
             if self.after_records > 0 {
                 let records = self.after_records;
-                damage.what += &format!("; {records} records behind it are intact");
+                damage.what += &format!("; {records} records after it are intact");
             }
-            self.tell(&damage, CUT_MIDDLE);
+            self.report(&damage, CUT_MIDDLE);
         }
         self.damage = Some(damage);
     }
@@ -415,7 +422,7 @@ impl<'a> Walk<'a> {
 
     // ---- between segments ----
 
-    /// Segments lie end to end: what is missing between two is noted.
+    /// Notes a gap: each segment should start where the one before it ends.
     fn begin_segment(&mut self, number: usize) {
         let base = self.bases[number];
         let first = self.next_offset;
@@ -432,10 +439,10 @@ impl<'a> Walk<'a> {
         self.unread = false;
     }
 
-    /// A log that is not compacted lost what is missing. What the cleaner has been over may lack anything; of what else
-    /// looks compacted (by the cleaner of the leader, or before the files came here) it is said once, unless a cleaner may
-    /// be at work.
-    fn tell_gaps(&mut self) {
+    /// Reports gaps. The cleaner may have removed any offset that it has passed. Other gaps are a loss,
+    /// unless the log looks compacted: its leader's cleaner, or another broker, may have done it. Those gaps
+    /// are one finding, and none while a process uses the log, because a cleaner may be at work.
+    fn report_gaps(&mut self) {
         let mut gaps = std::mem::take(&mut self.gaps);
         if gaps.is_empty() {
             return;
@@ -445,15 +452,15 @@ impl<'a> Walk<'a> {
         let (unclear, lost): (Vec<_>, Vec<_>) =
             gaps.into_iter().partition(|gap| self.sparse || gap.after_empty);
         for gap in lost {
-            let what = format!("{}: one or more segments are gone", self.missing(gap));
-            self.tell_gap(Kind::MissingOffsets, gap, what, GONE);
+            let what = format!("{}: one or more segments are lost", self.missing(gap));
+            self.report_gap(Kind::MissingOffsets, gap, what, GONE);
         }
         if let Some(gap) = unclear.first().filter(|_| !self.live()) {
-            let mut what = format!("{}, by compaction if it was not by loss", self.missing(*gap));
+            let mut what = format!("{}, by compaction or by loss", self.missing(*gap));
             if unclear.len() > 1 {
                 what += &format!("; there are {} more such gaps", unclear.len() - 1);
             }
-            self.tell_gap(Kind::OffsetGap, *gap, what, UNCLEAR);
+            self.report_gap(Kind::OffsetGap, *gap, what, UNCLEAR);
         }
     }
 
@@ -465,7 +472,7 @@ impl<'a> Walk<'a> {
         format!("offsets {first} to {last} are missing before it")
     }
 
-    fn tell_gap(&mut self, kind: Kind, gap: Gap, what: String, remedy: &str) {
+    fn report_gap(&mut self, kind: Kind, gap: Gap, what: String, remedy: &str) {
         self.findings.push(Finding {
             kind,
             path: segment_file(self.dir, self.bases[gap.segment], LOG_SUFFIX),
@@ -496,7 +503,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The index files of a segment.
+/// The path of a segment's `.index` file.
 pub(super) fn index_path(dir: &Path, base_offset: i64) -> PathBuf {
     segment_file(dir, base_offset, INDEX_SUFFIX)
 }

@@ -1,4 +1,4 @@
-//! The producers' snapshots of a log against what its batches say of them.
+//! Checks producer snapshots against the batches.
 
 use std::collections::HashMap;
 
@@ -8,11 +8,11 @@ use crate::producers::ProducerState;
 use crate::producers::snapshot;
 use crate::verify::Kind;
 
-const FORGOTTEN: &str =
-    "`logcore repair --apply` makes one from the batches; without it, the next opening forgets the producers";
+const FORGOTTEN: &str = "`logcore repair --apply` writes one from the batches; without it, the next opening \
+    forgets the producers";
 
 impl Walk<'_> {
-    /// What producers there were before the first segment.
+    /// Reads the producers that were known before the first segment.
     pub(super) fn start_from_snapshot(&mut self) {
         let Some(first) = self.bases.first().copied() else {
             return;
@@ -34,8 +34,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The snapshot just taken off the list. The newest of a live log may be in the middle of being written: Apache Kafka
-    /// writes it in place.
+    /// Reads the snapshot that was just taken off the list. The newest one of a live log may be half written:
+    /// Apache Kafka writes it in place.
     fn read_snapshot(&mut self, offset: i64) -> Option<ProducerState> {
         let path = segment_file(self.dir, offset, SNAPSHOT_SUFFIX);
         match snapshot::read(&path) {
@@ -50,7 +50,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Compares the snapshots up to `offset` with the producers of the batches before it.
+    /// Compares the snapshots up to `offset` with the producers of the batches before them.
     pub(in crate::verify) fn check_snapshots(&mut self, offset: i64) {
         while let Some(next) = self.snapshots.last().copied().filter(|o| *o <= offset) {
             self.snapshots.pop();
@@ -68,8 +68,9 @@ impl Walk<'_> {
         }
     }
 
-    /// How a snapshot contradicts the producers that the batches before it make. Producers that expired are in one of
-    /// them only, what is older than the first segment cannot be told, and of a compacted log only what it still has.
+    /// Describes how a snapshot contradicts the batches before it. Not compared: producers that only one of
+    /// them has, because producers expire; batches before the first segment; and batches that compaction
+    /// removed.
     fn difference(&self, snapshot: &ProducerState) -> Option<String> {
         let replayed: HashMap<_, _> = self.producers.sorted().into_iter().collect();
         let first = self.bases.first().copied().unwrap_or(0);
@@ -85,13 +86,15 @@ impl Walk<'_> {
             let sequence = there.map_or(-1, |batch| batch.last_sequence);
             if (found.epoch, reached, sequence) != (said.epoch, last.last_offset, last.last_sequence) {
                 return Some(format!(
-                    "producer {producer_id} is said to have ended with epoch {}, sequence {} at offset {}, the batches say epoch {}, sequence {sequence} at offset {reached}",
+                    "producer {producer_id} ended with epoch {}, sequence {} at offset {} by the snapshot, \
+                     but with epoch {}, sequence {sequence} at offset {reached} by the batches",
                     said.epoch, last.last_sequence, last.last_offset, found.epoch
                 ));
             }
             if self.dense && found.transaction_start != said.transaction_start {
                 return Some(format!(
-                    "producer {producer_id} is said to have its transaction open since {}, the batches say {}",
+                    "producer {producer_id} has a transaction open since {} by the snapshot, but since {} by \
+                        the batches",
                     since(said.transaction_start),
                     since(found.transaction_start)
                 ));
@@ -100,7 +103,7 @@ impl Walk<'_> {
         None
     }
 
-    /// Producers of a log that was closed are known by its snapshots alone.
+    /// Reports a missing snapshot: the next opening of a closed log takes its producers from snapshots alone.
     pub(super) fn check_no_snapshot(&mut self) {
         let partition = self.context.partition;
         let known = self.producers.sorted().len();
@@ -112,7 +115,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Snapshots after the log's end.
+    /// Reports snapshots after the log's end.
     pub(super) fn check_late_snapshots(&mut self) {
         while let Some(offset) = self.snapshots.pop() {
             if self.intact() && !self.live() {

@@ -1,8 +1,9 @@
-//! Copies of what a repair cuts off, removes or replaces, and their manifest.
+//! The backup of a repair: copies of what it cuts off, removes or replaces, and their manifest.
 //!
-//! `<name>.repair-<time>` beside the log directory, never inside it: Apache Kafka does not start beside a directory it does
-//! not know. Below it, files have the paths they had. Of a cut `.log` file, only what is cut off is kept, as
-//! `<name>.from-<position>`. `manifest.json` has one line for each action. All of it is on disk before the first change.
+//! The directory is `<name>.repair-<time>`, next to the log directory. It is not inside, because Apache Kafka
+//! does not start with a directory that it does not know. The copies have the paths of the originals. Of a
+//! cut `.log` file only the part that is cut off is kept, as `<name>.from-<position>`. `manifest.json` has a
+//! line for each action. All of it is on disk before the first change.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use super::plan::Plan;
 
 const CHUNK: usize = 1 << 20;
 
-/// A directory beside `dir` that is not there yet.
+/// The path of a new directory next to `dir`.
 pub(super) fn beside(dir: &Path) -> Result<PathBuf> {
     let name = dir
         .file_name()
@@ -42,31 +43,31 @@ pub(super) fn beside(dir: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Copies everything the plan takes away to `aside`, and brings it to disk.
-pub(super) fn keep(plan: &Plan, target: &Target, aside: &Path) -> Result<()> {
-    if aside.starts_with(&target.path) {
+/// Copies everything that the plan takes away to `backup_dir`, and flushes it.
+pub(super) fn keep(plan: &Plan, target: &Target, backup_dir: &Path) -> Result<()> {
+    if backup_dir.starts_with(&target.path) {
         return Err(StorageError::InvalidConfig {
             name: "backup_dir",
-            value: aside.display().to_string(),
-            reason: "copies cannot be kept inside the directory that is repaired",
+            value: backup_dir.display().to_string(),
+            reason: "it is inside the directory that is repaired; choose a directory outside",
         });
     }
-    disk::create_dir_all(aside).map_err(StorageError::io("create", aside))?;
-    if std::fs::read_dir(aside).is_ok_and(|mut entries| entries.next().is_some()) {
+    disk::create_dir_all(backup_dir).map_err(StorageError::io("create", backup_dir))?;
+    if std::fs::read_dir(backup_dir).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(StorageError::AlreadyExists {
-            path: aside.to_path_buf(),
+            path: backup_dir.to_path_buf(),
         });
     }
     let root = target.log_dir.as_deref().unwrap_or(&target.path);
     let mut lines = Vec::new();
-    let mut dirs = vec![aside.to_path_buf()];
+    let mut dirs = vec![backup_dir.to_path_buf()];
     for action in plan.actions() {
         let relative = action.path().strip_prefix(root).unwrap_or(action.path());
         let (from, name) = match &action {
             Action::Cut { position, .. } => (*position, format!("{}.from-{position}", relative.display())),
             Action::Remove { .. } | Action::Rebuild { .. } => (0, relative.display().to_string()),
         };
-        let copied = copy(action.path(), from, &aside.join(&name), &mut dirs)?;
+        let copied = copy(action.path(), from, &backup_dir.join(&name), &mut dirs)?;
         lines.push(line(&action, copied.then_some(name.as_str())));
     }
     let text = format!(
@@ -74,17 +75,17 @@ pub(super) fn keep(plan: &Plan, target: &Target, aside: &Path) -> Result<()> {
         quote(&root.display().to_string()),
         lines.join(",\n  ")
     );
-    files::replace_file(&aside.join("manifest.json"), text.as_bytes())?;
+    files::replace_file(&backup_dir.join("manifest.json"), text.as_bytes())?;
     for dir in &dirs {
         files::sync_dir(dir)?;
     }
-    match aside.parent() {
+    match backup_dir.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => files::sync_dir(parent),
         _ => Ok(()),
     }
 }
 
-/// Copies a file from a position to its end; false when there is no such file, which has to be made only.
+/// Copies a file from a position to its end. False when there is no such file.
 fn copy(from: &Path, position: u64, to: &Path, dirs: &mut Vec<PathBuf>) -> Result<bool> {
     let source = match File::open(from) {
         Ok(source) => source,
@@ -135,7 +136,7 @@ fn line(action: &Action, copy: Option<&str>) -> String {
     format!("{{{}}}", fields.join(", "))
 }
 
-/// A string as JSON writes it.
+/// The string as a JSON literal.
 fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
