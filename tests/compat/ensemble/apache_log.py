@@ -1,7 +1,8 @@
-"""The transactions that an ensemble of Apache's agreed on, read from its members' log files while they run.
+"""Reads the transactions that an Apache ensemble agreed on from its members' log files, while the members
+run.
 
-A transaction is agreed on if two of three members have logged it, or the leader has: what one that was killed had proposed, and nobody
-else took, is in its log until it comes back.
+A transaction is agreed on if a majority has logged it, or if the leader has. A killed member's log may hold a
+proposal that no other member accepted; it stays there until the member is back.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ERROR_BYTES = 4
 
 
 def read_transactions(directories: list[Path], leader: int) -> list[Transaction]:
-    """``directories``: of the members' data; ``leader``: which of them leads."""
+    """Takes the members' data directories and the index of the leader's."""
     logs = [_of_member(directory) for directory in directories]
     counts = Counter(zxid for log in logs for zxid in log)
     agreed: dict[int, Transaction] = {}
@@ -39,7 +40,7 @@ def _of_member(directory: Path) -> dict[int, Transaction]:
     found: dict[int, Transaction] = {}
     with TemporaryDirectory() as copies:
         for path in sorted((directory / "version-2").glob("log.*")):
-            # A log may be shortened or go while it is read, and it grows.
+            # The server may truncate, delete or extend the log meanwhile, so a copy is read.
             with suppress(FileNotFoundError):
                 payloads = path.read_bytes()
                 copy = Path(copies) / path.name
@@ -57,8 +58,11 @@ def _transaction(record: Reader, logged: Logged) -> Transaction:
 
 
 def _error(kind: int, body: Reader) -> int:
-    """Why it was refused: of a multi the first of its parts that was, for those behind it are told nothing of their own. Those before
-    it may be called errors, too, and have their own data still: a leader may write what it has applied meanwhile."""
+    """The error code of a refused transaction; of a multi, the code of the first part that failed.
+
+    Only a failed part has an error's four bytes as its data. A leader may write a multi that it has already
+    applied: its earlier parts then have the type of an error, and still their own data.
+    """
     if kind == Op.ERROR:
         return body.i32()
     for _ in range(body.i32() if kind == Op.MULTI else 0):

@@ -1,7 +1,7 @@
-"""Whoever has nothing to do with what somebody does to an ensemble: kazoo clients, one on each member, and the members themselves.
+"""Clients that must not notice what a test does to an ensemble: a kazoo client on each member.
 
-The clients write, read and watch, each in a thread of its own, from before until after. :func:`unharmed` holds them, and the memory
-and descriptors of the members' processes, against what they were.
+The clients write, read and watch, each in its own thread, before, during and after the test's deed.
+:func:`unharmed` checks that they go on, and that the members' memory and descriptors stay within limits.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tests.coordinator.support import WAIT_SECONDS
 from .members import Ensemble, Member
 
 ROUNDS = 3
-"""So many of each client's are looked at afterwards; whatever was done is done before."""
+"""Rounds that each client must complete afterwards."""
 SESSION_SECONDS = 10.0
 _RESET_PEAK = "5"
-"""``/proc/PID/clear_refs``: the peak of the resident memory is what it is from here on (proc(5))."""
+"""Written to ``/proc/PID/clear_refs``, it resets the peak of the resident memory (proc(5))."""
 
 
 class Bystander:
-    """Writes ``own``, reads it, and waits until it is told that ``watched`` changed, again and again."""
+    """In each round: writes ``own``, reads it, and waits for the watch on ``watched`` to fire."""
 
     def __init__(self, member: Member, own: str, watched: str) -> None:
         self.member = member
         self.rounds = 0
         self.longest = 0.0
         """Seconds of the longest round."""
-        self.trouble: list[str] = []
+        self.failures: list[str] = []
         self._own, self._watched = own, watched
         self._over = False
         self._fired = threading.Event()
@@ -44,21 +44,21 @@ class Bystander:
         self._client.start(WAIT_SECONDS)
         self._session = self._client.client_id
         self._client.create(own, b"")
-        self._client.add_listener(lambda state: self._tell(str(state)))
+        self._client.add_listener(lambda state: self._failed(str(state)))
         self._thread = threading.Thread(target=self._run)
 
     def begin(self) -> None:
-        """Once there is what it watches."""
+        """Starts the rounds. The watched node must exist."""
         self._client.sync("/")
         self._thread.start()
 
     def goes_on(self, rounds: int) -> None:
-        """Waits for so many rounds that begin after this. Raises AssertionError if anything went wrong."""
+        """Waits for ``rounds`` rounds that begin after this call. Raises AssertionError if one failed."""
         with self._changed:
             wanted = self.rounds + 1 + rounds
-            self._changed.wait_for(lambda: self.rounds >= wanted or self.trouble, rounds * WAIT_SECONDS)
-            assert not self.trouble, f"the client of member {self.member.number}: {self.trouble}"
-            assert self.rounds >= wanted, f"the client of member {self.member.number} stands still"
+            self._changed.wait_for(lambda: self.rounds >= wanted or self.failures, rounds * WAIT_SECONDS)
+            assert not self.failures, f"the client of member {self.member.number}: {self.failures}"
+            assert self.rounds >= wanted, f"the client of member {self.member.number} makes no progress"
             assert self._client.client_id == self._session
 
     def stop(self) -> None:
@@ -69,10 +69,10 @@ class Bystander:
         self._client.stop()
         self._client.close()
 
-    def _tell(self, what: str) -> None:
+    def _failed(self, reason: str) -> None:
         with self._changed:
             if not self._over:
-                self.trouble.append(what)
+                self.failures.append(reason)
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -85,7 +85,7 @@ class Bystander:
                     self.longest = max(self.longest, time.monotonic() - began)
                     self._changed.notify_all()
         except Exception as error:
-            self._tell(repr(error))
+            self._failed(repr(error))
 
     def _round(self) -> None:
         fired = self._fired = threading.Event()
@@ -95,12 +95,12 @@ class Bystander:
         assert version == self.rounds + 1, f"write {self.rounds + 1} made version {version}"
         read, stat = self._client.get(self._own)
         assert (read, stat.version) == (data, version), f"{data!r} was written, {read!r} read"
-        assert self._over or fired.wait(WAIT_SECONDS), f"{self._watched} was not told of"
+        assert self._over or fired.wait(WAIT_SECONDS), f"the watch on {self._watched} did not fire"
 
 
 @contextlib.contextmanager
 def bystanders(members: Sequence[Member]) -> Iterator[list[Bystander]]:
-    """A client on each, which watches what the next one writes."""
+    """A client on each member, which watches the node that the next client writes."""
     paths = [f"/bystander-{uuid.uuid4().hex}" for _ in members]
     started: list[Bystander] = []
     try:
@@ -116,7 +116,7 @@ def bystanders(members: Sequence[Member]) -> Iterator[list[Bystander]]:
 
 @contextlib.contextmanager
 def many_descriptors() -> Iterator[None]:
-    """This process may open as many as it can, and so may those that it starts."""
+    """Raises the soft limit of descriptors to the hard one, for this process and those it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -129,8 +129,11 @@ def many_descriptors() -> Iterator[None]:
 def unharmed(
     ensemble: Ensemble, others: Sequence[Bystander], mebibytes: float, descriptors: int = 1000
 ) -> Iterator[None]:
-    """Whatever is done meanwhile, the others go on in their sessions, and no member takes more than so much more memory at any time,
-    or more descriptors."""
+    """Checks that the body harms nobody else.
+
+    The other clients keep their sessions and complete more rounds. No member's memory grows by more than
+    ``mebibytes`` at any time, nor its open descriptors by more than ``descriptors``.
+    """
     before = []
     for member in ensemble.members:
         process = Path(f"/proc/{member.pid}")
@@ -143,17 +146,17 @@ def unharmed(
         assert member.pid == pid
         process = Path(f"/proc/{pid}")
         more, more_open = _status(process, "VmHWM") - resident, _open(process) - opened
-        told = (
+        change = (
             f"member {member.number}, {resident:.0f} MiB before: {more:+.1f} MiB, {more_open:+} descriptors"
         )
-        print(told)
-        assert more <= mebibytes, told
-        assert more_open <= descriptors, told
-    print(f"the longest round of the others took {max(each.longest for each in others):.2f} s")
+        print(change)
+        assert more <= mebibytes, change
+        assert more_open <= descriptors, change
+    print(f"the longest round of the other clients took {max(each.longest for each in others):.2f} s")
 
 
 def _status(process: Path, name: str) -> float:
-    """Of ``/proc/PID/status``, in MiB."""
+    """A field of ``/proc/PID/status``, in MiB."""
     lines = (process / "status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
 

@@ -1,5 +1,6 @@
-/* Loaded before libc into one member of an ensemble: its wall clock is ahead by what the file that CLOCK_AHEAD names holds, 64 bits of
- * milliseconds that a test may change at any time. Clocks that only measure how long something takes stay as they are. */
+/* Loaded into one member of an ensemble with LD_PRELOAD: shifts its wall clock.
+ * The file that CLOCK_AHEAD names has the shift in milliseconds (64 bits); a test may change it at any time.
+ * Monotonic clocks are not shifted. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""The servers that other people's clients are tried on, started once for all of these tests."""
+"""Servers for the tests of other projects' clients, started once for all of these tests."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kazoo.client import KazooClient
 
 from tests.coordinator.support import WAIT_SECONDS
 
-from .members import ALONE_AND_TOGETHER, Ensemble, ensemble
+from .members import SERVER_COUNTS, Ensemble, ensemble
 
 Connect = Callable[..., KazooClient]
 
 
 @pytest.fixture(
     scope="session",
-    params=ALONE_AND_TOGETHER,
-    ids=[f"{maker.name}-{count}" for maker, count in ALONE_AND_TOGETHER],
+    params=SERVER_COUNTS,
+    ids=[f"{maker.name}-{count}" for maker, count in SERVER_COUNTS],
 )
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """Ours alone, Apache's alone, and every ensemble."""
+    """A single server, then an ensemble, of each implementation under test."""
     maker, count = request.param
     with ensemble(maker, tmp_path_factory.mktemp(f"{maker.name}-{count}"), count) as running:
         yield running
@@ -29,7 +29,7 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def chroot(servers: Ensemble) -> str:
-    """A node of this test's own."""
+    """The path of a new node that only this test uses."""
     path = f"/test-{uuid.uuid4().hex}"
     client = KazooClient(servers.hosts)
     client.start(WAIT_SECONDS)
@@ -41,7 +41,7 @@ def chroot(servers: Ensemble) -> str:
 
 @pytest.fixture
 def connect(servers: Ensemble, chroot: str) -> Iterator[Connect]:
-    """Makes started kazoo clients below ``chroot``, each on the next member."""
+    """Makes connected kazoo clients below ``chroot``, each on the next member."""
     clients: list[KazooClient] = []
 
     def start(**options: object) -> KazooClient:

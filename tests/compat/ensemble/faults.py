@@ -1,6 +1,6 @@
-"""What befalls an ensemble: members killed, suspended, cut off, with slow disks, with a clock that jumps.
+"""The faults of an ensemble: members killed, suspended or cut off, slow disks, clocks that jump.
 
-A fault is applied and healed from a thread beside the clients. Whom it befalls is drawn from the seed.
+A thread beside the clients applies and heals a fault. The seed decides which members it strikes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Heal = Callable[[], None]
 Fault = Callable[[Ensemble, random.Random], Heal]
 
 SLOW_SECONDS = 0.15
-"""What each flush takes on a slow disk."""
+"""The duration of each flush on a slow disk."""
 JUMP_MS = 3_600_000
 _STRACE_SECONDS = 20.0
 
@@ -50,7 +50,7 @@ def all_killed(ensemble: Ensemble, _chance: random.Random) -> Heal:
 
 
 def restarted_in_turn(ensemble: Ensemble, _chance: random.Random) -> Heal:
-    """As an operator does: each is told to stop, and the next when it serves again."""
+    """A rolling restart: a member is stopped with SIGTERM once the one before it serves again."""
     for member in ensemble.members:
         member.end(signal.SIGTERM)
         ensemble.heal()
@@ -68,13 +68,13 @@ def follower_suspended(ensemble: Ensemble, chance: random.Random) -> Heal:
 
 
 def leader_not_heard(ensemble: Ensemble, _chance: random.Random) -> Heal:
-    """It hears the others."""
+    """The leader's packets are lost; it still receives."""
     leader = ensemble.leader()
     return _cut(ensemble, [(leader, other) for other in ensemble.members if other is not leader])
 
 
 def leader_deaf(ensemble: Ensemble, _chance: random.Random) -> Heal:
-    """The others hear it."""
+    """Packets to the leader are lost; its own arrive."""
     leader = ensemble.leader()
     return _cut(ensemble, [(other, leader) for other in ensemble.members if other is not leader])
 
@@ -113,7 +113,7 @@ def majoritys_disks_slow(ensemble: Ensemble, chance: random.Random) -> Heal:
 
 
 def _slow(ensemble: Ensemble, members: list[Member]) -> Heal:
-    """A tracer makes each flush last longer."""
+    """strace delays each flush of these members."""
     delay = int(SLOW_SECONDS * 1_000_000)
     command = [
         "strace",
@@ -144,7 +144,7 @@ def _slow(ensemble: Ensemble, members: list[Member]) -> Heal:
 
 
 def clocks_jump(ensemble: Ensemble, chance: random.Random) -> Heal:
-    """Of one member an hour ahead, of another one back."""
+    """One member's clock jumps an hour ahead, another's an hour back."""
     one, other = chance.sample(ensemble.members, 2)
     one.jump(JUMP_MS)
     other.jump(-JUMP_MS)
@@ -181,15 +181,15 @@ SUSPENSIONS = ("leader_suspended", "follower_suspended")
 
 
 def possible_or_skip(name: str, ensemble: Ensemble) -> None:
-    """Skips the test by name if the fault cannot be made here; under CI=true it fails."""
+    """Skips the test, with the reason, if this machine cannot make the fault; fails it under CI=true."""
     if name in PARTITIONS:
         cuttable(ensemble.network)
     elif name.endswith("slow"):
-        said = _cannot_trace()
-        if said and os.environ.get("CI") == "true":
-            pytest.fail(said)
-        if said:
-            pytest.skip(said)
+        reason = _cannot_trace()
+        if reason and os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        if reason:
+            pytest.skip(reason)
     elif name == "clocks_jump" and ensemble.members[0].clock is None:
         missing("cc", "apt-get install gcc")
 
@@ -202,6 +202,7 @@ def possible(name: str, ensemble: Ensemble) -> bool:
 
 
 def _cannot_trace() -> str:
+    """Why strace cannot delay flushes here; empty if it can."""
     if shutil.which("strace") is None:
         return "peer missing: strace (apt-get install strace)"
     tried = subprocess.run(
@@ -209,4 +210,4 @@ def _cannot_trace() -> str:
         capture_output=True,
         timeout=_STRACE_SECONDS,
     )
-    return "" if tried.returncode == 0 else f"strace may not trace here: {tried.stderr.decode().strip()}"
+    return "" if tried.returncode == 0 else f"strace is not permitted here: {tried.stderr.decode().strip()}"

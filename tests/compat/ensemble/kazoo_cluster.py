@@ -1,6 +1,8 @@
-"""A plugin of pytest's for kazoo's own tests: instead of starting a ZooKeeper they find the servers that the environment names.
+"""A pytest plugin for kazoo's own tests: they use the running servers of ``KAZOO_TEST_HOSTS`` and start no
+ZooKeeper.
 
-``KAZOO_TEST_HOSTS`` is a list of host:port. kazoo ends its cluster after every class of tests; these servers go on.
+``KAZOO_TEST_HOSTS`` is a list of host:port. kazoo stops its cluster after each test class; these servers keep
+running.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from types import ModuleType
 
 @dataclass(frozen=True)
 class Server:
-    """One that runs; what kazoo's tests ask of ``ManagedZooKeeper``."""
+    """A running server, with the part of ``ManagedZooKeeper`` that kazoo's tests use."""
 
     address: str
     running: bool = True
 
 
 class Cluster:
-    """What kazoo's tests ask of ``ZookeeperCluster``."""
+    """The running servers, with the part of ``ZookeeperCluster`` that kazoo's tests use."""
 
     def __init__(self, hosts: str) -> None:
         self._servers = [Server(host) for host in hosts.split(",")]
@@ -34,23 +36,30 @@ class Cluster:
         return self._servers[number]
 
     def start(self) -> None:
-        """They run."""
+        """Does nothing: the servers run."""
 
     def terminate(self) -> None:
-        """They go on."""
+        """Does nothing: the servers keep running."""
 
     def get_logs(self) -> list[str]:
         return []
 
 
-# The module that starts ZooKeepers needs pyOpenSSL for their certificates; nothing else of it is used.
+# kazoo's module that starts ZooKeeper imports pyOpenSSL, which is not installed; its tests need this one
+# class of it.
 starter = ModuleType("kazoo.testing.common")
 starter.ZookeeperCluster = Cluster  # type: ignore[attr-defined]
 sys.modules[starter.__name__] = starter
 
-# Of objgraph they count objects.
+# kazoo's tests use only objgraph.count.
+
+
+def count(name: str) -> int:
+    return sum(type(each).__name__ == name for each in gc.get_objects())
+
+
 counter = ModuleType("objgraph")
-counter.count = lambda name: sum(type(each).__name__ == name for each in gc.get_objects())  # type: ignore[attr-defined]
+counter.count = count  # type: ignore[attr-defined]
 sys.modules[counter.__name__] = counter
 
 import kazoo.testing.harness  # noqa: E402

@@ -1,7 +1,7 @@
-"""Ensembles of real processes: Apache ZooKeeper's and ours behind one face, started, killed, suspended and started again.
+"""Ensembles of real processes, Apache ZooKeeper's or ours: started, killed, suspended and restarted.
 
-Owns the processes, their zoo.cfg and their directories. Who calls is a test, from its own thread; a test that fails leaves
-nothing behind, for :func:`ensemble` ends every process. Apache's and ours are given the same zoo.cfg.
+Owns the processes, their zoo.cfg and their directories. A test calls it from its own thread. :func:`ensemble`
+ends every process, also when the test fails. Both implementations get the same zoo.cfg.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from . import apache_log, our_log
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.02
-"""No server says that it is ready, or leads: it is asked again, unless its process ends meanwhile."""
+"""The interval of polling whether a server is ready or leads; servers do not announce it."""
 TICK_MS = 500
 NEVER_MS = 10**9
 PEER = "zookeeper-3.9.4"
 NOT_SERVING = "not serving"
-"""What a member's mode is while it has no leader, or no process."""
+"""A member's mode while it has no leader or no process."""
 
 SETTINGS = {
     "tickTime": str(TICK_MS),
@@ -46,36 +46,41 @@ SETTINGS = {
     "admin.enableServer": "false",
     "extendedTypesEnabled": "true",
     "4lw.commands.whitelist": "*",
-    # Containers are looked through at no time, or else at another one on each.
+    # No container is deleted: each server would do it at another time.
     "znode.container.checkIntervalMs": str(NEVER_MS),
 }
 
 
 @dataclass(frozen=True)
 class Maker:
-    """A kind of server. ``command`` is given the path of a zoo.cfg. ``sync_is_linearizable``: a read behind a sync is never older
-    than what anybody was answered before it, even by a leader that is cut off and does not know. Apache's leader answers its own
-    clients' syncs as it does reads (``CommitProcessor.matchSyncs``), and may have told others to apply what it has not applied itself
-    (``Leader.tryToCommit``); ``locks_are_strict``: nor does a client that is cut off with its server believe in its session for
-    longer than the others do; ``counts_outstanding``: a delete may be refused for children that a closeSession before it takes away;
-    ``transactions``: what an ensemble agreed on, from its members' directories of data and the number of the one that leads;
-    ``next_write_seconds``: after the leader is killed, on a machine that does other things too; ``median_next_write_seconds``: of
-    several times, most of which those other things leave alone."""
+    """An implementation of the server: how to start it, and what it promises."""
 
     name: str
     command: Callable[[Path], list[str]]
+    """Takes the path of a zoo.cfg."""
     environment: Mapping[str, str] = field(default_factory=dict)
     sync_is_linearizable: bool = False
+    """A read after a sync is as new as every answer given before it, even from a leader that is cut off.
+
+    Apache does not promise this. Its leader answers its own clients' syncs without asking the followers
+    (``CommitProcessor.matchSyncs``), and followers may apply a commit before the leader does
+    (``Leader.tryToCommit``).
+    """
     locks_are_strict: bool = False
+    """A client that is cut off with its server gives its session up before the other servers expire it."""
     counts_outstanding: bool = False
+    """A delete may be refused because of children that an outstanding closeSession removes."""
     transactions: Callable[[list[Path], int], list[Transaction]] | None = None
+    """Reads the agreed transactions from the members' data directories; the number is the leader's."""
     next_write_seconds: float = 10.0
+    """The limit from the kill of the leader to the next write, on a busy machine."""
     median_next_write_seconds: float = 10.0
+    """The limit of the median of several such times."""
 
 
 def _apache_command(config: Path) -> list[str]:
     jvm = ["java", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-    # Elections of a test need not wait for members that are far away.
+    # Short waits for election messages: all members are on this machine.
     election = [
         "-Dzookeeper.fastleader.minNotificationInterval=50",
         "-Dzookeeper.fastleader.maxNotificationInterval=500",
@@ -118,15 +123,15 @@ SAVING = replace(
     command=lambda config: [sys.executable, "-c", _SAVING, "coordinator", str(config)],
     transactions=None,
 )
-"""Ours with logs that are kept no longer than snapshots need, but for some entries, and not looked at."""
+"""Ours, keeping only 20 log entries behind a snapshot. The log is not complete, so it is not read."""
 
 MAKERS_OF_ENSEMBLES = (OURS, APACHE) if "LOGCORE_FUZZ_MINUTES" in os.environ else (OURS,)
-"""Whose servers stand in ensembles: every test of one runs once for each. `make fuzz` tries the tests themselves on Apache's."""
+"""Each test of an ensemble runs once for each of these. `make fuzz` runs the tests on Apache's too."""
 
-ALONE_AND_TOGETHER: tuple[tuple[Maker, int], ...] = tuple(
+SERVER_COUNTS: tuple[tuple[Maker, int], ...] = tuple(
     (maker, count) for maker in MAKERS_OF_ENSEMBLES for count in (1, 3)
 )
-"""What other people's clients are tried on: who makes the servers, and how many there are."""
+"""The servers that other projects' clients are tested on: an implementation and the number of servers."""
 
 
 @dataclass(frozen=True)
@@ -140,19 +145,19 @@ class Addresses:
 
 
 class Network:
-    """Where members live; this one is loopback, on which nobody can be cut off."""
+    """The network of the members. This one is loopback, where no member can be cut off."""
 
     def addresses(self, count: int) -> list[Addresses]:
         numbers = free_ports(3 * count)
         return [Addresses("127.0.0.1", *numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
 
     def command(self, member: int, command: Sequence[str]) -> list[str]:
-        """How ``command`` is run where member ``member`` (from 0) lives."""
+        """The command line that runs ``command`` in the network of member ``member`` (from 0)."""
         return list(command)
 
 
 class Member:
-    """One server: a directory that outlives its processes, of which there is one at most."""
+    """One server: a directory, and at most one process at a time."""
 
     def __init__(
         self, maker: Maker, number: int, directory: Path, addresses: Addresses, network: Network
@@ -161,7 +166,7 @@ class Member:
         self.clock_file = directory / "clock"
         self.data = directory / "data"
         self.clock: Path | None = None
-        """The library that lets its wall clock jump, if it is built."""
+        """The preloaded library that shifts its wall clock; None without a C compiler."""
         self._network = network
         self._process: subprocess.Popen[bytes] | None = None
         self.suspended = False
@@ -171,7 +176,7 @@ class Member:
         return f"{self.addresses.host}:{self.addresses.clients}"
 
     def line(self, role: str = "participant") -> str:
-        """Its line of the ensemble's configuration."""
+        """Its server line in the ensemble's configuration."""
         at = self.addresses
         return f"server.{self.number + 1}={at.host}:{at.quorum}:{at.election}:{role};{at.host}:{at.clients}"
 
@@ -185,7 +190,7 @@ class Member:
         return self._process is not None and self._process.poll() is None
 
     def ends_within(self, seconds: float) -> bool:
-        """Waits for its process to end, so long at most; True when it has."""
+        """Waits up to ``seconds`` for its process to end. Returns True if it ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process is not None:
                 self._process.wait(seconds)
@@ -207,7 +212,7 @@ class Member:
             (self.data / "myid").write_text(f"{self.number + 1}\n")
 
     def start(self) -> None:
-        """Returns before it serves: :meth:`Ensemble.wait_until_serving`."""
+        """Starts its process. :meth:`Ensemble.wait_until_serving` waits until it serves."""
         assert not self.runs, f"member {self.number} runs already"
         environment = {**os.environ, **self.maker.environment}
         if self.clock is not None:
@@ -220,17 +225,17 @@ class Member:
             )
 
     def jump(self, milliseconds: int) -> None:
-        """Its wall clock is so far ahead from now on."""
+        """From now on its wall clock is this far ahead."""
         with self.clock_file.open("r+b" if self.clock_file.exists() else "wb") as file:
             file.write(struct.pack("=q", milliseconds))
 
     def output(self) -> str:
-        """The end of what its processes said."""
+        """The end of its processes' output."""
         path = self.directory / "output"
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
     def suspend(self) -> None:
-        """Returns once none of its threads runs: the signal stops them when the one that is given it has its turn."""
+        """Sends SIGSTOP and waits until all threads have stopped, which takes a moment."""
         os.kill(self.pid, signal.SIGSTOP)
         self.suspended = True
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -244,7 +249,7 @@ class Member:
         self.end(signal.SIGKILL)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int | None:
-        """Ends its process, if it has one, and returns its status."""
+        """Signals its process, waits for its end and returns its exit status; None without a process."""
         process = self._process
         if process is None:
             return None
@@ -257,13 +262,13 @@ class Member:
             process.kill()
             process.wait()
             raise AssertionError(
-                f"{self.maker.name}'s member {self.number} ignored {how.name}; it said:\n{self.output()}"
+                f"{self.maker.name}'s member {self.number} ignored {how.name}; its output:\n{self.output()}"
             ) from None
         self._process, self.suspended = None, False
         return status
 
     def word(self, word: str, seconds: float = 2.0) -> str:
-        """What it answers to a four-letter word; empty if it does not."""
+        """The answer to a four-letter word; empty if none came."""
         try:
             with socket.create_connection(
                 (self.addresses.host, self.addresses.clients), seconds
@@ -282,8 +287,11 @@ class Member:
 
 
 class Ensemble:
-    """Servers that know of each other, or one by itself. Of more than ``founders`` the others join: their files name the founders
-    and themselves. The last ``observers`` do not vote."""
+    """The servers of one ensemble, or a standalone server.
+
+    ``founders``: members after the first ``founders`` join later; their zoo.cfg names the founders and
+    themselves. ``observers``: the last so many members do not vote.
+    """
 
     def __init__(
         self,
@@ -321,7 +329,7 @@ class Ensemble:
         return ",".join(member.hosts for member in self.members)
 
     def hosts_from(self, number: int) -> str:
-        """The hosts in a client's order: member ``number`` (modulo their count) first, for clients on different members."""
+        """All hosts, member ``number`` (modulo their count) first, which spreads clients over the members."""
         at = number % len(self.members)
         return ",".join(member.hosts for member in [*self.members[at:], *self.members[:at]])
 
@@ -331,23 +339,23 @@ class Ensemble:
         self.wait_until_serving()
 
     def wait_until_serving(self, members: Sequence[Member] | None = None) -> None:
-        """Until a session was opened at each; they say nothing when they are ready, so they are asked again."""
+        """Waits until each member opens a session."""
         end = time.monotonic() + START_SECONDS
         for member in self.members if members is None else members:
             while not _opens_a_session(member):
                 if not member.runs:
                     raise AssertionError(
-                        f"{member.maker.name}'s member {member.number} ended; it said:\n{member.output()}"
+                        f"{member.maker.name}'s member {member.number} ended; its output:\n{member.output()}"
                     )
                 if time.monotonic() > end:
                     raise AssertionError(
-                        f"{member.maker.name}'s member {member.number} does not serve after {START_SECONDS:.0f} s; it said:\n"
-                        + member.output()
+                        f"{member.maker.name}'s member {member.number} does not serve "
+                        f"after {START_SECONDS:.0f} s; its output:\n{member.output()}"
                     )
                 member.ends_within(ASK_AGAIN_SECONDS)
 
     def leader(self) -> Member:
-        """Whoever leads (or stands alone), once somebody does."""
+        """Waits for a leader (or the standalone server) and returns it."""
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
             for member in self.members:
@@ -358,7 +366,7 @@ class Ensemble:
                 break
             running[0].ends_within(ASK_AGAIN_SECONDS)
         raise AssertionError(
-            "no member leads; they said:\n" + "\n".join(member.output() for member in self.members)
+            "no member leads; their output:\n" + "\n".join(member.output() for member in self.members)
         )
 
     def followers(self) -> list[Member]:
@@ -366,7 +374,7 @@ class Ensemble:
         return [member for member in self.members if member is not leader]
 
     def member_as(self, role: str) -> Member:
-        """The leader, a follower or an observer, once somebody leads."""
+        """Waits for a leader, then returns it, a follower or an observer."""
         leader = self.leader()
         if role == "leader":
             return leader
@@ -374,7 +382,7 @@ class Ensemble:
         return next(member for member in others if member is not leader)
 
     def heal(self) -> None:
-        """Every member runs, is resumed and serves."""
+        """Resumes or restarts every member and waits until all serve."""
         for member in self.members:
             member.resume()
             if not member.runs:
@@ -388,7 +396,7 @@ class Ensemble:
 
 
 def _opens_a_session(member: Member) -> bool:
-    """Whether one can be; it is closed again."""
+    """Opens a session and closes it; returns whether that worked."""
     try:
         client = RawClient(member.addresses.clients, member.addresses.host)
         try:
@@ -401,7 +409,7 @@ def _opens_a_session(member: Member) -> bool:
 
 
 def clock_library(directory: Path) -> Path | None:
-    """Builds what lets members' wall clocks jump; None where there is no C compiler."""
+    """Builds the library that shifts a member's wall clock; None without a C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None
@@ -428,7 +436,7 @@ def ensemble(
     founders: int | None = None,
     observers: int = 0,
 ) -> Iterator[Ensemble]:
-    """``count`` servers that serve; they are killed at the end. ``clock``: of :func:`clock_library`."""
+    """Starts ``count`` servers and kills them at the end. ``clock``: the library of :func:`clock_library`."""
     made = Ensemble(maker, directory, count, settings or {}, network or Network(), founders, observers)
     for member in made.members:
         member.clock = clock

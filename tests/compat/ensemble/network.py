@@ -1,7 +1,8 @@
 """Networks in which members can be cut off from each other, one direction at a time.
 
-Each member lives in a network namespace of its own, joined by a router in another; what is cut off is dropped in the router without a
-word, as a broken cable does. Needs the right to make namespaces (root, or CAP_SYS_ADMIN and CAP_NET_ADMIN) and `ip` of iproute2.
+Each member has its own network namespace; a router in another namespace joins them. The router drops the
+packets of a cut direction silently, like a broken cable. Needs `ip` (iproute2) and root, or CAP_SYS_ADMIN and
+CAP_NET_ADMIN.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ _SECONDS = 20.0
 
 
 class NotPermittedError(Exception):
-    """Namespaces cannot be made here; the text is what `ip` said."""
+    """Namespaces cannot be made here; the text is the output of `ip`."""
 
 
 class Namespaces(Network):
-    """Up to 30 members. Addresses are 10.200-249.x.y, which nothing else here may use."""
+    """Up to 30 members. Their addresses are 10.200-249.x.y, which nothing else on this machine may use."""
 
     def __init__(self) -> None:
         number = next(_NUMBERS)
         self._name = f"lc{os.getpid()}x{number}"
-        # 61 has no divisor in common with 250: a process's networks have addresses of their own.
+        # 61 and 250 have no common divisor, so each network of a process has its own addresses.
         self._net = f"10.{200 + os.getpid() % 50}.{(os.getpid() // 50 + 61 * number) % 250}"
         self._made: list[str] = []
         self._cuts: set[tuple[int, int]] = set()
@@ -55,12 +56,12 @@ class Namespaces(Network):
         return ["ip", "netns", "exec", self._of(f"m{member}"), *command]
 
     def cut(self, sender: int, receiver: int) -> None:
-        """Nothing that ``sender`` sends comes to ``receiver`` any more."""
+        """Drops every packet from ``sender`` to ``receiver``."""
         self._rule("add", sender, receiver)
         self._cuts.add((sender, receiver))
 
     def heal(self) -> None:
-        """Everything comes again."""
+        """Undoes every cut."""
         while self._cuts:
             self._rule("del", *self._cuts.pop())
 
@@ -79,7 +80,7 @@ class Namespaces(Network):
         self._ip("-n", self._of(what), "link", "set", "lo", "up")
 
     def _join(self, hub: str, what: str, number: int) -> None:
-        """A cable between the router and a namespace, or the one we are in."""
+        """Makes a cable between the router and a namespace; ``root`` is the namespace of this process."""
         router, other = f"{self._name}r{number}", f"{self._name}e{number}"
         self._ip("link", "add", router, "type", "veth", "peer", "name", other)
         self._ip("link", "set", router, "netns", self._of(hub))
@@ -93,7 +94,7 @@ class Namespaces(Network):
         self._ip(*inside, "link", "set", other, "up")
 
     def _host(self, number: int, end: int) -> str:
-        """Of the two ends of cable ``number``: 1 is the router's."""
+        """The address of an end of cable ``number``: 1 is the router's end, 2 the member's."""
         return f"{self._net}.{4 * number + end}"
 
     def _of(self, what: str) -> str:
@@ -102,7 +103,7 @@ class Namespaces(Network):
     @staticmethod
     def _ip(*arguments: str) -> None:
         if shutil.which("ip") is None:
-            raise NotPermittedError("there is no `ip`")
+            raise NotPermittedError("the command `ip` is not installed")
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=_SECONDS)
         if done.returncode != 0:
             raise NotPermittedError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
@@ -110,7 +111,7 @@ class Namespaces(Network):
 
 @contextmanager
 def network_with_cuts() -> Iterator[Network]:
-    """Namespaces where they can be made, else loopback, on which nobody can be cut off."""
+    """Namespaces if they can be made; else loopback, where no member can be cut off."""
     try:
         made = Namespaces()
     except NotPermittedError:
@@ -123,15 +124,15 @@ def network_with_cuts() -> Iterator[Network]:
 
 
 def cuttable(network: Network) -> Namespaces:
-    """The network, if members can be cut off in it; otherwise the test is skipped by name, and fails under CI=true."""
+    """The network, if its members can be cut off. Otherwise skips the test, or fails it under CI=true."""
     if isinstance(network, Namespaces):
         return network
     try:
         Namespaces().close()
-        said = "they can be made now"
+        reason = "they can be made now"
     except NotPermittedError as error:
-        said = str(error)
-    message = f"no network namespaces for partitions: {said} (run as root, with iproute2)"
+        reason = str(error)
+    message = f"no network namespaces for partitions: {reason} (run as root, with iproute2)"
     if os.environ.get("CI") == "true":
         pytest.fail(message)
     pytest.skip(message)

@@ -1,6 +1,7 @@
-"""The transactions that an ensemble of ours agreed on, or that a server by itself logged, read while it runs and applied once more.
+"""Reads the transactions of an ensemble of ours, or of a standalone server, from its log while it runs.
 
-The entries are those of ``rust/crates/quorum/src/entry.rs``; which commands count is told in ``delivery.rs``.
+The log has commands, so each is applied to a fresh state machine. ``rust/crates/quorum/src/entry.rs`` has the
+entries' layout; ``delivery.rs`` says which commands count.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cluster.coordinator.state.machine import Command, Machine, Outcome, decode_
 from tests.coordinator.histories.history import CREATED, DATA_CHANGED, DELETED, OK, Change, Transaction
 
 NO_XID = -1
-"""A command does not say which of its session's requests it was."""
+"""A command in our log does not have the xid of its request."""
 _FRONT = struct.Struct(">BBQQ")
 _COMMANDS = struct.Struct(">qI")
 _COMMAND = struct.Struct(">QQI")
@@ -26,7 +27,7 @@ _SEQUENCE_BITS = 40
 
 
 def read_transactions(directories: list[Path], leader: int) -> list[Transaction]:
-    """``directories``: of the members' data; ``leader``: which of them leads."""
+    """Takes the members' data directories and the index of the leader's."""
     directory = directories[leader]
     return _of_ensemble(directory) if (directory / "quorum").is_dir() else _of_one(directory)
 
@@ -38,7 +39,7 @@ def _of_one(directory: Path) -> list[Transaction]:
         with logcore.open(path, readonly=True) as log:
             for record in log.records():
                 command = decode_command(record.value or b"")
-                assert command.zxid == machine.last_zxid + 1, "the log's front is gone"
+                assert command.zxid == machine.last_zxid + 1, "the front of the log was deleted"
                 found.append(_transaction(command, machine.apply(command)))
     return found
 
@@ -51,7 +52,7 @@ def _of_ensemble(directory: Path) -> list[Transaction]:
         for record in log.records():
             assert record.value is not None
             _version, kind, term, index = _FRONT.unpack_from(record.value)
-            assert index == record.offset == agreed.index + 1, "the log's front is gone"
+            assert index == record.offset == agreed.index + 1, "the front of the log was deleted"
             body = record.value[_FRONT.size :]
             time_ms = _COMMANDS.unpack_from(body)[0] if kind == _KIND_COMMANDS else 0
             agreed.begin(index, term, time_ms)

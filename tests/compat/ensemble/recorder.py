@@ -1,8 +1,12 @@
-"""Clients that speak raw frames to members of an ensemble and record all they ask and are told.
+"""Clients that speak the raw protocol to members of an ensemble and record every request, answer and
+notification.
 
-Everything of a run is on one event loop and one clock. A client keeps its session as Apache's do: it pings, gives a connection up after
-two thirds of its timeout without an answer, comes back to the next server with its session and the last zxid it saw, and sets its
-watches again. What was not answered when its connection broke is recorded as unknown.
+A run uses one event loop and one clock. A client keeps its session as Apache's client does:
+
+- It pings, and drops a connection after two thirds of the session timeout without an answer.
+- It reconnects to the next server with its session and the last zxid it saw, and sets its watches again.
+
+A request without an answer when its connection breaks is recorded as unknown.
 """
 
 from __future__ import annotations
@@ -63,22 +67,22 @@ _STAT = struct.Struct(">qqqqiiiqiiq")
 
 
 class Recorder:
-    """The history of one run, and its clock."""
+    """The history and the clock of one run."""
 
     def __init__(self, root: str) -> None:
         self.history = History(root)
-        self.told: Callable[[], None] = lambda: None
-        """Called when another operation is in the history."""
+        self.on_operation: Callable[[], None] = lambda: None
+        """Called after an operation is added to the history."""
         self._last = 0
 
     def now(self) -> int:
-        """Nanoseconds, later than any before."""
+        """Nanoseconds, greater than every value returned before."""
         self._last = max(self._last + 1, time.monotonic_ns())
         return self._last
 
 
 class LostError(Exception):
-    """The connection broke, or the session ended, before an answer came."""
+    """The connection broke or the session ended before the answer came."""
 
 
 @dataclass
@@ -90,7 +94,7 @@ class _Sent:
 
 
 class Client:
-    """One client of a run: a session after the other, on one connection after the other."""
+    """One client of a run, with one session and one connection at a time."""
 
     def __init__(
         self, recorder: Recorder, number: int, servers: Sequence[tuple[str, int]], timeout_ms: int
@@ -102,12 +106,12 @@ class Client:
         self.lost = asyncio.Event()
         self.lost.set()
         self.changed = asyncio.Condition()
-        """Notified of notifications and losses."""
+        """Notified when a notification comes and when the connection is lost."""
         self.last_zxid = 0
         self.alive_until = 0
-        """When it must take its session for lost unless it is answered before."""
+        """The time at which it must treat its session as lost, unless an answer comes before."""
         self.gap_at = 0
-        """The first time at which it must have taken it for lost, since somebody set this to 0."""
+        """The first time since it was set to 0 at which the session had to be treated as lost; 0 for none."""
         self._password = bytes(16)
         self._xid = 0
         self._sent: deque[_Sent] = deque()
@@ -126,7 +130,7 @@ class Client:
     # ---- the connection ----
 
     async def connect(self, seconds: float) -> None:
-        """With its session, or a new one if that is gone. Raises LostError after ``seconds``."""
+        """Connects with its session, or a new one if that has expired. Raises LostError after ``seconds``."""
         end = time.monotonic() + seconds
         await self.drop()
         while True:
@@ -136,16 +140,16 @@ class Client:
                         break
                     continue
             if time.monotonic() > end:
-                raise LostError(f"no server took client {self.number}")
+                raise LostError(f"no server accepted client {self.number}")
             self.server = (self.server + 1) % len(self._servers)
-            # As a client that goes round its servers.
+            # A client's pause before it tries its next server.
             await asyncio.sleep(0.02)
         watches = (self._data, self._exist, self._child, self._persistent, self._recursive)
         if any(watches):
             await self.do(SetWatches(self.last_zxid, *(tuple(sorted(each)) for each in watches)))
 
     async def _connect_once(self) -> bool:
-        """False: the session was gone, and the next is a new one."""
+        """Returns False if the session had expired; the next attempt opens a new one."""
         began = self.recorder.now()
         reader, writer = await asyncio.open_connection(*self._servers[self.server])
         try:
@@ -182,7 +186,7 @@ class Client:
         )
 
     async def drop(self) -> None:
-        """Closes the connection; the session stays."""
+        """Closes the connection and keeps the session."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -219,11 +223,11 @@ class Client:
                 return
             self._pings.append(self.recorder.now())
             self._writer.write(_framed(struct.pack(">ii", PING_XID, PING)))
-            # The protocol's own interval.
+            # The client's ping interval: a third of the session timeout.
             await asyncio.sleep(self.timeout_ms / 3000)
 
     def _alive(self, asked: int) -> None:
-        """An answer came to what was sent at ``asked``."""
+        """Notes an answer to a request that was sent at ``asked``."""
         if self.alive_until and self.recorder.now() > self.alive_until and not self.gap_at:
             self.gap_at = self.alive_until
         self.alive_until = max(self.alive_until, asked + self.timeout_ms * 2_000_000 // 3)
@@ -246,7 +250,7 @@ class Client:
                 self.changed.notify_all()
             return
         sent = self._sent.popleft()
-        assert xid == sent.xid, f"an answer to {xid}, and {sent.xid} was sent before it"
+        assert xid == sent.xid, f"an answer to xid {xid}; the oldest outstanding request has xid {sent.xid}"
         self._alive(sent.invoked)
         if error in SESSION_ENDED:
             self._record(sent)
@@ -275,10 +279,10 @@ class Client:
             result,
         )
         self.recorder.history.operations.append(operation)
-        self.recorder.told()
+        self.recorder.on_operation()
         return operation
 
-    # ---- watches, to set them again ----
+    # ---- the watches to set again ----
 
     def _watches(self, request: Request, error: int) -> None:
         match request:
@@ -301,7 +305,7 @@ class Client:
     # ---- requests ----
 
     def send(self, request: Request) -> asyncio.Future[Operation]:
-        """Its answer; LostError if none comes any more."""
+        """Sends it. The future gets the answer, or LostError if none can come."""
         answer: asyncio.Future[Operation] = asyncio.get_running_loop().create_future()
         if self._writer is None:
             answer.set_exception(LostError("not connected"))
@@ -315,14 +319,14 @@ class Client:
 
     @property
     def xid(self) -> int:
-        """Of the last that was sent."""
+        """The xid of the last request sent."""
         return self._xid
 
     async def do(self, request: Request) -> Operation:
         return await self.send(request)
 
     async def close(self) -> None:
-        """Ends its session, which is connected."""
+        """Ends its session. It must be connected."""
         await self.do(CloseSession())
         await self.drop()
         self._begin_anew()

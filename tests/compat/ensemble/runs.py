@@ -1,7 +1,8 @@
-"""Rounds of seeded runs on one ensemble: several seeds at the same time, each on nodes of its own, and one fault in their middle.
+"""Rounds of seeded runs on one ensemble: several seeds at a time, each on its own nodes, with one fault in
+the middle.
 
-The clients are on an event loop, the fault is made from a thread beside it. Afterwards the ensemble is whole, every session of the
-runs has ended, and what is left was read on each server.
+The clients share an event loop; another thread applies the fault. At the end of a round all members serve,
+every session of the runs has ended, and the remaining nodes were read on each server.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ from .script import Script, Witness, audit, prepare
 CLIENTS = 4
 STEPS = 50
 TIMEOUTS_MS = (1000, 2000, 4000)
-"""Of sessions, the clients in turn."""
+"""Session timeouts, given to the clients in turn."""
 ROUND_SECONDS = 100.0
 WRONG = ROOT / "build" / "histories"
 SETTINGS = {"tickTime": "200", "initLimit": "20", "syncLimit": "8", "snapCount": "100000000"}
-"""Of ensembles under faults: a member gives another up after 1.6 s, and keeps its log to the front, which is what is checked."""
+"""For ensembles under faults: members drop each other after 1.6 s and keep their whole log for the check."""
 SNAPSHOTS = {**SETTINGS, "snapCount": "60"}
-"""Of those whose members (:data:`.members.SAVING`) take snapshots all the time, and begin with one when they were away for a moment:
-what there is to check is what their clients were told."""
+"""For members of :data:`.members.SAVING`: frequent snapshots, so that a member which was away gets one.
+
+Their logs are not complete, so only the answers to the clients are checked.
+"""
 
 
 @dataclass
 class Round:
-    """``number`` and ``fault`` tell all that is drawn."""
+    """``number`` and ``fault`` are the seed of every random choice."""
 
     number: int
     fault: str
@@ -51,8 +54,7 @@ class Round:
 
 
 def play(ensemble: Ensemble, number: int, fault: str, count: int) -> Round:
-    """One round of ``count`` seeds; its histories are not checked yet."""
-    # A node for each time that a seed is run on this ensemble.
+    """Plays one round of ``count`` seeds. :func:`check` checks its histories."""
     played = Round(number, fault, range(number * 1000, number * 1000 + count))
     asyncio.run(asyncio.wait_for(_play(ensemble, played), ROUND_SECONDS))
     return played
@@ -61,6 +63,7 @@ def play(ensemble: Ensemble, number: int, fault: str, count: int) -> Round:
 async def _play(ensemble: Ensemble, played: Round) -> None:
     servers = ensemble.servers
     chance = random.Random(f"{played.number} {played.fault}")
+    # The time makes the node unique, because a seed may run again on this ensemble.
     recorders = {seed: Recorder(f"/{played.fault}-{seed}-{time.time_ns()}") for seed in played.seeds}
     await asyncio.gather(*[prepare(each, servers, max(TIMEOUTS_MS)) for each in recorders.values()])
     witnesses = [
@@ -80,12 +83,12 @@ async def _play(ensemble: Ensemble, played: Round) -> None:
     enough = asyncio.Event()
     running.add_done_callback(lambda _: enough.set())
 
-    def told() -> None:
+    def count_operations() -> None:
         if sum(len(each.history.operations) for each in recorders.values()) >= begins:
             enough.set()
 
     for recorder in recorders.values():
-        recorder.told = told
+        recorder.on_operation = count_operations
     try:
         await enough.wait()
         heal = await asyncio.to_thread(FAULTS[played.fault], ensemble, chance)
@@ -104,7 +107,7 @@ async def _play(ensemble: Ensemble, played: Round) -> None:
 
 
 def check(ensemble: Ensemble, rounds: Sequence[Round]) -> None:
-    """Every history of the rounds; one that is wrong is written to a file below :data:`WRONG`, and named."""
+    """Checks every history of the rounds. A wrong one is written to a file below :data:`WRONG`."""
     read = ensemble.maker.transactions
     transactions = (
         None if read is None else read([member.data for member in ensemble.members], ensemble.leader().number)
@@ -112,7 +115,7 @@ def check(ensemble: Ensemble, rounds: Sequence[Round]) -> None:
     for played in rounds:
         if transactions is None:
             watched = sum(witnessed(history) is not None for history in played.histories.values())
-            print(f"{played.about}: {watched} of {len(played.histories)} were watched to their end")
+            print(f"{played.about}: a witness watched {watched} of {len(played.histories)} to the end")
         cut = played.fault in PARTITIONS or played.fault in SUSPENSIONS
         for seed, history in played.histories.items():
             if transactions is not None:
@@ -131,13 +134,13 @@ def check(ensemble: Ensemble, rounds: Sequence[Round]) -> None:
                 path = WRONG / f"{ensemble.maker.name}-{played.fault}-{seed}.txt"
                 path.write_text(_text(history))
                 raise AssertionError(
-                    f"{played.about}: seed {seed} of {history.root}, all of it in {path}:\n"
+                    f"{played.about}: seed {seed} of {history.root}, the whole history is in {path}:\n"
                     + "\n".join(found[:8])
                 )
 
 
 def _numbered(transactions: list[Transaction], history: History) -> list[Transaction]:
-    """With the numbers of their sessions' requests, for a log that does not have them: of those that were answered at their zxids."""
+    """Adds the missing xids: that of the session's write which was answered with the transaction's zxid."""
     answered = {(each.session, each.zxid): each.xid for each in history.operations if each.is_write}
     return [
         each._replace(xid=answered.get((each.session, each.zxid), NO_XID)) if each.xid == NO_XID else each

@@ -1,6 +1,7 @@
-"""What a client of a run does: requests drawn from a seed on a few nodes that it shares with the others, and a lock taken by the recipe.
+"""The work of a client in a run: seeded random requests on a few shared nodes, and sections under the
+recipe's lock.
 
-Every write's data is its own, so that whoever reads it knows who wrote it.
+Each write has unique data, so every read shows which write it saw.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from .recorder import Client, LostError, Recorder
 NAMES = ("a", "b", "a/x", "c")
 RECONNECT_SECONDS = 20.0
 WITNESSES, AUDITORS = 100, 200
-"""The first numbers of clients who only look."""
+"""The first client numbers of witnesses and of auditors; both only read."""
 LOCK_SECONDS = 5.0
-"""For so long a lock is waited for, then given up."""
+"""The longest wait for a lock."""
 
 
 class Script:
-    """One client's part of a run: ``steps`` requests, some of them in pairs, and sections under the lock."""
+    """One client's part of a run: ``steps`` steps, each one to three requests or a section under the lock."""
 
     def __init__(self, seed: int, client: Client, steps: int) -> None:
         self._chance = random.Random(f"{seed} {client.number}")
@@ -48,7 +49,7 @@ class Script:
         self._count = 0
 
     async def run(self) -> None:
-        """Connects, and at the end closes its session. Raises LostError if there is no ensemble any more."""
+        """Connects, works and closes its session. Raises LostError if no server can be reached."""
         await self._client.connect(RECONNECT_SECONDS)
         for _ in range(self._steps):
             try:
@@ -77,7 +78,7 @@ class Script:
         if kind < 6:
             await self._locked()
         elif kind < 16:
-            # Sent together, answered in their order.
+            # Sent without a wait between them: the answers must keep the order.
             await asyncio.gather(*[self._client.send(self._request()) for _ in range(3)])
         elif kind < 26:
             await self._client.do(Sync(self._root))
@@ -150,7 +151,7 @@ class Script:
                 else:
                     await client.do(Delete(node))
         except LostError:
-            # Whether its node is there is not known; it would bar the others as long as the session lives.
+            # Its node may exist. It would block the other clients while the session lives, so delete it.
             await self._again()
             if client.session == session:
                 names = await client.do(GetChildren(lock))
@@ -159,26 +160,26 @@ class Script:
                         await client.do(Delete(f"{lock}/{name}"))
 
     async def _first_in(self, lock: str, node: str) -> Operation | None:
-        """The answer that showed ``node`` as the first; None if it was waited for too long."""
+        """The answer that lists ``node`` first; None if it did not come first within :data:`LOCK_SECONDS`."""
         client = self._client
         name = node.rpartition("/")[2]
         end = asyncio.get_running_loop().time() + LOCK_SECONDS
         while True:
             listed = await client.do(GetChildren(lock))
             names = sorted(listed.result[0], key=_number)
-            place = names.index(name) if name in names else -1
-            if place == 0:
+            index = names.index(name) if name in names else -1
+            if index == 0:
                 return listed
-            if place < 0:
+            if index < 0:
                 return None
-            before = f"{lock}/{names[place - 1]}"
-            told = len(client.recorder.history.notifications)
+            before = f"{lock}/{names[index - 1]}"
+            seen = len(client.recorder.history.notifications)
             there = await client.do(Exists(before, True))
             if there.error != OK:
                 continue
 
-            def is_gone(told: int = told, before: str = before) -> bool:
-                notifications = client.recorder.history.notifications[told:]
+            def is_gone(seen: int = seen, before: str = before) -> bool:
+                notifications = client.recorder.history.notifications[seen:]
                 return client.lost.is_set() or any(
                     each.path == before and each.client == client.number for each in notifications
                 )
@@ -189,7 +190,7 @@ class Script:
             except TimeoutError:
                 return None
             if client.lost.is_set():
-                raise LostError("while it waited for the lock")
+                raise LostError("the connection broke during the wait for the lock")
 
     async def _hold(self, lock: str, node: str, first: Operation) -> None:
         client, recorder = self._client, self._client.recorder
@@ -234,12 +235,12 @@ class Script:
 
 
 def _number(name: str) -> int:
-    """Of a sequential node."""
+    """The sequence number at the end of a sequential node's name."""
     return int(name[-10:])
 
 
 async def prepare(recorder: Recorder, servers: Sequence[tuple[str, int]], timeout_ms: int) -> None:
-    """Makes a run's nodes, which every server then knows."""
+    """Makes the run's nodes and waits until every server has them."""
     client = Client(recorder, 0, servers, timeout_ms)
     await client.connect(RECONNECT_SECONDS)
     root = recorder.history.root
@@ -255,7 +256,7 @@ async def prepare(recorder: Recorder, servers: Sequence[tuple[str, int]], timeou
 
 
 class Witness:
-    """A client on one server that watches all of a run; whether its connection lasted is in the history."""
+    """A client on one server that watches all nodes of a run. The history has the loss of its connection."""
 
     def __init__(
         self, recorder: Recorder, number: int, servers: Sequence[tuple[str, int]], timeout_ms: int
@@ -269,7 +270,7 @@ class Witness:
         await self._client.do(AddWatch(self._root, True))
 
     async def end(self) -> None:
-        """Once all sessions of the run have ended."""
+        """Ends its session. All sessions of the run must have ended."""
         with suppress(LostError):
             await self._client.do(Sync(self._root))
             await self._client.close()
@@ -277,7 +278,7 @@ class Witness:
 
 
 async def audit(recorder: Recorder, servers: Sequence[tuple[str, int]], timeout_ms: int) -> None:
-    """Reads what is left, on every server, once all sessions of the run have ended."""
+    """Reads the remaining nodes on every server. All sessions of the run must have ended."""
     root = recorder.history.root
     for number in range(len(servers)):
         client = Client(recorder, AUDITORS + number, servers, timeout_ms)

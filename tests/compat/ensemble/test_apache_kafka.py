@@ -1,6 +1,9 @@
-"""Three Apache Kafka 3.9.1 brokers on an ensemble of three: everything they keep in ZooKeeper is changed, the ensemble's leader is
-killed in the middle, then a broker, the controller. If this fails, a Kafka cluster in ZooKeeper mode cannot live on our coordinator:
-it loses a session, a change or a record."""
+"""Three Apache Kafka 3.9.1 brokers on an ensemble of three.
+
+Everything that Kafka keeps in ZooKeeper is changed. The ensemble's leader is killed meanwhile, then Kafka's
+controller. If this fails, a Kafka cluster in ZooKeeper mode cannot run on our coordinator: it loses a
+session, a change or a record.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 
 PATIENCE_SECONDS = 60.0
 ASK_AGAIN_SECONDS = 0.1
-"""A broker says nothing when it has heard of a change: it is asked again."""
+"""The interval of polling whether a broker has seen a change."""
 SESSION_MS = 9000
 PARTITIONS = 6
 PASSWORD = "ann's secret"
@@ -68,12 +71,12 @@ def done(futures: dict[object, Future[object]]) -> list[object]:
 
 
 class Cluster:
-    """Three brokers, the ensemble they are on, and a session of the test's own to look at what they wrote."""
+    """Three brokers, their ensemble, and the test's own session that reads the brokers' nodes."""
 
     def __init__(self, directory: Path, coordinators: Ensemble) -> None:
         self.coordinators = coordinators
         self.secured: list[str] = []
-        """Where the brokers ask for a password."""
+        """The addresses of the brokers' SASL listeners."""
         self.brokers = [self._broker(directory / f"broker-{number}", number) for number in range(3)]
         retry = KazooRetry(max_tries=-1, deadline=PATIENCE_SECONDS, ignore_expire=False)
         self.znodes = KazooClient(coordinators.hosts, timeout=20.0, command_retry=retry)
@@ -116,13 +119,13 @@ class Cluster:
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     def admin(self) -> AdminClient:
-        """What it asks for may take as long as PATIENCE_SECONDS, and is answered then."""
+        """A client whose timeout is long enough for operations of up to PATIENCE_SECONDS."""
         timeout_ms = int(2 * PATIENCE_SECONDS * 1000)
         return AdminClient(
             {"bootstrap.servers": self.bootstrap, "log_level": 0, "socket.timeout.ms": timeout_ms}
         )
 
-    # The members' connections end with the ensemble's leader, and what was being asked for with them: it is asked again.
+    # Every connection breaks when the ensemble's leader is killed, so requests are retried.
 
     def data(self, path: str) -> bytes:
         data: bytes = self.znodes.retry(self.znodes.get, path)[0]
@@ -136,17 +139,17 @@ class Cluster:
         return children
 
     def sessions(self) -> dict[int, int]:
-        """By broker, the session that its registration belongs to."""
+        """For each broker id, the session that owns its registration."""
         ids = self.children("/brokers/ids")
         return {int(each): self.exists(f"/brokers/ids/{each}").ephemeralOwner for each in ids}
 
     def controller(self) -> tuple[int, int]:
-        """The broker that is the controller, and its epoch."""
+        """The controller's broker id, and its epoch."""
         broker = json.loads(self.data("/controller"))["brokerid"]
         return int(broker), int(self.data("/controller_epoch"))
 
     def is_whole(self) -> bool:
-        """Whether every replica of every partition is in sync, as each broker was told."""
+        """Whether each broker's metadata has all brokers, and every replica in sync."""
         for broker in self.brokers:
             topics = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0}).list_topics(
                 timeout=10
@@ -164,7 +167,7 @@ class Cluster:
                 return self.is_whole()
             return False
 
-        until(whole, "every broker knows of three, and every replica is in sync")
+        until(whole, "every broker knows three brokers, and every replica is in sync")
 
 
 @pytest.fixture(params=MAKERS_OF_ENSEMBLES, ids=lambda maker: maker.name)
@@ -180,11 +183,11 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
 
 
 class Load:
-    """An idempotent producer with acks=all that never pauses, and what it was told: every record must be acknowledged."""
+    """An idempotent producer with acks=all that never pauses. Every record must be acknowledged."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.acknowledged: dict[int, list[tuple[int, int]]] = {}
-        """By partition: offsets and the numbers that are there, in the order of the acknowledgements."""
+        """By partition, in the order of acknowledgement: each record's offset and number."""
         self.refused: list[KafkaError] = []
         self._topic = topic
         self._producer = Producer(
@@ -197,7 +200,7 @@ class Load:
                 "log_level": 0,
             }
         )
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -214,23 +217,23 @@ class Load:
         self._producer.flush(PATIENCE_SECONDS)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        with self._told:
+        with self._changed:
             if error is not None:
                 self.refused.append(error)
             else:
                 known = self.acknowledged.setdefault(message.partition(), [])
                 known.append((message.offset(), int(message.value())))
-            self._told.notify_all()
+            self._changed.notify_all()
 
     def count(self) -> int:
         return sum(len(each) for each in self.acknowledged.values())
 
     def until_more(self, records: int = 1000) -> None:
-        """Until so many more are acknowledged than there were."""
-        with self._told:
+        """Waits for the acknowledgements of ``records`` more records."""
+        with self._changed:
             wanted = self.count() + records
-            more = self._told.wait_for(lambda: self.count() >= wanted or self.refused, PATIENCE_SECONDS)
-        assert more, f"{records} records more are not acknowledged after {PATIENCE_SECONDS:.0f} s"
+            more = self._changed.wait_for(lambda: self.count() >= wanted or self.refused, PATIENCE_SECONDS)
+        assert more, f"{records} more records are not acknowledged after {PATIENCE_SECONDS:.0f} s"
         assert not self.refused, self.refused[0]
 
     def stop(self) -> None:
@@ -239,7 +242,7 @@ class Load:
 
 
 def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[int, int]]]:
-    """By partition: offsets and numbers, all there are."""
+    """By partition: the offset and number of every record."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -266,7 +269,7 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[int, int]]]:
 
 
 class Group:
-    """Two members that read everything and commit, from threads of their own."""
+    """Two members of a consumer group, each in its own thread, which read every record and commit."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.seen: set[tuple[int, int]] = set()
@@ -297,8 +300,8 @@ class Group:
 
 
 def produce_as_ann(cluster: Cluster, topic: str) -> KafkaError | None:
-    """What she is told by a broker whose listener asks for her password; None if her record was taken."""
-    told: list[KafkaError | None] = []
+    """The error of a record that user ann sends to a SASL listener; None if the broker took it."""
+    errors: list[KafkaError | None] = []
     producer = Producer(
         {
             "bootstrap.servers": ",".join(cluster.secured),
@@ -310,9 +313,9 @@ def produce_as_ann(cluster: Cluster, topic: str) -> KafkaError | None:
             "log_level": 0,
         }
     )
-    producer.produce(topic, b"hers", on_delivery=lambda error, _message: told.append(error))
+    producer.produce(topic, b"hers", on_delivery=lambda error, _message: errors.append(error))
     producer.flush(PATIENCE_SECONDS)
-    return told[0]
+    return errors[0]
 
 
 def settings_of(admin: AdminClient, resource: ConfigResource) -> dict[str, str]:
@@ -332,7 +335,7 @@ MANY = [f"made-{number}" for number in range(20)]
 
 
 def change_everything(cluster: Cluster, admin: AdminClient, kafka_tools: KafkaTools) -> None:
-    """What Kafka keeps in ZooKeeper besides topics' partitions: made, altered and deleted."""
+    """Makes, alters and deletes each kind of data that Kafka keeps in ZooKeeper, except assignments."""
     done(admin.create_partitions([NewPartitions("changed", 4)]))
     done(admin.delete_topics(["deleted"]))
     change(admin, ConfigResource.Type.TOPIC, "changed", "retention.ms", "3600000")
@@ -357,8 +360,8 @@ def change_everything(cluster: Cluster, admin: AdminClient, kafka_tools: KafkaTo
     kafka_tools.run("kafka.admin.ConfigCommand", "--bootstrap-server", cluster.bootstrap, "--alter", *quota)
 
 
-def look_at_everything(cluster: Cluster, admin: AdminClient) -> None:
-    """Every broker has what :func:`change_everything` left."""
+def check_everything(cluster: Cluster, admin: AdminClient) -> None:
+    """Every broker has the result of :func:`change_everything`."""
     topics = admin.list_topics(timeout=PATIENCE_SECONDS).topics
     assert len(topics["changed"].partitions) == 4
     assert "deleted" not in topics
@@ -391,7 +394,7 @@ def may_write(user: str, topic: str) -> AclBinding:
 
 
 def filter_of(binding: AclBinding | None) -> AclBindingFilter:
-    """Of exactly this one, or of all."""
+    """A filter that matches exactly this binding, or every binding for None."""
     if binding is None:
         anything = ResourcePatternType.ANY
         return AclBindingFilter(
@@ -428,14 +431,20 @@ def is_reassigned(cluster: Cluster) -> bool:
 
 
 def until_made(cluster: Cluster, made: dict[str, Future[None]]) -> bool:
-    """Until the topics that were being made when the ensemble's leader was killed are there and have leaders. False if another
-    controller had to be elected for it, as an operator would.
+    """Waits until the topics that were being made at the kill exist and have leaders.
 
-    A write that was agreed on, and of which the leader died before it answered, is asked for again by Kafka's client
-    (``ZooKeeperClient``'s callers retry on a lost connection), and rightly told that the node exists. If it is a topic's, Kafka says
-    that the topic exists already; if it is a partition's state, the controller takes the change of state for failed
-    (``PartitionStateMachine.initializeLeaderAndIsrForPartitions``) and leaves the partition without a leader until a next
-    controller looks. Nothing else is forgiven: the node has to be there, made in the epoch of the leader that was killed.
+    Returns False if it had to make Kafka elect another controller, as an operator would.
+
+    The ensemble's leader may agree on a create and die before it answers. Kafka then repeats the create
+    (``ZooKeeperClient``'s callers retry on a lost connection), and the ensemble rightly answers that the node
+    exists. Kafka mistakes that answer for a failure:
+
+    - For a topic's node it answers that the topic already exists.
+    - For a partition's state the controller counts the state change as failed
+      (``PartitionStateMachine.initializeLeaderAndIsrForPartitions``). The partition stays without a leader
+      until another controller takes over.
+
+    Only these two are accepted, and only if the node exists and was made in the epoch of the killed leader.
     """
     epoch = epoch_of(cluster, f"/brokers/topics/{MANY[0]}")
     refusals = {name: refusal(future) for name, future in made.items()}
@@ -449,7 +458,7 @@ def until_made(cluster: Cluster, made: dict[str, Future[None]]) -> bool:
     if not late:
         return True
     topics = cluster.admin().list_topics(timeout=PATIENCE_SECONDS).topics
-    # Of what never had a leader brokers do not know.
+    # Brokers do not know a partition that never had a leader.
     known = {name: topics[name].partitions.values() if name in topics else () for name in late}
     led = {(name, each.id) for name, partitions in known.items() for each in partitions if each.leader >= 0}
     without = [(name, number) for name in late for number in range(2) if (name, number) not in led]
@@ -464,7 +473,7 @@ def until_made(cluster: Cluster, made: dict[str, Future[None]]) -> bool:
 
 
 def refusal(future: Future[None]) -> int | None:
-    """Why a topic was not made, if that is among what :func:`until_made` expects."""
+    """The error code of a topic's creation if :func:`until_made` accepts it; None if the topic was made."""
     try:
         future.result(2 * PATIENCE_SECONDS)
     except KafkaException as error:
@@ -476,13 +485,13 @@ def refusal(future: Future[None]) -> int | None:
 
 
 def epoch_of(cluster: Cluster, path: str) -> int:
-    """That of the leader under which a node was made."""
+    """The epoch of the ensemble's leader that made the node."""
     made = cluster.exists(path)
     assert made is not None, path
     return int(made.czxid >> 32)
 
 
-def test_a_kafka_cluster_lives_on_the_ensemble(
+def test_a_kafka_cluster_runs_on_the_ensemble(
     cluster: Cluster, kafka_tools: KafkaTools, tmp_path: Path
 ) -> None:
     admin = cluster.admin()
@@ -494,9 +503,9 @@ def test_a_kafka_cluster_lives_on_the_ensemble(
     try:
         load.until_more()
         change_everything(cluster, admin, kafka_tools)
-        look_at_everything(cluster, admin)
+        check_everything(cluster, admin)
 
-        # The ensemble's leader is killed while replicas are moved and topics are made.
+        # The ensemble's leader is killed while Kafka moves replicas and makes topics.
         begun = threading.Event()
         cluster.exists(f"/brokers/topics/{MANY[0]}", watch=lambda _event: begun.set())
         reassign(cluster, kafka_tools, tmp_path / "plan.json")
@@ -508,14 +517,14 @@ def test_a_kafka_cluster_lives_on_the_ensemble(
         if not until_made(cluster, made):
             controller = cluster.controller()
         load.until_more()
-        until(lambda: is_reassigned(cluster), "the replicas of load are moved")
+        until(lambda: is_reassigned(cluster), "the replicas of topic load are moved")
         cluster.until_whole()
         assert cluster.sessions() == sessions, "a broker's session ended with the ensemble's leader"
-        assert cluster.controller() == controller, "the controller's office ended with the ensemble's leader"
+        assert cluster.controller() == controller, "the controller changed with the ensemble's leader"
         cluster.coordinators.heal()
-        look_at_everything(cluster, admin)
+        check_everything(cluster, admin)
 
-        # A broker is killed, the controller: its registration ends with its session, and another takes over.
+        # The controller is killed: its registration ends with its session, and another broker takes over.
         number, epoch = controller
         gone = threading.Event()
         assert cluster.exists(f"/brokers/ids/{number}", watch=lambda _event: gone.set())
@@ -531,17 +540,17 @@ def test_a_kafka_cluster_lives_on_the_ensemble(
         cluster.brokers[number].start()
         cluster.until_whole()
 
-        # A client that knows the old controller would be told to ask the new one.
+        # A new client, because the old one asks the old controller.
         admin = cluster.admin()
         done(admin.delete_topics(MANY, operation_timeout=PATIENCE_SECONDS))
         until(lambda: not set(cluster.children("/brokers/topics")) & set(MANY), "the topics are gone")
         load.until_more()
         load.stop()
         assert not load.refused, load.refused[0]
-        told = {(partition, offset) for partition, known in load.acknowledged.items() for offset, _ in known}
-        until(lambda: group.seen >= told, "the group has read everything that was acknowledged")
+        written = {(partition, each[0]) for partition, known in load.acknowledged.items() for each in known}
+        until(lambda: group.seen >= written, "the group has read every acknowledged record")
     finally:
         load.stop()
         group.stop()
     assert read_all(cluster.bootstrap, "load") == load.acknowledged
-    look_at_everything(cluster, admin)
+    check_everything(cluster, admin)

@@ -1,7 +1,8 @@
-"""What comes to the clients' ports of an ensemble's members: malformed requests, absurd lengths, clients that read nothing, crowds.
+"""Bad input at the members' client ports: malformed requests, absurd lengths, clients that never read, too
+many clients.
 
-If these fail, somebody who reaches the port of one member ends its service or another's, takes its memory, or costs clients that
-have nothing to do with it their sessions. For one server: :mod:`tests.coordinator.test_bad_input`.
+If these fail, a client of one member can end that member's service or another's, take its memory, or cost
+other clients their sessions. :mod:`tests.coordinator.test_bad_input` has the same for one server.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ SEED = 20
 ROLES = ("leader", "follower", "observer")
 PER_ADDRESS = 100
 STRANGE = "127.0.0.9"
-"""The address of whoever misbehaves; the limit of connections is each address's own."""
+"""The address of the misbehaving clients, because the connection limit is per address."""
 SETTINGS = {"maxClientCnxns": str(PER_ADDRESS)}
 MIB = 1 << 20
-ANYTHING = 48
-"""MiB that a member may take for what the others and it itself do meanwhile: a snapshot, say, and memory that is kept for reuse."""
+OTHER_WORK = 48
+"""MiB that a member may take meanwhile for its other work: a snapshot, or memory it keeps for reuse."""
 LOG_TAIL = 32
 """MiB of the log's newest entries that a member keeps in memory (``store.rs``)."""
 PING_XID = -2
 MANY = 600_000
-"""Requests, of which the sockets alone do not take as many."""
+"""More requests than fit into the socket buffers."""
 ABSURD = struct.pack(">i", 2**31 - 1)
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """Three that vote and an observer."""
+    """Three voters and an observer."""
     directory = tmp_path_factory.mktemp("bad-input")
     with many_descriptors(), ensemble(OURS, directory, 4, SETTINGS, observers=1) as running:
         yield running
@@ -61,21 +62,21 @@ def others(four: Ensemble) -> Iterator[list[Bystander]]:
 
 
 class Stranger(RawClient):
-    """A client with an address of its own."""
+    """A misbehaving client. It connects from :data:`STRANGE`."""
 
     def __init__(self, member: Member) -> None:
-        place = (member.addresses.host, member.addresses.clients)
-        self.socket = socket.create_connection(place, WAIT_SECONDS, source_address=(STRANGE, 0))
+        address = (member.addresses.host, member.addresses.clients)
+        self.socket = socket.create_connection(address, WAIT_SECONDS, source_address=(STRANGE, 0))
 
     @property
     def port(self) -> int:
         return int(self.socket.getsockname()[1])
 
-    def is_there(self, member: Member) -> bool:
-        """Whether the member has this connection."""
-        told = member.word("cons", WAIT_SECONDS)
-        assert told, f"member {member.number} does not answer"
-        return f"{STRANGE}:{self.port}[" in told
+    def is_connected(self, member: Member) -> bool:
+        """Whether the member still has this connection."""
+        connections = member.word("cons", WAIT_SECONDS)
+        assert connections, f"member {member.number} does not answer"
+        return f"{STRANGE}:{self.port}[" in connections
 
 
 @contextlib.contextmanager
@@ -90,8 +91,8 @@ def strangers(members: Sequence[Member]) -> Iterator[list[Stranger]]:
             each.close()
 
 
-def say(member: Member, data: bytes) -> bytes:
-    """What comes back until the member ends the connection, which it must."""
+def send_raw(member: Member, data: bytes) -> bytes:
+    """Sends the bytes and returns the answer. The member must then end the connection."""
     with strangers([member]) as (stranger,):
         with contextlib.suppress(ConnectionError):
             stranger.socket.sendall(data)
@@ -100,13 +101,13 @@ def say(member: Member, data: bytes) -> bytes:
 
 
 def connect(password: bytes, length: int | None = None) -> bytes:
-    said = len(password) if length is None else length
-    body = struct.pack(">iqiqi", 0, 0, 10_000, 0, said) + password + b"\0"
+    claimed = len(password) if length is None else length
+    body = struct.pack(">iqiqi", 0, 0, 10_000, 0, claimed) + password + b"\0"
     return struct.pack(">i", len(body)) + body
 
 
 def malformed(chance: random.Random) -> Iterator[tuple[int, bytes]]:
-    """Every operation, and some that there are not, with bodies that are hardly ever one's."""
+    """Every operation and some unknown ones, each with bodies that are almost never valid."""
     for op in (*Op, 55, 999, -999):
         yield op, b""
         yield op, ABSURD
@@ -118,7 +119,7 @@ def malformed(chance: random.Random) -> Iterator[tuple[int, bytes]]:
 
 
 def survives(stranger: Stranger, request: bytes) -> bool:
-    """Whether the connection is served behind a request; it is answered or ended."""
+    """Whether the connection still answers after the request. The member must answer or end it."""
     ping = struct.pack(">ii", PING_XID, Op.PING)
     try:
         stranger.send(request)
@@ -132,13 +133,13 @@ def survives(stranger: Stranger, request: bytes) -> bool:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_malformed_requests(four: Ensemble, others: list[Bystander], role: str) -> None:
+def test_malformed_requests_harm_nobody_else(four: Ensemble, others: list[Bystander], role: str) -> None:
     member, chance = four.member_as(role), random.Random(SEED)
     garbage = [HTTP, TLS, b"\xff" * 64, b"\0" * 64, b"\0\0\0\4abcd", connect(b"x" * 3, 16)]
     lengths = [struct.pack(">i", length) for length in (-1, -(2**31), MAX_BUFFER + 1, 2**31 - 1)]
-    with unharmed(four, others, ANYTHING):
+    with unharmed(four, others, OTHER_WORK):
         for data in (*garbage, *lengths, connect(b"", 2**31 - 1), connect(b"", -2)):
-            assert say(member, data) == b""
+            assert send_raw(member, data) == b""
         opened: list[Stranger] = []
         served = ended = 0
         try:
@@ -159,11 +160,11 @@ def test_malformed_requests(four: Ensemble, others: list[Bystander], role: str) 
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_frames_that_are_begun_and_never_ended(four: Ensemble, others: list[Bystander], role: str) -> None:
+def test_incomplete_frames_take_bounded_memory(four: Ensemble, others: list[Bystander], role: str) -> None:
     member = four.member_as(role)
     count = PER_ADDRESS // 2
-    # A buffer that grows has an eighth in reserve.
-    mebibytes = count * MAX_BUFFER * 9 / 8 / MIB + ANYTHING
+    # A growing buffer allocates an eighth more than it needs.
+    mebibytes = count * MAX_BUFFER * 9 / 8 / MIB + OTHER_WORK
     with unharmed(four, others, mebibytes), strangers([member] * count) as begun:
         for each in begun:
             each.socket.sendall(struct.pack(">i", MAX_BUFFER) + bytes(MAX_BUFFER - 1))
@@ -172,13 +173,13 @@ def test_frames_that_are_begun_and_never_ended(four: Ensemble, others: list[Byst
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_crowd(four: Ensemble, others: list[Bystander], role: str) -> None:
+def test_connections_above_the_limit_are_closed(four: Ensemble, others: list[Bystander], role: str) -> None:
     member = four.member_as(role)
     with (
-        unharmed(four, others, ANYTHING, descriptors=PER_ADDRESS + 10),
-        strangers([member] * 10 * PER_ADDRESS) as crowd,
+        unharmed(four, others, OTHER_WORK, descriptors=PER_ADDRESS + 10),
+        strangers([member] * 10 * PER_ADDRESS) as clients,
     ):
-        for each in crowd[PER_ADDRESS:]:
+        for each in clients[PER_ADDRESS:]:
             with contextlib.suppress(ConnectionError):
                 assert each.receive() == b""
         for other in others:
@@ -189,43 +190,43 @@ def test_a_crowd(four: Ensemble, others: list[Bystander], role: str) -> None:
         late.close()
 
 
-def test_who_never_reads_its_watches_is_cut_off(four: Ensemble, others: list[Bystander]) -> None:
-    """On each member at the same time; an event has its node's name in it, which is a long one."""
+def test_a_client_that_never_reads_its_events_is_cut_off(four: Ensemble, others: list[Bystander]) -> None:
+    """One such client on each member. The node's name is long because each event has it."""
     path = "/" + "w" * 40_000
     batch, events = 100, 3_000
     writer = KazooClient(four.hosts, timeout=20.0)
     writer.start(WAIT_SECONDS)
     try:
         with (
-            unharmed(four, others, UNSENT_BYTES_MAX * 9 / 8 / MIB + LOG_TAIL + ANYTHING),
-            strangers(four.members) as deaf,
+            unharmed(four, others, UNSENT_BYTES_MAX * 9 / 8 / MIB + LOG_TAIL + OTHER_WORK),
+            strangers(four.members) as silent,
         ):
             writer.create(path, b"")
             sync = Writer().string("/").finish()
-            for each in deaf:
+            for each in silent:
                 assert each.connect(60_000)[1] != 0
                 assert each.request(1, Op.SYNC, sync)[2] == 0
                 assert each.request(2, Op.ADD_WATCH, Writer().string(path).i32(0).finish())[2] == 0
-            there = list(zip(deaf, four.members, strict=True))
-            told = 0
-            while there:
-                assert told < events, f"after {told} events of {len(path)} bytes {len(there)} are still there"
+            connected = list(zip(silent, four.members, strict=True))
+            sent = 0
+            while connected:
+                assert sent < events, f"{len(connected)} clients are not cut off after {sent} events"
                 for answer in [writer.set_async(path, b"") for _ in range(batch)]:
                     answer.get(timeout=WAIT_SECONDS)
-                told += batch
-                there = [(each, member) for each, member in there if each.is_there(member)]
-            print(f"cut off after {told} events")
-            assert told * len(path) > UNSENT_BYTES_MAX / 2, "they had hardly anything to read"
-            for each in deaf:
+                sent += batch
+                connected = [(each, member) for each, member in connected if each.is_connected(member)]
+            print(f"cut off after {sent} events")
+            assert sent * len(path) > UNSENT_BYTES_MAX / 2, "cut off far below the limit"
+            for each in silent:
                 with contextlib.suppress(ConnectionError):
-                    assert len(each.read_all()) < told * len(path)
+                    assert len(each.read_all()) < sent * len(path)
     finally:
         writer.stop()
         writer.close()
 
 
 def send_without_reading(stranger: Stranger, request: bytes, count: int) -> int:
-    """How many the member took before it read no more."""
+    """How many requests the member took before it stopped reading."""
     data = (struct.pack(">i", len(request)) + request) * count
     stranger.socket.settimeout(2.0)
     sent = 0
@@ -244,31 +245,31 @@ def create_large(member: Member, path: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_who_asks_and_asks_and_reads_nothing(four: Ensemble, others: list[Bystander], role: str) -> None:
+def test_requests_are_not_read_while_answers_wait(four: Ensemble, others: list[Bystander], role: str) -> None:
     member = four.member_as(role)
     large = f"/large-{role}"
     create_large(member, large)
     get = Writer().i32(1).i32(Op.GET_DATA).string(large).boolean(False).finish()
     put = Writer().i32(1).i32(Op.SET_DATA).string(large).buffer(b"x" * 100).i32(-1).finish()
-    with unharmed(four, others, ANYTHING), strangers([member] * 4) as deaf:
-        for each in deaf:
+    with unharmed(four, others, OTHER_WORK), strangers([member] * 4) as silent:
+        for each in silent:
             assert each.connect(20_000)[1] != 0
-        asked = [send_without_reading(each, get, MANY) for each in deaf[:2]]
-        written = [send_without_reading(each, put, 5_000) for each in deaf[2:]]
-        print(f"{asked} reads of 500,000 bytes and {written} writes were sent")
-        assert min(asked) >= 1000
-        assert max(asked) < MANY, "all that was asked was taken, and nothing of the answers"
+        reads = [send_without_reading(each, get, MANY) for each in silent[:2]]
+        writes = [send_without_reading(each, put, 5_000) for each in silent[2:]]
+        print(f"{reads} reads of 500,000 bytes and {writes} writes were sent")
+        assert min(reads) >= 1000
+        assert max(reads) < MANY, "the member read every request although no answer was taken"
 
 
 SESSION_MS = 2_000
 SLOW_PIECE = 64 << 10
 SLOW_SECONDS = 0.02
-"""What a slow client takes, and how often: 20 MB in six seconds, three times its session's timeout."""
+"""The bytes and the pause of a slow client's reads: 20 MB in six seconds, three times its session timeout."""
 REPLIES = 40
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_who_is_slow_to_read_is_served_and_who_is_silent_is_not(
+def test_a_slow_reader_keeps_its_session_and_a_silent_client_loses_its_own(
     four: Ensemble, others: list[Bystander], role: str
 ) -> None:
     member = four.member_as(role)
@@ -278,7 +279,7 @@ def test_who_is_slow_to_read_is_served_and_who_is_silent_is_not(
     get = Writer().i32(2).i32(Op.GET_DATA).string(large).boolean(False).finish()
     ping = struct.pack(">ii", PING_XID, Op.PING)
     pause = threading.Event()
-    with unharmed(four, others, ANYTHING), strangers([member] * 2) as (slow, silent):
+    with unharmed(four, others, OTHER_WORK), strangers([member] * 2) as (slow, silent):
         silent.connect(SESSION_MS)
         silent.socket.sendall(framed(*[get] * REPLIES))
         slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_PIECE)
@@ -287,7 +288,7 @@ def test_who_is_slow_to_read_is_served_and_who_is_silent_is_not(
         took = pieces = 0
         while took < REPLIES * 500_000:
             part = slow.socket.recv(SLOW_PIECE)
-            assert part, f"ended after {took} bytes"
+            assert part, f"the member ended the connection after {took} bytes"
             took, pieces = took + len(part), pieces + 1
             if pieces % 20 == 0:
                 slow.send(ping)
@@ -298,5 +299,5 @@ def test_who_is_slow_to_read_is_served_and_who_is_silent_is_not(
         late.stop()
         late.close()
         end = time.monotonic() + WAIT_SECONDS
-        while silent.is_there(member):
-            assert time.monotonic() < end, "its session is over, and its connection is not"
+        while silent.is_connected(member):
+            assert time.monotonic() < end, "the expired session's connection is still open"

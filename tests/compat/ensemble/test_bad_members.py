@@ -1,7 +1,8 @@
-"""What comes to the ports where an ensemble's members hear each other: strangers, crowds, and who says that it is a member and lies.
+"""Bad input at the members' quorum and election ports: garbage, too many connections, false messages after a
+valid hello.
 
-If these fail, somebody who reaches such a port with anything but well-formed messages ends a member's service, takes its memory, or
-costs clients their sessions. Who says hello as a member and what a member may say is believed: the ports trust their network.
+If these fail, malformed messages at such a port can end a member's service, take its memory, or cost clients
+their sessions. A well-formed message after a valid hello is believed: these ports trust their network.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 SEED = 21
 ROLES = ("leader", "follower", "observer")
 MIB = 1 << 20
-ANYTHING = 48
-"""MiB that a member may take for what the others and it itself do meanwhile."""
+OTHER_WORK = 48
+"""MiB that a member may take meanwhile for its other work."""
 # ``rust/crates/quorum/src/wire.rs``
 HELLO, WELCOME, REFUSED = 1, 2, 3
 APPEND, VOTE, PRE_VOTE, TRANSFER, SNAPSHOT, PROPOSE, READ_INDEX, TOUCH = range(10, 18)
 WHOIS, FOUND, JOIN, HERE, FAILED = 30, 31, 32, 40, 29
 KINDS = (0, *range(1, 4), *range(10, 18), *range(20, 27), 29, 30, 31, 32, 40, 41, 99, 255)
 # ``rust/crates/quorum/src/tcp.rs``
-LARGEST = 72 * MIB
-STRANGERS, VISITORS, MEMBERS = 64, 32, 256
+FRAME_MAX = 72 * MIB
+STRANGERS, MEMBERS = 64, 256
 REQUESTS_MIB = 128
 LIAR = 9 << 48
-"""The member that a liar says it is."""
-NOTHING = struct.pack(">QQB", 0, 0, 1)
-"""What a leader of term 0 says first: there was none."""
-MANY = 0xFFFFFFFF
+"""The member id in the false messages; no member has it."""
+TERM_0 = struct.pack(">QQB", 0, 0, 1)
+"""The front of a leader's message, for term 0, which never had a leader."""
+U32_MAX = 0xFFFFFFFF
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    """Three that vote and an observer."""
+    """Three voters and an observer."""
     directory = tmp_path_factory.mktemp("bad-members")
     with many_descriptors(), ensemble(OURS, directory, 4, observers=1) as running:
         yield running
@@ -78,7 +79,7 @@ def dial(member: Member, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def dialled(member: Member, wanted: Sequence[int]) -> Iterator[list[socket.socket]]:
-    """Connections to these ports."""
+    """Opens a connection to each of the ports."""
     found: list[socket.socket] = []
     try:
         for port in wanted:
@@ -90,7 +91,7 @@ def dialled(member: Member, wanted: Sequence[int]) -> Iterator[list[socket.socke
 
 
 def rest(connection: socket.socket) -> bytes:
-    """What comes until the member ends the connection, which it must."""
+    """The bytes received until the member ends the connection, which it must do."""
     parts = []
     with contextlib.suppress(ConnectionError):
         while part := connection.recv(65536):
@@ -109,7 +110,7 @@ def receive(connection: socket.socket) -> tuple[int, bytes]:
 
 
 def identity(member: Member) -> tuple[int, bytes]:
-    """Which member of which ensemble it is: anybody may ask who means the server."""
+    """The member's id and its ensemble's, which it tells everyone who names the right server."""
     with dialled(member, [member.addresses.quorum]) as (connection,):
         connection.sendall(hello(bytes(16), member.number + 1) + frame(WHOIS))
         assert receive(connection)[0] == WELCOME
@@ -120,7 +121,7 @@ def identity(member: Member) -> tuple[int, bytes]:
 
 
 def greeting(member: Member) -> bytes:
-    """A hello that the member takes for a member's."""
+    """A hello that the member accepts as another member's."""
     number, ensemble_id = identity(member)
     return hello(ensemble_id, number)
 
@@ -132,21 +133,21 @@ def is_welcome(member: Member, port: int, greets: bytes) -> bool:
 
 
 def wait_until_welcome(member: Member, port: int, greets: bytes) -> None:
-    """Connections that were ended are noticed one after another; nothing tells when."""
+    """Polls until the port accepts a hello: the member notices closed connections one after another."""
     end = time.monotonic() + WAIT_SECONDS
     while not is_welcome(member, port, greets):
-        assert time.monotonic() < end, "there is no room any more"
+        assert time.monotonic() < end, "the port still refuses connections"
         assert not member.ends_within(0.02)
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_garbage(four: Ensemble, others: list[Bystander], role: str) -> None:
+def test_garbage_harms_nobody(four: Ensemble, others: list[Bystander], role: str) -> None:
     member, chance = four.member_as(role), random.Random(SEED)
     greets = greeting(member)
     number, ensemble_id = identity(member)
     garbage = [
         *(HTTP, TLS, b"\0" * 64, b"\xff" * 64, b"\0\0", b"\0\0\0\5", greets[:-1], greets[:20]),
-        *(struct.pack(">IBI", length, HELLO, 0) for length in (0, 4, 518, LARGEST, MANY)),
+        *(struct.pack(">IBI", length, HELLO, 0) for length in (0, 4, 518, FRAME_MAX, U32_MAX)),
         *(frame(kind) for kind in KINDS),
         *(frame(kind, b"LCQ1" + chance.randbytes(34)) for kind in KINDS),
         *(chance.randbytes(100) for _ in range(20)),
@@ -154,11 +155,11 @@ def test_garbage(four: Ensemble, others: list[Bystander], role: str) -> None:
         hello(bytes(16), number),
         hello(ensemble_id, number + 1),
         hello(ensemble_id, 77),
-        # Who means the server may ask for little, and in few bytes.
+        # A connection without the ensemble's id may send few kinds of requests, and only short ones.
         hello(bytes(16), member.number + 1) + frame(READ_INDEX),
         hello(bytes(16), member.number + 1) + frame(JOIN, bytes(5000)),
     ]
-    with unharmed(four, others, ANYTHING):
+    with unharmed(four, others, OTHER_WORK):
         for port in ports(member):
             for at in range(0, len(garbage), STRANGERS // 2):
                 some = garbage[at : at + STRANGERS // 2]
@@ -172,47 +173,49 @@ def test_garbage(four: Ensemble, others: list[Bystander], role: str) -> None:
 
 
 def lies(chance: random.Random) -> Iterator[bytes]:
-    """What is no message, or cannot be true, said by whoever was taken for a member."""
+    """Invalid or impossible messages, to be sent after a valid hello."""
     for kind in KINDS:
         for body in (b"", b"\xff" * 24, bytes(3), chance.randbytes(40), chance.randbytes(4000)):
             yield frame(kind, body)
-    yield struct.pack(">IBI", MANY, APPEND, 0)
-    yield struct.pack(">IBI", LARGEST + 6, APPEND, 0)
+    yield struct.pack(">IBI", U32_MAX, APPEND, 0)
+    yield struct.pack(">IBI", FRAME_MAX + 6, APPEND, 0)
     yield struct.pack(">IBI", 3, APPEND, 0)
     yield frame(APPEND, bytes(100))[:50]
-    yield frame(APPEND, NOTHING + b"\0\0" + struct.pack(">I", MANY))
-    yield frame(APPEND, NOTHING + b"\0\0" + struct.pack(">II", 1, MANY))
-    yield frame(APPEND, NOTHING + b"\0\0" + struct.pack(">II", 2, 18) + entry(0, 0) + entry(0, 7))
-    yield frame(APPEND, NOTHING + b"\1" + struct.pack(">QQ", MANY, (1 << 64) - 1) + b"\0" + bytes(4))
+    yield frame(APPEND, TERM_0 + b"\0\0" + struct.pack(">I", U32_MAX))
+    yield frame(APPEND, TERM_0 + b"\0\0" + struct.pack(">II", 1, U32_MAX))
+    yield frame(APPEND, TERM_0 + b"\0\0" + struct.pack(">II", 2, 18) + entry(0, 0) + entry(0, 7))
+    yield frame(APPEND, TERM_0 + b"\1" + struct.pack(">QQ", U32_MAX, (1 << 64) - 1) + b"\0" + bytes(4))
     for kind in (VOTE, PRE_VOTE):
-        # Nobody is elected while another leads.
-        yield frame(kind, struct.pack(">QQB", 1000, LIAR, 0) + b"\1" + struct.pack(">QQ", 999, MANY) + b"\0")
-    yield frame(TRANSFER, NOTHING + struct.pack(">Q", LIAR) + b"\0")
+        # Members do not vote while they hear from a leader.
+        yield frame(
+            kind, struct.pack(">QQB", 1000, LIAR, 0) + b"\1" + struct.pack(">QQ", 999, U32_MAX) + b"\0"
+        )
+    yield frame(TRANSFER, TERM_0 + struct.pack(">Q", LIAR) + b"\0")
     yield frame(TOUCH, struct.pack(">H", 9) + b"abc")
-    yield frame(PROPOSE, struct.pack(">QqI", 1, 0, MANY))
-    yield frame(PROPOSE, struct.pack(">QqIQQI", 1, 0, 1, LIAR, 0, MANY))
-    yield frame(PROPOSE, struct.pack(">QqI", MANY, 0, 0))
+    yield frame(PROPOSE, struct.pack(">QqI", 1, 0, U32_MAX))
+    yield frame(PROPOSE, struct.pack(">QqIQQI", 1, 0, 1, LIAR, 0, U32_MAX))
+    yield frame(PROPOSE, struct.pack(">QqI", U32_MAX, 0, 0))
     yield frame(JOIN, struct.pack(">QHBB", LIAR, 9, 0, 255))
     yield frame(JOIN, struct.pack(">QHBBBB", LIAR, 8, 0, 0, 0, 0))
     for length in (0, 20, 100_000):
-        yield frame(SNAPSHOT, NOTHING + struct.pack(">Q", length)) + chance.randbytes(length)
-    yield frame(SNAPSHOT, NOTHING + struct.pack(">Q", 1 << 63)) + bytes(100_000)
-    yield frame(SNAPSHOT, NOTHING + struct.pack(">Q", 60)) + b"LCQSNAP1" + b"\xff" * 52
+        yield frame(SNAPSHOT, TERM_0 + struct.pack(">Q", length)) + chance.randbytes(length)
+    yield frame(SNAPSHOT, TERM_0 + struct.pack(">Q", 1 << 63)) + bytes(100_000)
+    yield frame(SNAPSHOT, TERM_0 + struct.pack(">Q", 60)) + b"LCQSNAP1" + b"\xff" * 52
     yield frame(READ_INDEX) * 500
     yield frame(WHOIS) * 5_000
 
 
 def entry(term: int, index: int) -> bytes:
-    """A blank one, with its length behind the first."""
+    """A blank entry; after the first, with its length in front."""
     blank = struct.pack(">BBQQ", 1, 0, term, index)
     return blank if index == 0 else struct.pack(">I", len(blank)) + blank
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_lies(four: Ensemble, others: list[Bystander], role: str) -> None:
+def test_false_messages_harm_nobody(four: Ensemble, others: list[Bystander], role: str) -> None:
     member = four.member_as(role)
     greets = greeting(member)
-    with unharmed(four, others, ANYTHING):
+    with unharmed(four, others, OTHER_WORK):
         for port in ports(member):
             for lie in lies(random.Random(SEED)):
                 with dialled(member, [port]) as (connection,):
@@ -224,32 +227,32 @@ def test_lies(four: Ensemble, others: list[Bystander], role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_crowd(four: Ensemble, others: list[Bystander], role: str) -> None:
-    """Thousands that say nothing, or hello and nothing more."""
+def test_too_many_connections_harm_nobody(four: Ensemble, others: list[Bystander], role: str) -> None:
+    """Thousands of connections that send nothing, or only a hello, or that never read their answers."""
     member = four.member_as(role)
     greets = greeting(member)
     both = ports(member)
-    with unharmed(four, others, ANYTHING, descriptors=10):
+    with unharmed(four, others, OTHER_WORK, descriptors=10):
         with dialled(member, both * 1_000) as silent:
             for each in others:
                 each.goes_on(1)
             for connection in silent:
                 assert rest(connection) == b""
         with contextlib.ExitStack() as greeted:
-            said = []
+            answers = []
             for port in both * (MEMBERS + 50):
                 connection = greeted.enter_context(dial(member, port))
                 connection.sendall(greets)
-                said.append(receive(connection)[0])
-            assert said.count(WELCOME) <= 2 * MEMBERS
-            assert said.count(REFUSED) >= 2 * 50
+                answers.append(receive(connection)[0])
+            assert answers.count(WELCOME) <= 2 * MEMBERS
+            assert answers.count(REFUSED) >= 2 * 50
             for each in others:
                 each.goes_on(1)
         for port in both:
             wait_until_welcome(member, port, greets)
         with dialled(member, both) as deaf:
             for connection in deaf:
-                # As many as fit: it is not read any more once its answers wait.
+                # Sends until the member stops reading, which it does once its answers wait.
                 connection.settimeout(2.0)
                 with contextlib.suppress(ConnectionError, TimeoutError):
                     connection.sendall(greets + frame(WHOIS) * 500_000)
@@ -260,12 +263,14 @@ def test_a_crowd(four: Ensemble, others: list[Bystander], role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_largest_frames_and_none_is_ended(four: Ensemble, others: list[Bystander], role: str) -> None:
+def test_incomplete_large_frames_take_bounded_memory(
+    four: Ensemble, others: list[Bystander], role: str
+) -> None:
     member = four.member_as(role)
     greets = greeting(member)
     begun, sent = 12, 36 * MIB
-    assert begun * sent > 2 * (REQUESTS_MIB + ANYTHING) * MIB
-    with unharmed(four, others, REQUESTS_MIB + ANYTHING):
+    assert begun * sent > 2 * (REQUESTS_MIB + OTHER_WORK) * MIB
+    with unharmed(four, others, REQUESTS_MIB + OTHER_WORK):
         with dialled(member, [member.addresses.quorum] * begun) as connections:
             senders = [threading.Thread(target=_send, args=(each, greets, sent)) for each in connections]
             for sender in senders:
@@ -289,13 +294,13 @@ def test_the_largest_frames_and_none_is_ended(four: Ensemble, others: list[Bysta
 
 def _send(connection: socket.socket, greets: bytes, count: int) -> None:
     with contextlib.suppress(OSError):
-        connection.sendall(greets + struct.pack(">IBI", 5 + LARGEST, APPEND, 0))
+        connection.sendall(greets + struct.pack(">IBI", 5 + FRAME_MAX, APPEND, 0))
         for _ in range(count // MIB):
             connection.sendall(bytes(MIB))
 
 
 class Impostor(threading.Thread):
-    """Who listens where a member did, welcomes everybody, and says what is no answer. It ends when it is closed."""
+    """Listens on a dead member's port, welcomes every connection and sends invalid answers."""
 
     def __init__(self, member: Member, port: int) -> None:
         super().__init__()
@@ -304,7 +309,7 @@ class Impostor(threading.Thread):
         self._lies = [
             b"\xff" * 64,
             frame(FAILED, b"\xff" * 100),
-            struct.pack(">IBI", LARGEST, 20, 0),
+            struct.pack(">IBI", FRAME_MAX, 20, 0),
             frame(HERE),
         ]
         self._open: list[socket.socket] = []
@@ -327,17 +332,17 @@ class Impostor(threading.Thread):
                     self.asked.set()
 
     def close(self) -> None:
-        # An accept that waits is not woken by a close.
+        # close does not wake a waiting accept; shutdown does.
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for each in self._open:
             each.close()
 
 
-def test_impostors_in_a_members_place(four: Ensemble) -> None:
+def test_an_impostor_on_a_dead_members_ports_harms_nobody(four: Ensemble) -> None:
     gone = next(member for member in four.followers() if member.mode() == "follower")
-    rest_of_them = [member for member in four.members if member is not gone]
-    with bystanders(rest_of_them) as others:
+    running = [member for member in four.members if member is not gone]
+    with bystanders(running) as others:
         gone.kill()
         impostors = [Impostor(gone, port) for port in ports(gone)]
         try:
@@ -345,7 +350,7 @@ def test_impostors_in_a_members_place(four: Ensemble) -> None:
                 each.start()
             for other in others:
                 other.goes_on(3)
-            assert impostors[1].asked.wait(WAIT_SECONDS), "nobody asked it often enough"
+            assert impostors[1].asked.wait(WAIT_SECONDS), "the members did not try each invalid answer"
             for other in others:
                 other.goes_on(3)
         finally:

@@ -1,5 +1,8 @@
-"""What Apache ZooKeeper 3.9.4 left, or a server of ours by itself, becomes an ensemble of processes. If these fail, whoever moves to
-an ensemble loses nodes, sessions or the order of transactions, or has two kinds of data without knowing it."""
+"""The data of Apache ZooKeeper 3.9.4, or of a standalone server of ours, becomes the data of a new ensemble.
+
+If these fail, the move to an ensemble loses nodes, sessions or the order of transactions, or members start
+with different data without an error.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ SET_WATCHES_XID = -8
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    """What Apache ZooKeeper left when it was killed, and what it had last; a session with a node of its own among it."""
+    """The directory of a killed Apache ZooKeeper, its last state, and a session that owns a node."""
     directory = tmp_path_factory.mktemp("left")
     with apache_zookeeper(
         directory, {}, PROPERTIES | {"zookeeper.snapCount": "300"}, how=signal.SIGKILL
@@ -61,7 +64,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Filled:
 
 @contextlib.contextmanager
 def three(directory: Path) -> Iterator[Ensemble]:
-    """Servers that were not started."""
+    """Three servers, not started yet."""
     made = Ensemble(OURS, directory, 3, SETTINGS, Network())
     try:
         yield made
@@ -70,7 +73,7 @@ def three(directory: Path) -> Iterator[Ensemble]:
 
 
 def look_with_kazoo(member: Member) -> Seen:
-    """What the super user sees at one member, no older than what was answered before."""
+    """All nodes, read by the super user from one member after a sync."""
     client = KazooClient(member.hosts, timeout=20.0)
     client.start(WAIT_SECONDS)
     try:
@@ -92,7 +95,7 @@ def look_with_kazoo(member: Member) -> Seen:
 
 
 def changed(before: Seen, now: Seen) -> dict[str, object]:
-    """What is not as it was, but for the configuration, which is the ensemble's own."""
+    """The differences. The configuration node is not compared: the new ensemble has its own."""
     return differences({**before, CONFIG: now[CONFIG]}, now)
 
 
@@ -101,14 +104,14 @@ def import_into(left: Filled, member: Member) -> None:
 
 
 def start(servers: Ensemble, first: Member) -> None:
-    """All of them, the one with data a moment before the others: those wait some seconds for it, on any machine."""
+    """Starts all, the member with the data first: empty members wait some seconds for one with data."""
     for member in sorted(servers.members, key=lambda member: member is not first):
         member.start()
     servers.wait_until_serving()
 
 
-def ends(member: Member) -> str:
-    """Waits for its process to end by itself, and returns what it said."""
+def output_of_failed(member: Member) -> str:
+    """Waits for the process to exit by itself with status 1, and returns its output."""
     assert member.ends_within(START_SECONDS), member.output()
     assert member.end() == 1
     return member.output()
@@ -124,14 +127,14 @@ def remove_data(member: Member) -> None:
 # ---- from Apache ZooKeeper ----
 
 
-def test_what_apache_left_is_an_ensembles(left: Filled, tmp_path: Path) -> None:
+def test_an_ensemble_begins_with_apaches_data(left: Filled, tmp_path: Path) -> None:
     with three(tmp_path) as servers:
         import_into(left, servers.members[1])
         start(servers, servers.members[1])
         for member in servers.members:
             assert changed(left.seen, look_with_kazoo(member)) == {}
 
-        # A session of Apache's goes on, with its node, and is told of what its watches miss.
+        # A session of Apache's goes on, with its node, and its client gets the events that it missed.
         held, other = left.held, servers.members[2]
         client = RawClient(other.addresses.clients)
         found = client.connect(held.timeout_ms, held.id, held.password, left.zxid)
@@ -140,14 +143,14 @@ def test_what_apache_left_is_an_ensembles(left: Filled, tmp_path: Path) -> None:
         watches = Writer().i64(left.zxid).strings(["/kinds", CONFIG]).strings([]).strings([]).finish()
         client.send(Writer().i32(SET_WATCHES_XID).i32(Op.SET_WATCHES).finish() + watches)
         events = [client.reply() for _ in range(2)]
-        # The configuration is another one since then.
+        # One event: the configuration node changed since then.
         assert sorted(event[0] for event in events) == [SET_WATCHES_XID, -1]
         zxid, _reader = ask(client, create("/after", b"x", flags=EPHEMERAL))
         assert zxid >> 32 > left.zxid >> 32
         client.close()
         goes_on(servers.members[0].addresses.clients, held, zxid)
 
-        # Members are killed and come back: with what there was, and what was added.
+        # Killed members come back with the imported data and with later writes.
         writer = RawClient(servers.members[1].addresses.clients)
         writer.connect(20 * TICK_MS)
         before, _reader = ask(writer, create("/written", b"1"))
@@ -172,7 +175,7 @@ def test_what_apache_left_is_an_ensembles(left: Filled, tmp_path: Path) -> None:
         for member in servers.members:
             assert differences(expected, look_with_kazoo(member)) == {}
 
-        # And all of it goes back.
+        # The export gives Apache ZooKeeper all of it back.
         servers.stop()
         newest = max((load_directory(member.data) for member in servers.members), key=lambda it: it.last_zxid)
         assert newest.last_zxid > before
@@ -182,7 +185,7 @@ def test_what_apache_left_is_an_ensembles(left: Filled, tmp_path: Path) -> None:
             assert changed(expected, look(port)[0]) == {}
 
 
-def test_two_that_have_data_do_not_start(left: Filled, tmp_path: Path) -> None:
+def test_two_members_with_data_do_not_start(left: Filled, tmp_path: Path) -> None:
     with three(tmp_path) as servers:
         one, two, empty = servers.members
         import_into(left, one)
@@ -190,14 +193,15 @@ def test_two_that_have_data_do_not_start(left: Filled, tmp_path: Path) -> None:
         one.start()
         two.start()
         for member in (one, two):
-            assert "have data of their own" in ends(member)
+            assert "have data of their own" in output_of_failed(member)
             assert load_directory(member.data).last_zxid == left.zxid
         remove_data(two)
         start(servers, one)
         assert changed(left.seen, look_with_kazoo(empty)) == {}
 
 
-def test_data_that_comes_too_late_is_not_lost(left: Filled, tmp_path: Path) -> None:
+def test_a_late_member_with_data_refuses_to_start(left: Filled, tmp_path: Path) -> None:
+    """Otherwise the ensemble that began without it would overwrite its data."""
     with three(tmp_path) as servers:
         late, *others = servers.members
         for member in others:
@@ -205,7 +209,7 @@ def test_data_that_comes_too_late_is_not_lost(left: Filled, tmp_path: Path) -> N
         servers.wait_until_serving(others)
         import_into(left, late)
         late.start()
-        assert "an ensemble without that data" in ends(late)
+        assert "an ensemble without that data" in output_of_failed(late)
         for member in others:
             member.kill()
             remove_data(member)
@@ -215,21 +219,21 @@ def test_data_that_comes_too_late_is_not_lost(left: Filled, tmp_path: Path) -> N
 
 
 def _is_bound(data: Path) -> bool:
-    """Its identity says that it is a member: after its magic, 16 bytes and its server."""
+    """Whether the identity file has the flag of a member, at byte 26."""
     identity = data / "quorum" / "identity"
     return identity.exists() and identity.read_bytes()[26:27] == b"\x01"
 
 
 POINTS: dict[str, Callable[[Path], object]] = {
     "opened": lambda data: (data / "quorum" / "identity").exists(),
-    # It may have its name by the time one looks again.
+    # The file may already have its final name when it is seen.
     "written": lambda data: any((data / "quorum" / "snapshots").glob("*.*")),
     "bound": _is_bound,
     "in-its-place": lambda data: any((data / "quorum" / "snapshots").glob("*.snapshot")),
     "voted": lambda data: (data / "quorum" / "vote").exists(),
     "moved": lambda data: any(data.glob("standalone.*")),
 }
-"""What is seen of a member's files as it begins an ensemble, in its order."""
+"""The steps of a member that begins an ensemble, in order, as they show in its files."""
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -245,7 +249,7 @@ def test_a_crash_at_any_point_loses_nothing(left: Filled, tmp_path: Path, point:
             assert not first.ends_within(0.001), first.output()
         for member in servers.members:
             member.kill()
-        # Whatever kind of server starts next has all of it.
+        # A standalone server would have all of the data too.
         copy = tmp_path / "copy"
         shutil.copytree(first.data, copy)
         state = load_directory(copy)
@@ -257,7 +261,7 @@ def test_a_crash_at_any_point_loses_nothing(left: Filled, tmp_path: Path, point:
         goes_on(others[0].addresses.clients, left.held, left.zxid)
 
 
-# ---- from a server by itself ----
+# ---- from a standalone server ----
 
 
 def configure(member: Member, **settings: str) -> None:
@@ -266,8 +270,8 @@ def configure(member: Member, **settings: str) -> None:
         file.writelines(f"{name}={value}\n" for name, value in settings.items())
 
 
-def test_one_server_grows_to_three_under_its_client(tmp_path: Path) -> None:
-    """A kazoo client goes through all of it with one session, its nodes, watches and locks."""
+def test_one_server_grows_to_three_without_loss_to_its_client(tmp_path: Path) -> None:
+    """A kazoo client keeps its session, nodes, watches and lock throughout."""
     made = Ensemble(OURS, tmp_path, 3, SETTINGS | {"reconfigEnabled": "true"}, Network(), founders=1)
     first, *joiners = made.members
     config = (first.directory / "zoo.cfg").read_text()
@@ -288,17 +292,17 @@ def test_one_server_grows_to_three_under_its_client(tmp_path: Path) -> None:
         lock = client.Lock("/lock", "first")
         assert lock.acquire(timeout=WAIT_SECONDS)
         seen: list[bytes] = []
-        told = threading.Condition()
+        updated = threading.Condition()
 
         @client.DataWatch("/kept")
         def watch(data: bytes, _stat: object) -> None:
-            with told:
+            with updated:
                 seen.append(data)
-                told.notify_all()
+                updated.notify_all()
 
         before = client.exists("/kept")
 
-        # Alone in an ensemble, which one line and one setting make of it.
+        # One server line and one setting make it an ensemble of one.
         assert first.end() == 0
         configure(first, standaloneEnabled="false", **dict([line.split("=", 1)]))
         first.start()
@@ -318,11 +322,11 @@ def test_one_server_grows_to_three_under_its_client(tmp_path: Path) -> None:
             assert data.decode().count("server.") == number
         client.set("/kept", b"2")
 
-        # And the first one goes.
+        # The ensemble survives the loss of its first server.
         made.leader().kill()
         client.retry(client.set, "/kept", b"3")
-        with told:
-            assert told.wait_for(lambda: seen[-1:] == [b"3"], WAIT_SECONDS), seen
+        with updated:
+            assert updated.wait_for(lambda: seen[-1:] == [b"3"], WAIT_SECONDS), seen
         assert client.client_id == session
         assert client.exists("/mine").ephemeralOwner == session[0]
         assert lock.is_acquired
@@ -334,7 +338,7 @@ def test_one_server_grows_to_three_under_its_client(tmp_path: Path) -> None:
         made.stop()
 
 
-def test_a_members_directory_is_refused_alone(left: Filled, tmp_path: Path) -> None:
+def test_a_standalone_server_refuses_a_members_directory(left: Filled, tmp_path: Path) -> None:
     with three(tmp_path) as servers:
         import_into(left, servers.members[0])
         start(servers, servers.members[0])
@@ -344,8 +348,8 @@ def test_a_members_directory_is_refused_alone(left: Filled, tmp_path: Path) -> N
         alone = [line for line in config if not line.startswith("server.")]
         (member.directory / "zoo.cfg").write_text("\n".join(alone))
         member.start()
-        assert "add the lines server.N" in ends(member)
-        # The way back.
+        assert "add the lines server.N" in output_of_failed(member)
+        # An export and an import make it a standalone server.
         logcore("export", member.data, tmp_path / "out")
         shutil.rmtree(member.data)
         logcore("import", tmp_path / "out", member.data)

@@ -1,9 +1,13 @@
-"""Ensembles under faults: what their clients recorded is held against what a ZooKeeper promises.
+"""Ensembles under faults: the clients' recorded histories are checked against ZooKeeper's promises.
 
-Writes are linearizable, each session sees states in their order and its own writes, nothing that was acknowledged is lost, no
-ephemeral outlives its session, no watch is missed, no two hold one lock. If these fail, an ensemble loses what it is there for.
+- Writes are linearizable, and no acknowledged write is lost.
+- Each session sees states in order, and its own writes.
+- No ephemeral node outlives its session.
+- No watch event is missed.
+- No two clients hold one lock.
 
-`make fuzz` runs rounds that nobody has run; a failure prints LOGCORE_SEED, which runs its round again.
+If these fail, an ensemble breaks a promise that its clients rely on. `make fuzz` runs new seeds; a failure
+prints LOGCORE_SEED, which runs its round again.
 """
 
 from __future__ import annotations
@@ -32,12 +36,12 @@ pytestmark = pytest.mark.compat
 
 SEEDS_AT_ONCE = 8
 ROUNDS_OF_ONE = 4
-"""Of new seeds, on one ensemble: a member of ours that is told to stop keeps the last 10,000 entries of its log, and a round is some 1,500."""
+"""Rounds of new seeds on one ensemble: a round has some 1,500 entries, and a stopped member keeps 10,000."""
 LEADERS_KILLED = 5
 NUMBER_OF_SAVING = 100
-"""Of the round with each fault, where members take snapshots: its seeds are others than those of the rest."""
+"""The round number for members that take snapshots, so that their seeds differ from the other rounds'."""
 BEHIND = 100
-"""Entries: so far behind the front of its leader's log a member is certainly."""
+"""A member whose log ends this many entries before its leader's log begins certainly needs a snapshot."""
 
 
 Faulty = Callable[[Maker, Mapping[str, str]], AbstractContextManager[Ensemble]]
@@ -45,7 +49,7 @@ Faulty = Callable[[Maker, Mapping[str, str]], AbstractContextManager[Ensemble]]
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Faulty:
-    """An ensemble that all faults can befall."""
+    """Starts an ensemble on which every fault is possible."""
 
     @contextmanager
     def start(maker: Maker, settings: Mapping[str, str]) -> Iterator[Ensemble]:
@@ -59,7 +63,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Faulty:
 
 @pytest.fixture(scope="module", params=MAKERS_OF_ENSEMBLES, ids=[maker.name for maker in MAKERS_OF_ENSEMBLES])
 def three(request: pytest.FixtureRequest, faulty: Faulty) -> Iterator[Ensemble]:
-    """One for all rounds."""
+    """One ensemble for all rounds."""
     with faulty(request.param, SETTINGS) as running:
         yield running
 
@@ -72,53 +76,53 @@ def saving(faulty: Faulty) -> Iterator[Ensemble]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_histories_hold(three: Ensemble, fault: str) -> None:
+def test_histories_keep_the_promises(three: Ensemble, fault: str) -> None:
     possible_or_skip(fault, three)
     check(three, [play(three, 0, fault, SEEDS_AT_ONCE)])
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_histories_hold_of_members_that_take_snapshots(saving: Ensemble, fault: str) -> None:
+def test_histories_keep_the_promises_with_snapshots(saving: Ensemble, fault: str) -> None:
     possible_or_skip(fault, saving)
     check(saving, [play(saving, NUMBER_OF_SAVING, fault, SEEDS_AT_ONCE)])
 
 
-def test_who_was_away_for_a_moment_is_given_a_snapshot(saving: Ensemble) -> None:
-    """What the rounds above are there for: without it they would show what those of :func:`three` do."""
+def test_a_member_that_was_away_gets_a_snapshot(saving: Ensemble) -> None:
+    """Otherwise the rounds with snapshots would test nothing that the other rounds do not."""
     leader, away = saving.leader(), saving.followers()[0]
     client = KazooClient(leader.hosts, timeout=20.0)
     client.start(WAIT_SECONDS)
     path = client.create("/away", b"")
-    given, has = installed(away), offsets(away)[1]
+    installed_before, log_end = installed(away), offsets(away)[1]
     away.suspend()
-    # What was on its way to it may be in its log, too.
-    while offsets(leader)[0] <= has + BEHIND:
+    # Its log may also get the entries that are in flight to it now, hence the margin.
+    while offsets(leader)[0] <= log_end + BEHIND:
         client.set(path, b"while it is away")
     away.resume()
     client.stop()
     client.close()
     saving.wait_until_serving()
-    assert installed(away) > given
+    assert installed(away) > installed_before
 
 
 def installed(member: Member) -> int:
-    """Snapshots that it began with since it was started."""
+    """The number of snapshots that the member has installed since its start."""
     return int(re.findall(r"^zk_snap_count\t([0-9]+)$", member.word("mntr"), re.MULTILINE)[0])
 
 
 def offsets(member: Member) -> tuple[int, int]:
-    """Of its log's first entry, and behind its last."""
+    """The offset of its log's first entry, and the one after its last."""
     with logcore.open(member.data / "quorum" / "log", readonly=True) as log:
         return log.start_offset, log.end_offset
 
 
-def test_the_next_write_after_the_leader_is_killed(three: Ensemble) -> None:
+def test_the_next_write_soon_follows_the_leaders_kill(three: Ensemble) -> None:
     lasted = []
     for number in range(LEADERS_KILLED):
         leader = three.leader()
         again = KazooRetry(max_tries=-1, delay=0.005, backoff=1, deadline=WAIT_SECONDS)
-        # The client of a follower, then one of the leader itself.
+        # A client of a follower and a client of the leader, in turn.
         hosts = three.hosts_from(leader.number + 1 - number % 2)
         client = KazooClient(hosts, timeout=4.0, randomize_hosts=False, command_retry=again)
         client.start(WAIT_SECONDS)
@@ -165,4 +169,4 @@ def play_new_seeds(faulty: Faulty, maker: Maker, settings: Mapping[str, str]) ->
             for _ in range(1 if again else ROUNDS_OF_ONE):
                 check(running, [play(running, number, random.Random(number).choice(faults), SEEDS_AT_ONCE)])
                 number, played = number + 1, played + 1
-    print(f"{played} rounds of {SEEDS_AT_ONCE} seeds held")
+    print(f"{played} rounds of {SEEDS_AT_ONCE} seeds kept the promises")

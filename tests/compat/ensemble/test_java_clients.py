@@ -1,7 +1,9 @@
-"""Java's clients on Apache's servers and on ours, alone and in ensembles: Curator's recipes (tests/compat/curator), each by three
-clients on different servers, and zkCli.
+"""Java clients on single servers and on ensembles: zkCli, and Curator's recipes with three clients on
+different servers.
 
-If these fail, a Java program that coordinates itself through ZooKeeper does not through us."""
+tests/compat/curator has the program of the recipes. If these fail, Java programs that use ZooKeeper do not
+work on our coordinator.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def said(servers: Ensemble, classes: Path) -> dict[str, str]:
-    """What Curator's programs said, by recipe."""
+def results(servers: Ensemble, classes: Path) -> dict[str, str]:
+    """The program's result of each recipe."""
     hosts = [servers.hosts_from(number) for number in range(3)]
     done = subprocess.run(
         [
@@ -65,8 +67,8 @@ def said(servers: Ensemble, classes: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_curator(said: dict[str, str], recipe: str) -> None:
-    assert said[recipe] == "ok"
+def test_curators_recipe_works(results: dict[str, str], recipe: str) -> None:
+    assert results[recipe] == "ok"
 
 
 SCRIPT = """
@@ -90,7 +92,7 @@ deleteall {root}/a
 ls {root}
 quit
 """
-SAYS = (
+OUTPUT = (
     "Created {root}/a/s-0000000000",
     "three",
     "dataVersion = 1",
@@ -107,8 +109,8 @@ SAYS = (
 )
 
 
-def test_zkcli_on_every_server(servers: Ensemble, chroot: str) -> None:
-    # ZooKeeper's artefact leaves commons-cli to who uses its shell; Kafka, whose shell it is too, has it.
+def test_zkcli_works_on_every_server(servers: Ensemble, chroot: str) -> None:
+    # zkCli needs commons-cli. ZooKeeper's artifact does not bring it, Kafka's does.
     options = next(peer_jars(KAFKA_LIBS.name).glob("commons-cli-*.jar"))
     zkcli = [*JAVA, "-cp", f"{peer_jars(PEER)}/*:{options}", "org.apache.zookeeper.ZooKeeperMain", "-server"]
     for number, member in enumerate(servers.members):
@@ -121,7 +123,7 @@ def test_zkcli_on_every_server(servers: Ensemble, chroot: str) -> None:
             timeout=SECONDS,
         )
         both = done.stdout + done.stderr
-        for expected in SAYS:
+        for expected in OUTPUT:
             assert expected.format(root=root) in both, f"no {expected!r} in:\n{both}"
     client = KazooClient(servers.hosts)
     client.start(WAIT_SECONDS)

@@ -1,7 +1,8 @@
-"""kazoo's own recipes on Apache's servers and on ours, alone and in ensembles: the tests that kazoo comes with, unchanged and all
-but two, and each recipe once more with its clients on different servers.
+"""kazoo's recipes on single servers and on ensembles.
 
-If these fail, a Python program that coordinates itself through ZooKeeper does not through us."""
+kazoo's own tests run unchanged, all but two. Then each recipe runs with its clients on different servers. If
+these fail, Python programs that use ZooKeeper through kazoo do not work on our coordinator.
+"""
 
 from __future__ import annotations
 
@@ -27,33 +28,33 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 TESTS = {
     **{recipe: [] for recipe in ("barrier", "cache", "counter", "election", "lease", "lock", "party")},
-    # One gives three threads a tenth of a second each to hear of what another puts: test_locking_queue below waits.
+    # That test allows only a tenth of a second; test_locking_queue below waits instead.
     "queue": ["-k", "not test_concurrent_execution"],
-    # One sleeps for ten seconds.
+    # That test sleeps for ten seconds.
     "watchers": ["-k", "not test_child_watcher_remove_session_watcher"],
     "client": ["-k", "Transactions"],
 }
-"""Modules of kazoo's tests, and which of their tests are of recipes."""
+"""The modules of kazoo's tests, and pytest's arguments that select the recipes' tests."""
 SECONDS = 100.0
 STUCK_SECONDS = 80
-"""A test that takes so long has the stacks of its threads printed."""
+"""pytest prints the stacks of a test that runs longer."""
 
 
-def test_its_own_tests_pass(servers: Ensemble) -> None:
-    # They sleep most of the time, so they run side by side.
+def test_kazoos_own_tests_pass(servers: Ensemble) -> None:
+    # In parallel, because they sleep most of the time.
     running = {recipe: _started(servers, recipe) for recipe in TESTS}
     end = threading.Timer(SECONDS, lambda: [process.kill() for process in running.values()])
     end.start()
     try:
-        said = {recipe: process.communicate()[0] for recipe, process in running.items()}
+        output = {recipe: process.communicate()[0] for recipe, process in running.items()}
     finally:
         end.cancel()
         for process in running.values():
             process.kill()
             process.wait()
     failed = [recipe for recipe, process in running.items() if process.returncode != 0]
-    assert not failed, "\n".join(said[recipe][-6000:] for recipe in failed)
-    assert all(" passed" in each for each in said.values()), said
+    assert not failed, "\n".join(output[recipe][-6000:] for recipe in failed)
+    assert all(" passed" in each for each in output.values()), output
 
 
 def _started(servers: Ensemble, recipe: str) -> subprocess.Popen[str]:
@@ -84,11 +85,11 @@ def _started(servers: Ensemble, recipe: str) -> subprocess.Popen[str]:
     )
 
 
-# ---- each recipe, its clients on different servers ----
+# ---- each recipe with its clients on different servers ----
 
 
-class Waiting:
-    """What is told by threads of kazoo's, waited for."""
+class Received:
+    """A callback for kazoo's threads that collects the values, and lets the test wait for them."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -102,19 +103,19 @@ class Waiting:
     def until(self, is_so: Callable[[list[Any]], bool]) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: is_so(self.values), WAIT_SECONDS), (
-                f"only {self.values} came"
+                f"only {self.values} were received"
             )
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
-    """What each returned, all called at once."""
+    """Makes the calls in parallel and returns their results."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [each.result(WAIT_SECONDS) for each in [pool.submit(call) for call in calls]]
 
 
 def test_lock(connect: Connect) -> None:
     clients = [connect() for _ in range(3)]
-    inside = Waiting()
+    inside = Received()
 
     def work(client: KazooClient, number: int) -> None:
         for _ in range(5):
@@ -127,13 +128,13 @@ def test_lock(connect: Connect) -> None:
     )
     entered, left = inside.values[::2], inside.values[1::2]
     assert [each[0] for each in entered] == ["in"] * 15
-    assert [each[1] for each in entered] == [each[1] for each in left], "two were in at once"
-    held = clients[0].Lock("/lock", "holder")
-    assert held.acquire(timeout=WAIT_SECONDS)
+    assert [each[1] for each in entered] == [each[1] for each in left], "two clients held the lock at once"
+    lock = clients[0].Lock("/lock", "holder")
+    assert lock.acquire(timeout=WAIT_SECONDS)
     with pytest.raises(LockTimeout):
         clients[1].Lock("/lock", "waiter").acquire(timeout=0.2)
     assert not clients[2].Lock("/lock").acquire(blocking=False)
-    held.release()
+    lock.release()
 
 
 def test_read_and_write_locks(connect: Connect) -> None:
@@ -169,7 +170,7 @@ def test_semaphore(connect: Connect) -> None:
     assert sorted(leases[0].lease_holders()) == ["client 1", "client 2"]
 
 
-def test_a_semaphores_lease_goes_with_its_session(connect: Connect) -> None:
+def test_a_semaphores_lease_ends_with_its_session(connect: Connect) -> None:
     one, two = connect(), connect()
     assert one.Semaphore("/semaphore", max_leases=1).acquire(timeout=WAIT_SECONDS)
     one.stop()
@@ -178,7 +179,7 @@ def test_a_semaphores_lease_goes_with_its_session(connect: Connect) -> None:
 
 def test_election(connect: Connect) -> None:
     clients = [connect() for _ in range(3)]
-    led = Waiting()
+    led = Received()
     elections = [client.Election("/election", f"client {number}") for number, client in enumerate(clients)]
     together(
         *(lambda each=each, number=number: each.run(led, number) for number, each in enumerate(elections))
@@ -186,9 +187,9 @@ def test_election(connect: Connect) -> None:
     assert sorted(led.values) == [0, 1, 2]
 
 
-def test_the_next_leads_when_a_session_ends(connect: Connect) -> None:
+def test_the_next_candidate_leads_when_the_leaders_session_ends(connect: Connect) -> None:
     one, two = connect(), connect()
-    leads, may_end = Waiting(), threading.Event()
+    leads, may_end = Received(), threading.Event()
 
     def lead(number: int) -> None:
         leads(number)
@@ -218,7 +219,7 @@ def test_barrier(connect: Connect) -> None:
 def test_double_barrier(connect: Connect) -> None:
     clients = [connect() for _ in range(3)]
     barriers = [client.DoubleBarrier("/barrier", 3) for client in clients]
-    steps = Waiting()
+    steps = Received()
 
     def work(number: int) -> None:
         barriers[number].enter()
@@ -250,7 +251,7 @@ def test_locking_queue(connect: Connect) -> None:
     assert second.holds_lock()
     assert third.get(WAIT_SECONDS) == b"two"
     assert second.consume()
-    # What is not consumed is there for others when its session is gone.
+    # An entry that was taken and not consumed is free again once its client's session ends.
     three.stop()
     assert second.get(WAIT_SECONDS) == b"two"
     assert second.consume()
@@ -290,11 +291,11 @@ def test_counter(connect: Connect) -> None:
 
 def test_tree_cache(connect: Connect) -> None:
     one, two = connect(), connect()
-    told = Waiting()
+    received = Received()
     cache = TreeCache(two, "/tree")
-    cache.listen(told)
+    cache.listen(received)
     cache.start()
-    told.until(lambda events: any(event.event_type == TreeEvent.INITIALIZED for event in events))
+    received.until(lambda events: any(event.event_type == TreeEvent.INITIALIZED for event in events))
     one.set("/tree", b"root")
     for number in range(20):
         one.create(f"/tree/{number}", b"%d" % number)
@@ -309,10 +310,14 @@ def test_tree_cache(connect: Connect) -> None:
             each is not None and each.data == b"changed" and each.stat.children_count == 1 for each in data
         )
 
-    told.until(is_whole)
+    received.until(is_whole)
     assert cache.get_data("/tree/3") is None
     one.stop()
-    told.until(lambda _events: not any(cache.get_data(f"/tree/{number}/below") for number in range(0, 20, 2)))
+
+    def is_clean(_events: list[Any]) -> bool:
+        return not any(cache.get_data(f"/tree/{number}/below") for number in range(0, 20, 2))
+
+    received.until(is_clean)
     cache.close()
 
 
@@ -320,7 +325,7 @@ def test_watches_of_data_and_children(connect: Connect) -> None:
     one, two = connect(), connect()
     one.create("/node", b"0")
     two.sync("/node")
-    data, children = Waiting(), Waiting()
+    data, children = Received(), Received()
     two.DataWatch("/node", lambda value, stat: data(value, stat and stat.version))
     two.ChildrenWatch("/node", lambda names: children(sorted(names)))
     for number in range(1, 6):

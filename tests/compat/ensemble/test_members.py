@@ -1,4 +1,4 @@
-"""Ensembles as the tests of faults need them. If these fail, no test of an ensemble says anything."""
+"""The ensembles that the tests of faults use. If these fail, no test of an ensemble means anything."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_killed_leader_is_replaced_and_comes_back(three: Ensemble) -> None:
         client.close()
 
 
-def test_a_suspended_follower_goes_on(three: Ensemble) -> None:
+def test_a_resumed_follower_serves_again(three: Ensemble) -> None:
     follower = three.followers()[0]
     follower.suspend()
     assert follower.mode() == NOT_SERVING
@@ -56,7 +56,7 @@ def test_a_suspended_follower_goes_on(three: Ensemble) -> None:
     assert follower.mode() == "follower"
 
 
-def test_clocks_jump(three: Ensemble) -> None:
+def test_shifted_clocks_show_in_a_nodes_times(three: Ensemble) -> None:
     if three.members[0].clock is None:
         missing("cc", "apt-get install gcc")
     client = KazooClient(three.hosts, timeout=10.0)
@@ -75,7 +75,7 @@ def test_clocks_jump(three: Ensemble) -> None:
         client.close()
 
 
-def test_apaches_log_tells_why_a_write_was_refused(tmp_path: Path) -> None:
+def test_apaches_log_has_the_error_of_a_refused_write(tmp_path: Path) -> None:
     requests = (create("/a"), create("/a"), multi(create("/b"), create("/a"), create("/c")))
     with apache_zookeeper(tmp_path, {}, {}) as port:
         client = RawClient(port)

@@ -1,5 +1,8 @@
-"""The members of a running ensemble change, by kazoo and by zkCli. If these fail, servers cannot be added, removed or replaced
-without their clients' notice, or a server does not know after a restart whose member it is."""
+"""kazoo and zkCli change the members of a running ensemble.
+
+If these fail, adding, removing or replacing a server disturbs its clients, or a restarted server does not
+know its ensemble.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +47,13 @@ NAMES = [maker.name for maker in MAKERS_OF_ENSEMBLES]
 
 @pytest.fixture(params=MAKERS_OF_ENSEMBLES, ids=NAMES)
 def growing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ensemble]:
-    """Three members, and two servers that join."""
+    """Three members, and two servers that can join."""
     with ensemble(request.param, tmp_path, 5, SETTINGS, founders=3) as running:
         yield running
 
 
 class Client:
-    """A kazoo client, as the super user if it is not nobody."""
+    """A kazoo client that records its states. It is the super user, or nobody with an empty ``user``."""
 
     def __init__(self, members: Sequence[Member], user: str = "super:test") -> None:
         hosts = ",".join(member.hosts for member in members)
@@ -74,17 +77,17 @@ def listed(data: bytes) -> list[int]:
 
 
 def wait_until(member: Member, what: str, expected: object, seen: object = None) -> None:
-    """Until a member's answer to a word says so: there is nothing that tells."""
+    """Polls a member until its mode, its configuration node or its files are as expected."""
     end = time.monotonic() + WAIT_SECONDS
     while seen != expected:
         assert time.monotonic() < end, (
             f"member {member.number + 1}: {what} is {seen}, not {expected}: {member.output()}"
         )
         assert not member.ends_within(0.02), member.output()
-        seen = _tell(member, what)
+        seen = _state(member, what)
 
 
-def _tell(member: Member, what: str) -> object:
+def _state(member: Member, what: str) -> object:
     if what == "mode":
         return member.mode()
     if what == "files":
@@ -124,7 +127,7 @@ def test_an_ensemble_grows_and_shrinks_while_it_serves(growing: Ensemble) -> Non
         for member in growing.members:
             wait_until(member, "configuration", [1, 2, 3, 4, 5])
             wait_until(member, "files", lines_of(data))
-        # Any three of the five are enough: two that do not have the writing client are killed.
+        # Three of the five are a majority, so two may die; not the writing client's member.
         gone = [member for member in growing.members[1:] if member.mode() != "leader"][:2]
         for member in gone:
             member.kill()
@@ -144,9 +147,9 @@ def test_an_ensemble_grows_and_shrinks_while_it_serves(growing: Ensemble) -> Non
         over.set()
         writing.join(WAIT_SECONDS)
         assert len(versions) > before
-        assert versions == list(range(1, len(versions) + 1)), "each write counts once"
+        assert versions == list(range(1, len(versions) + 1)), "a write was lost or done twice"
         if growing.maker is OURS:
-            assert busy.states == [], "the client noticed"
+            assert busy.states == [], "the client lost its connection"
         assert client.exists("/e").ephemeralOwner == client.client_id[0]
 
 
@@ -167,19 +170,19 @@ def test_the_leader_is_removed_and_another_server_takes_its_place(four: Ensemble
             assert listed(data) == rest
         except ConnectionLoss:
             # Apache's followers close their clients when another leads.
-            assert four.maker is not OURS, "the client noticed"
+            assert four.maker is not OURS, "the client lost its connection"
         for member in (*others, joiner):
             wait_until(member, "configuration", rest)
         assert client.retry(client.set, "/e", b"1").version == 1
         four.wait_until_serving([*others, joiner])
-        # It leads no more, and may be stopped: the others are a majority without it.
+        # The old leader may now be stopped: the others are a majority without it.
         wait_until(leader, "mode", "follower")
         leader.kill()
         others[1].kill()
         assert client.retry(client.set, "/e", b"2").version == 2
         others[1].start()
         four.wait_until_serving([others[1]])
-        # Its own file says that it is none any more.
+        # Its own configuration file has no line for it any more, so it does not start.
         if four.maker is OURS:
             leader.start()
             assert leader.ends_within(WAIT_SECONDS)
@@ -193,7 +196,7 @@ def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ensemble]:
 
 
 class Writing:
-    """Writes to a node, again and again, until it is told to end."""
+    """Writes to a node without pause until :meth:`end`."""
 
     def __init__(self, client: KazooClient, path: str) -> None:
         self._client, self._path = client, path
@@ -208,7 +211,7 @@ class Writing:
             self._versions.append(self._client.retry(self._client.set, self._path, b"x").version)
 
     def end(self) -> list[int]:
-        """The versions that it made."""
+        """Stops, and returns the versions that it made."""
         self._over.set()
         self._thread.join(WAIT_SECONDS)
         assert not self._thread.is_alive()
@@ -233,7 +236,7 @@ def test_a_server_moves_to_other_addresses(three: Ensemble, role: str, way: str)
             data = admin.retry(admin.reconfig, moved.line(), None, None)[0]
         assert listed(data) == [1, 2, 3]
         assert moved.line() in data.decode().splitlines()
-        # It serves where it is, and nobody where it was.
+        # It serves at its new address, and its old ports are closed.
         three.wait_until_serving([moved])
         end = time.monotonic() + WAIT_SECONDS
         for port in (before.clients, before.quorum, before.election):
@@ -244,10 +247,11 @@ def test_a_server_moves_to_other_addresses(three: Ensemble, role: str, way: str)
             wait_until(member, "files", lines_of(data))
         made = [each.end() for each in writing]
         if three.maker is OURS:
-            assert made == [list(range(1, len(versions) + 1)) for versions in made], "each write counts once"
-            assert guest.states == neighbour.states == [], "a client noticed"
+            expected = [list(range(1, len(versions) + 1)) for versions in made]
+            assert made == expected, "a write was lost or done twice"
+            assert guest.states == neighbour.states == [], "a client lost its connection"
         assert client.retry(client.exists, "/e").ephemeralOwner == at_moved.client_id[0]
-        # It votes: without one of the others it is a majority with the other.
+        # It votes: together with one of the others it is a majority.
         others[1].kill()
         client.retry(client.set, "/e", b"voted")
         others[1].start()
@@ -262,7 +266,7 @@ def test_a_server_moves_to_other_addresses(three: Ensemble, role: str, way: str)
             client.sync("/")
             assert client.get(CONFIG)[0] == data
             client.set("/n", b"after the restart")
-        assert _tell(member, "files") == lines_of(data)
+        assert _state(member, "files") == lines_of(data)
     assert not listens(before.host, before.clients)
 
 
@@ -272,7 +276,7 @@ def listens(host: str, port: int) -> bool:
     return False
 
 
-def test_what_is_refused_has_the_same_codes(four: Ensemble) -> None:
+def test_refusals_have_zookeepers_error_codes(four: Ensemble) -> None:
     joiner = four.members[3]
     refused: list[tuple[tuple[str | None, str | None, str | None, int], type[ZookeeperError]]] = [
         (("server.4=127.0.0.1:1:2", None, None, -1), BadArgumentsError),
@@ -292,11 +296,11 @@ def test_what_is_refused_has_the_same_codes(four: Ensemble) -> None:
         ),
     ]
     with Client(four.members[:1]) as client, Client(four.members[1:2], "") as nobody:
-        for asked, error in refused:
+        for arguments, error in refused:
             with pytest.raises(error):
-                client.reconfig(*asked)
+                client.reconfig(*arguments)
             with pytest.raises(error):
-                nobody.reconfig(*asked)
+                nobody.reconfig(*arguments)
         with pytest.raises(NoAuthError):
             nobody.reconfig(joiner.line(), None, None)
         assert listed(client.reconfig(None, "9", None)[0]) == [1, 2, 3]
@@ -329,13 +333,13 @@ def test_zkcli_replaces_a_server_whose_machine_is_lost(four: Ensemble) -> None:
     lost.kill()
     shutil.rmtree(lost.data)
     member = next(each for each in four.members[:3] if each is not lost)
-    said = zkcli(
+    output = zkcli(
         member, f"reconfig -remove {lost.number + 1} -add {joiner.line()}\nconfig\nreconfig -remove 9 -v 1\n"
     )
     rest = sorted({1, 2, 3, 4} - {lost.number + 1})
-    assert "Committed new configuration:" in said
-    assert said.count(joiner.line()) == 2
-    assert "version No is not valid" in said
+    assert "Committed new configuration:" in output
+    assert output.count(joiner.line()) == 2
+    assert "version No is not valid" in output
     for each in four.members:
         if each is not lost:
             wait_until(each, "configuration", rest)

@@ -1,7 +1,8 @@
-"""Runs without faults on ours, on Apache's and on ensembles: the recorder and the checkers against servers that do nothing wrong, and
-the same recordings with something wrong put in.
+"""The recorder and the checkers, on runs without faults: a recorded history passes, and fails once an error
+is put in.
 
-If these fail, the tests of faults take what is right for wrong, or the other way round."""
+If these fail, the tests of faults report errors that are none, or miss errors.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ def recorded(servers: Ensemble) -> History:
 
 
 def changed(history: History, wanted: Callable[[Operation], bool], **otherwise: object) -> History:
-    """With another answer in the last operation like that."""
+    """The history with another answer to the last operation that is ``wanted``."""
     operations = list(history.operations)
-    place = max(number for number, each in enumerate(operations) if each.is_known and wanted(each))
-    operations[place] = replace(operations[place], **otherwise)  # type: ignore[arg-type]
+    index = max(number for number, each in enumerate(operations) if each.is_known and wanted(each))
+    operations[index] = replace(operations[index], **otherwise)  # type: ignore[arg-type]
     return replace(history, operations=operations)
 
 
@@ -58,7 +59,7 @@ def last(history: History, kind: type) -> Operation:
 
 
 def without_notification(history: History) -> History:
-    """The first of data, behind which its session was answered something."""
+    """Without the first notification of created or changed data."""
     lost = next(
         each for each in history.notifications if each.kind in (CREATED, DATA_CHANGED) and each.zxid > 0
     )
@@ -66,7 +67,7 @@ def without_notification(history: History) -> History:
 
 
 def with_late_notification(history: History) -> History:
-    """It comes behind the last answer of its session."""
+    """With a notification moved after the last answer of its session."""
     late = next(each for each in history.notifications if each.kind == DATA_CHANGED and each.zxid > 0)
     end = max(each.completed or 0 for each in history.operations if each.session == late.session)
     others: list[Notification] = [each for each in history.notifications if each is not late]
@@ -74,7 +75,7 @@ def with_late_notification(history: History) -> History:
 
 
 def with_lost_write(history: History) -> History:
-    """The last that was done to the guarded node, as if it had been answered and never done."""
+    """Without the last but one write of the guarded node, although later answers depend on it."""
     lost = [
         each
         for each in history.operations
@@ -121,14 +122,14 @@ WRONG: dict[str, Callable[[History], History]] = {
 }
 
 
-def test_what_was_recorded_holds(recorded: History) -> None:
+def test_a_run_without_faults_passes(recorded: History) -> None:
     assert len(recorded.operations) > 200
     assert recorded.notifications
     assert recorded.holds
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_seen(recorded: History, wrong: str) -> None:
+def test_an_error_in_the_history_is_found(recorded: History, wrong: str) -> None:
     history = WRONG[wrong](recorded)
     assert problems(replace(history, transactions=None))
     assert recorded.transactions is None or problems(history)

@@ -1,8 +1,9 @@
-"""The same long random histories of several clients on an ensemble of Apache's, each client on another member, and on another set of
-servers: every reply, stat, transaction id and watch event is compared, ids up to where a history begins.
+"""The same long random histories on an Apache ensemble and on other servers, with several clients on
+different members.
 
-A member may be behind another one for a while; after each request all clients are brought up to it by a sync, and what they are
-told until then must be the same. If these fail, a program on an ensemble is told something else by us than by Apache ZooKeeper.
+Every reply, stat, transaction id and watch event is compared; ids are relative to the history's start.
+Members may lag behind each other, so every client syncs after each request; everything it receives until then
+must be the same. If these fail, programs get other answers from our ensemble than from Apache ZooKeeper's.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from cluster.coordinator.state.acl import digest_identity
 from tests.compat.test_zookeeper import SUPER, Pair, play_all
 from tests.compat.zookeeper_peer import TICK_MS
 
-from .members import ALONE_AND_TOGETHER, APACHE, OURS, Maker, ensemble
+from .members import APACHE, OURS, SERVER_COUNTS, Maker, ensemble
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
-# Sessions last as long as where one server is asked. The ticks are short: by them a member waits for the others when they begin, and
-# one of Apache's that takes itself for the leader meanwhile asks again only then.
+# The session timeouts of the tests of a single server. Short ticks shorten the start: a member of Apache's
+# that takes itself for the leader looks again only after initLimit ticks.
 SETTINGS = {
     "tickTime": "500",
     "minSessionTimeout": str(2 * TICK_MS),
@@ -30,12 +31,12 @@ SETTINGS = {
     "DigestAuthenticationProvider.superDigest": digest_identity(SUPER).id,
 }
 HISTORIES = 3
-OTHERS = [each for each in ALONE_AND_TOGETHER if each != (APACHE, 3)]
+OTHERS = [each for each in SERVER_COUNTS if each != (APACHE, 3)]
 
 
 @pytest.fixture(scope="module", params=OTHERS, ids=[f"{maker.name}-{count}" for maker, count in OTHERS])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Apache's three, and others."""
+    """An Apache ensemble of three, and the other servers."""
     maker: Maker
     maker, count = request.param
     directory = tmp_path_factory.mktemp("same")

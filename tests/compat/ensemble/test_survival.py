@@ -1,5 +1,8 @@
-"""An ensemble of ours through what befalls its processes. If these fail, it loses what it answered, or a session, with one of its
-servers, or does not come back."""
+"""Processes of our ensemble are killed, frozen and stopped.
+
+If these fail, the ensemble loses an acknowledged write or a session together with a server, or does not
+recover.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ Connect = Callable[..., KazooClient]
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Ensemble]:
-    """They take snapshots often."""
+    """Three members that take snapshots often."""
     with ensemble(OURS, tmp_path, 3, {"tickTime": "1000", "initLimit": "20", "snapCount": "100"}) as running:
         yield running
 
@@ -56,7 +59,7 @@ def test_an_ensemble_survives_its_servers(three: Ensemble, connect: Connect) -> 
     watcher.sync("/")
     assert watcher.exists("/e", watch=lambda _event: gone.set())
 
-    # The leader is killed while writes are on their way: each counts once.
+    # The leader is killed while writes are outstanding: each is done once.
     pending = [client.set_async("/n", str(number).encode()) for number in range(100)]
     leader.kill()
     pending += [client.set_async("/n", str(number).encode()) for number in range(100, 200)]
@@ -64,7 +67,7 @@ def test_an_ensemble_survives_its_servers(three: Ensemble, connect: Connect) -> 
     assert client.client_id[0] == session
     assert not gone.is_set()
 
-    # It comes back with nothing, and gets everything.
+    # The old leader loses its data, comes back and gets everything from the others.
     shutil.rmtree(leader.data / "quorum")
     leader.start()
     three.wait_until_serving()
@@ -74,7 +77,7 @@ def test_an_ensemble_survives_its_servers(three: Ensemble, connect: Connect) -> 
     assert late.get("/n")[0] == b"199"
     assert late.get("/e")[1].ephemeralOwner == session
 
-    # All of them are killed, and come back with what was answered and whose sessions go on.
+    # All members are killed and come back with every acknowledged write and session.
     for member in three.members:
         member.kill()
     three.heal()
@@ -82,7 +85,7 @@ def test_an_ensemble_survives_its_servers(three: Ensemble, connect: Connect) -> 
     assert client.client_id[0] == session
     assert client.retry(client.exists, "/e")
 
-    # A leader that is told to stop hands over.
+    # A leader that gets SIGTERM hands over.
     leader = three.leader()
     assert leader.end(signal.SIGTERM) == 0
     assert leader.output().count("the coordinator has stopped; every write that it confirmed is on disk") == 1
@@ -107,7 +110,7 @@ def test_a_frozen_leader_is_replaced_and_follows(three: Ensemble, connect: Conne
 
 # If this failed, load balancers and clients would stay with a server that can serve nobody.
 @pytest.mark.parametrize(("count", "observers"), [(5, 0), (4, 1)])
-def test_who_is_left_with_a_leader_that_lost_its_majority_serves_reads_only(
+def test_members_without_a_majority_serve_reads_only(
     tmp_path: Path, connect: Connect, count: int, observers: int
 ) -> None:
     settings = {"syncLimit": "4", "readonlymode.enabled": "true"}
@@ -138,20 +141,19 @@ def test_who_is_left_with_a_leader_that_lost_its_majority_serves_reads_only(
 
 
 def _wait_until(running: Sequence[Member], holds: Callable[[], bool]) -> None:
-    """Members say nothing of it: they are asked again."""
     end = time.monotonic() + WAIT_SECONDS
     while not holds():
-        said = "\n".join(member.output() for member in running)
-        assert time.monotonic() < end, f"not within {WAIT_SECONDS:.0f} s; they said:\n{said}"
+        output = "\n".join(member.output() for member in running)
+        assert time.monotonic() < end, f"not within {WAIT_SECONDS:.0f} s; the members' output:\n{output}"
         running[0].ends_within(ASK_AGAIN_SECONDS)
 
 
-# If this failed, a stop would lose what the next start needs, or leave it to be applied again.
+# If this failed, a stop would lose data, or leave a long log that the next start must apply again.
 @pytest.mark.parametrize("count", [1, 3])
-def test_servers_that_have_much_in_their_logs_save_it_when_they_stop(
+def test_servers_with_long_logs_take_a_snapshot_when_they_stop(
     tmp_path: Path, connect: Connect, count: int
 ) -> None:
-    # So many need no snapshot before the stop.
+    # A snapCount so large that no snapshot is taken before the stop.
     with ensemble(OURS, tmp_path, count, {"snapCount": "1000000"}) as servers:
         client = connect(*servers.members)
         session = client.client_id
@@ -165,7 +167,7 @@ def test_servers_that_have_much_in_their_logs_save_it_when_they_stop(
             assert not snapshots_of(member)
         for member in servers.members:
             assert member.end() == 0, member.output()
-            # Who joined late may have applied less by itself.
+            # A member that joined late may have applied too little for a snapshot.
             assert snapshots_of(member) or count > 1, member.output()
             member.start()
             servers.wait_until_serving()
@@ -177,6 +179,6 @@ def test_servers_that_have_much_in_their_logs_save_it_when_they_stop(
 
 
 def snapshots_of(member: Member) -> list[Path]:
-    """What a server by itself, or a member, has on disk."""
+    """The snapshots on disk of a standalone server or a member."""
     found = [*member.data.glob("snapshot.*"), *(member.data / "quorum" / "snapshots").glob("*.snapshot")]
     return [path for path in found if not path.name.endswith((".tmp", ".part"))]

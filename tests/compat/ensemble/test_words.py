@@ -1,6 +1,7 @@
-"""What members tell of themselves: four-letter words and the admin server's commands of Apache ZooKeeper's ensemble and of ours.
+"""Four-letter words and the admin server's commands on members of Apache ZooKeeper's ensemble and of ours.
 
-If this fails, monitoring that knows a ZooKeeper ensemble reads something else of ours, or never hears of an election."""
+If this fails, monitoring made for a ZooKeeper ensemble reads wrong values from ours, or misses elections.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +30,19 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 ROLES = ("leader", "follower", "observer")
 COMMANDS = (
-    "connections", "dirs", "dump", "is_read_only", "leader", "server_stats", "stats", "voting_view", "watch_summary", "watches",
-    "watches_by_path", "zabstate",
+    "connections", "dirs", "dump", "is_read_only", "leader", "server_stats", "stats", "voting_view",
+    "watch_summary", "watches", "watches_by_path", "zabstate",
 )  # fmt: skip
 WORDS = ("srvr", "stat", "dump", "conf", "wchs", "isro")
 ALL_WORDS = (*WORDS, "ruok", "mntr", "cons", "crst", "envi", "wchc", "wchp", "dirs", "srst")
 COUNTED = (
-    "election_time", "unavailable_time", "leader_unavailable_time", "follower_sync_time", "observer_sync_time",
+    "election_time", "unavailable_time", "leader_unavailable_time", "follower_sync_time",
+    "observer_sync_time",
 )  # fmt: skip
 MEASURED = (
     "proposal_count", "learner_proposal_received_count", "learner_commit_received_count", "cnt_fsynctime",
-    "cnt_sync_processor_batch_size", "cnt_quorum_ack_latency", "cnt_commit_propagation_latency", "cnt_propagation_latency",
-    "cnt_proposal_latency", "cnt_proposal_ack_creation_latency",
+    "cnt_sync_processor_batch_size", "cnt_quorum_ack_latency", "cnt_commit_propagation_latency",
+    "cnt_propagation_latency", "cnt_proposal_latency", "cnt_proposal_ack_creation_latency",
 )  # fmt: skip
 
 
@@ -52,7 +54,7 @@ def _with_admin_server(config: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _servers(maker: Maker, directory: Path) -> Iterator[tuple[Ensemble, dict[Member, int]]]:
-    """Three that vote and an observer, and their admin servers' ports."""
+    """Three voters and an observer, and the ports of their admin servers."""
     made = Ensemble(maker, directory, 4, {}, Network(), observers=1)
     ports = {member: free_port() for member in made.members}
     for member, port in ports.items():
@@ -66,8 +68,8 @@ def _servers(maker: Maker, directory: Path) -> Iterator[tuple[Ensemble, dict[Mem
         made.stop()
 
 
-def _told(maker: Maker, directory: Path) -> dict[str, Any]:
-    """By role and name, what a member told whose client has an ephemeral node and a watch."""
+def _answers(maker: Maker, directory: Path) -> dict[str, Any]:
+    """For each role, the answers of a member whose client has an ephemeral node and a watch."""
     found: dict[str, Any] = {}
     with _servers(maker, directory) as (servers, ports):
         for role in ROLES:
@@ -88,9 +90,9 @@ def _told(maker: Maker, directory: Path) -> dict[str, Any]:
     return found
 
 
-def test_each_role_tells_what_it_does_in_zookeepers_ensemble(tmp_path: Path) -> None:
-    theirs = _told(dataclasses.replace(APACHE, command=_with_admin_server), tmp_path)
-    ours = _told(OURS, tmp_path)
+def test_each_role_answers_as_zookeepers(tmp_path: Path) -> None:
+    theirs = _answers(dataclasses.replace(APACHE, command=_with_admin_server), tmp_path)
+    ours = _answers(OURS, tmp_path)
     for role in ROLES:
         for name in (*WORDS, *COMMANDS):
             assert ours[f"{role} {name}"] == theirs[f"{role} {name}"], f"{role} {name}"
@@ -107,8 +109,8 @@ def test_each_role_tells_what_it_does_in_zookeepers_ensemble(tmp_path: Path) -> 
             assert (monitored[name] > 0) == (expected[name] > 0), f"{role} {name}"
 
 
-def _told_alone(maker: Maker, directory: Path) -> dict[str, Any]:
-    """By name, what the last of the members that vote told."""
+def _answers_alone(maker: Maker, directory: Path) -> dict[str, Any]:
+    """The answers of a member whose other members were all killed."""
     found: dict[str, Any] = {}
     with _servers(maker, directory) as (servers, ports):
         member, *others = servers.members
@@ -127,13 +129,13 @@ def _told_alone(maker: Maker, directory: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_member_without_a_majority_tells_what_zookeepers_does(tmp_path: Path) -> None:
-    theirs = _told_alone(dataclasses.replace(APACHE, command=_with_admin_server), tmp_path)
-    assert _told_alone(OURS, tmp_path) == theirs
+def test_a_member_without_a_majority_answers_as_zookeepers(tmp_path: Path) -> None:
+    theirs = _answers_alone(dataclasses.replace(APACHE, command=_with_admin_server), tmp_path)
+    assert _answers_alone(OURS, tmp_path) == theirs
 
 
 def test_an_election_is_counted(tmp_path: Path) -> None:
-    """ZooKeeper's guide to monitoring has an alert for whenever this number grows."""
+    """The alert of ZooKeeper's monitoring guide fires when this number grows."""
     with _servers(OURS, tmp_path) as (servers, ports):
         before = {
             member: json.loads(ask(port, "/commands/monitor")[1])["cnt_election_time"]
