@@ -1,7 +1,8 @@
-"""kazoo clients of Apache ZooKeeper 3.9 and of our coordinator, doing the same at random: what each call returns or raises, every stat and
-every watch event is compared.
+"""The same random calls of kazoo clients to Apache ZooKeeper 3.9 and to our coordinator.
 
-If these fail, a Python program sees another ZooKeeper in ours; :mod:`.test_zookeeper` compares what is on the wire."""
+Each call's result or exception, every stat and every watch event is compared. If these fail, a Python program
+gets another result from our coordinator. :mod:`.test_zookeeper` compares the bytes on the wire.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +29,16 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 CLIENTS = 3
 HISTORIES = 3
 CALLS = 150
-STARTS_ANEW = 0.02
+NEW_SESSION = 0.02
+"""The probability that a client ends its session and opens another."""
 
 Step = Callable[[KazooClient, Callable[[WatchedEvent], None]], Any]
-"""A call of a client; watches that it sets are told to the second."""
+"""A call of a client; the second argument is the callback of its watches."""
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
-    """The ports of Apache's and of ours."""
+    """The ports of Apache's server and of ours."""
     directory: Path = tmp_path_factory.mktemp("kazoo-histories")
     settings = Settings(tick_time_ms=TICK_MS, max_client_connections=0)
     with apache_zookeeper(directory, {}, {}) as theirs, our_coordinator(directory, settings) as ours:
@@ -44,8 +46,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int
 
 
 class Client(KazooClient):
-    """Is told children by their names: Apache's server tells them by their hashes, and how far a recursive deletion comes until
-    it is refused goes by that."""
+    """Sorts children, which Apache's server lists in hash order.
+
+    The order decides how much a recursive delete removes before it is refused.
+    """
 
     def get_children(self, *args: Any) -> Any:
         found = super().get_children(*args)
@@ -53,7 +57,7 @@ class Client(KazooClient):
 
 
 class Side:
-    """Some clients of one server."""
+    """The clients of one server."""
 
     def __init__(self, port: int) -> None:
         self._clients = [Client(f"127.0.0.1:{port}", timeout=20 * TICK_MS / 1000) for _ in range(CLIENTS)]
@@ -71,28 +75,28 @@ class Side:
         self._sessions[client.client_id[0]] = len(self._sessions)
 
     def do(self, number: int, step: Step) -> tuple[Any, list[list[tuple[str, str]]]]:
-        """What a client's call came to, and which events each client has heard of since the step before."""
+        """The result of a client's call, and the events that each client has received since the last step."""
         try:
             found = self._plain(step(self._clients[number], self._events[number].append))
         except (KazooException, ValueError) as error:
             found = type(error).__name__
         return found, self._heard()
 
-    def start_anew(self, number: int) -> list[list[tuple[str, str]]]:
-        """A client ends its session and opens another."""
+    def new_session(self, number: int) -> list[list[tuple[str, str]]]:
+        """The client ends its session and opens another."""
         self._clients[number].stop()
         self._events[number].clear()
         self._start(number)
         return self._heard()
 
     def _heard(self) -> list[list[tuple[str, str]]]:
-        """In one order: Apache deletes a session's nodes in that of their hashes."""
+        """Each client's events since the last step, sorted because Apache deletes nodes in hash order."""
         for client in self._clients:
             client.sync("/")
-            told = threading.Event()
-            client.handler.dispatch_callback(Callback("test", told.set, ()))
-            assert told.wait(WAIT_SECONDS)
-        # No server sends NONE: kazoo says so of connections, when it gets to it.
+            dispatched = threading.Event()
+            client.handler.dispatch_callback(Callback("test", dispatched.set, ()))
+            assert dispatched.wait(WAIT_SECONDS)
+        # Events of type NONE are kazoo's own, about connections; they come at any time.
         heard = [
             sorted((each.type, each.path) for each in events if each.type != EventType.NONE)
             for events in self._events
@@ -102,7 +106,7 @@ class Side:
         return heard
 
     def _plain(self, value: Any) -> Any:
-        """Comparable: transaction ids from the history's first on, sessions by their numbers, no times."""
+        """The value, made comparable: relative transaction ids, numbered sessions, no times."""
         if isinstance(value, ZnodeStat):
             fields = value._asdict()
             for name in ("ctime", "mtime"):
@@ -124,14 +128,14 @@ class Side:
 
 
 class History:
-    """Calls of a seed, below a root of its own."""
+    """The random calls of a seed, below its own root."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.root = f"/k{seed}"
 
     def step(self) -> tuple[str, Step]:
-        """A call and its name."""
+        """The next call's description, and the call."""
         chance = self.chance
         path, other = self._path(), self._path()
         data = chance.choice([b"", b"x", chance.randbytes(20)])
@@ -148,13 +152,13 @@ class History:
         kind = chance.randrange(100)
         named: dict[int, tuple[str, Step]] = {
             25: ("create", lambda c, _: c.create(path, data, acl, ephemeral, sequence, include_data=include)),
-            28: ("create with those above", lambda c, _: c.create(f"{path}/b/c", data, makepath=True)),
+            28: ("create with parents", lambda c, _: c.create(f"{path}/b/c", data, makepath=True)),
             38: ("delete", lambda c, _: c.delete(path, version)),
-            41: ("delete all of it", lambda c, _: c.delete(f"{self.root}/a", recursive=True)),
+            41: ("delete recursively", lambda c, _: c.delete(f"{self.root}/a", recursive=True)),
             52: ("set", lambda c, _: c.set(path, data, version)),
-            62: ("get", lambda c, told: c.get(path, told)),
-            72: ("exists", lambda c, told: c.exists(path, told)),
-            82: ("get_children", lambda c, told: c.get_children(path, told, include)),
+            62: ("get", lambda c, watch: c.get(path, watch)),
+            72: ("exists", lambda c, watch: c.exists(path, watch)),
+            82: ("get_children", lambda c, watch: c.get_children(path, watch, include)),
             85: ("get_acls", lambda c, _: _acls(c.get_acls(path))),
             88: ("set_acls", lambda c, _: c.set_acls(path, acl, version)),
             90: ("ensure_path", lambda c, _: c.ensure_path(f"{path}/a")),
@@ -170,7 +174,7 @@ class History:
     def _transaction(self, path: str, other: str, data: bytes, version: int) -> Step:
         parts = [self.chance.randrange(4) for _ in range(self.chance.randrange(1, 5))]
 
-        def step(client: KazooClient, _told: object) -> Any:
+        def step(client: KazooClient, _watch: object) -> Any:
             transaction = client.transaction()
             for part in parts:
                 if part == 0:
@@ -197,21 +201,21 @@ def _acls(found: Any) -> Any:
 def play(servers: tuple[int, int], seed: int) -> None:
     history = History(seed)
     theirs, ours = (Side(port) for port in servers)
-    said: list[str] = []
+    calls: list[str] = []
     try:
         for side in (theirs, ours):
             side.do(0, lambda client, _: client.create(history.root))
         for _ in range(CALLS):
             number = history.chance.randrange(CLIENTS)
-            if history.chance.random() < STARTS_ANEW:
-                said.append(f"client {number} starts anew")
-                expected, got = theirs.start_anew(number), ours.start_anew(number)
+            if history.chance.random() < NEW_SESSION:
+                calls.append(f"client {number} opens a new session")
+                expected, got = theirs.new_session(number), ours.new_session(number)
             else:
                 name, step = history.step()
-                said.append(f"client {number}: {name}")
+                calls.append(f"client {number}: {name}")
                 expected, got = theirs.do(number, step), ours.do(number, step)
             assert got == expected, "\n".join(
-                [f"seed {seed}: theirs, ours:", str(expected), str(got), *said[-12:]]
+                [f"seed {seed}: theirs, ours:", str(expected), str(got), *calls[-12:]]
             )
     finally:
         theirs.close()

@@ -1,7 +1,9 @@
-"""From Apache ZooKeeper 3.9.4 to our coordinator and back, by its data directories and over the network: every node's data,
-stat and ACL is compared as clients see it, and the sessions go on.
+"""Moves from Apache ZooKeeper 3.9.4 to our coordinator and back, through data directories and over the
+network.
 
-If these fail, whoever moves finds other data than was left, or Apache ZooKeeper does not start on what we wrote."""
+Every node's data, stat and ACL is compared as clients see it, and sessions must go on. If these fail, a move
+changes or loses data, or Apache ZooKeeper does not start on our export.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +75,8 @@ REQUESTS = 150
 Seen = dict[str, tuple[bytes | None, Stat, tuple[Acl, ...]]]
 
 
-class Held(NamedTuple):
-    """A session that is not ended, with an ephemeral node of its own."""
+class OpenSession(NamedTuple):
+    """An open session that owns an ephemeral node."""
 
     id: int
     password: bytes
@@ -82,13 +84,13 @@ class Held(NamedTuple):
     path: str
 
 
-# ---- filling and looking ----
+# ---- writing and reading the data ----
 
 
-def ask(client: RawClient, request: Request) -> tuple[int, Reader]:
-    """The zxid and the body of a request that is not refused."""
+def request_ok(client: RawClient, request: Request) -> tuple[int, Reader]:
+    """Sends a request that must succeed. Returns the answer's zxid and body."""
     _xid, zxid, error, body = client.request(1, request.op, request.body)
-    assert error == 0, f"{request} is answered {error}"
+    assert error == 0, f"{request} failed with error {error}"
     return zxid, Reader(body)
 
 
@@ -100,7 +102,7 @@ def logged_in(port: int) -> RawClient:
 
 
 def fill(port: int, seeds: Iterable[int] = SEEDS) -> None:
-    """Every kind of node, and every kind of transaction; then histories of what clients may send."""
+    """Makes every kind of node and of transaction, then plays a random history for each seed."""
     client = logged_in(port)
     limits = "/zookeeper/quota/kinds"
     for request in (
@@ -135,7 +137,7 @@ def fill(port: int, seeds: Iterable[int] = SEEDS) -> None:
         create("/kinds/counted", b"12345"),
     ):
         client.request(1, request.op, request.body)
-    ask(client, Request(Op.CLOSE_SESSION))
+    request_ok(client, Request(Op.CLOSE_SESSION))
     client.close()
     for seed in seeds:
         history = History(seed, True, MALFORMED)
@@ -146,29 +148,29 @@ def fill(port: int, seeds: Iterable[int] = SEEDS) -> None:
         side.close()
 
 
-def hold(port: int) -> Held:
-    """Opens a session that stays, as that of a client whose server goes."""
+def open_session(port: int) -> OpenSession:
+    """Opens a session with a node and leaves it open, as a client does whose server ends."""
     client = RawClient(port)
     timeout_ms, session, password = client.connect(timeout_ms=10 * TICK_MS)
-    ask(client, create(f"/held-{session:x}", b"mine", flags=EPHEMERAL))
+    request_ok(client, create(f"/held-{session:x}", b"mine", flags=EPHEMERAL))
     client.close()
-    return Held(session, password, timeout_ms, f"/held-{session:x}")
+    return OpenSession(session, password, timeout_ms, f"/held-{session:x}")
 
 
-def look(port: int, *, end: bool = True) -> tuple[Seen, int]:
-    """Everything the super user sees, and the last zxid; with ``end`` that of its own leaving."""
+def read_everything(port: int) -> tuple[Seen, int]:
+    """Every node as the super user sees it, and the zxid of the end of the reader's session."""
     client = logged_in(port)
     seen: Seen = {}
     paths = ["/"]
     while paths:
         path = paths.pop()
-        _zxid, data_reader = ask(client, read(Op.GET_DATA, path))
-        _zxid, acl_reader = ask(client, read(Op.GET_ACL, path))
-        _zxid, children_reader = ask(client, read(Op.GET_CHILDREN, path))
-        stat = ask(client, read(Op.EXISTS, path))[1]
+        _zxid, data_reader = request_ok(client, read(Op.GET_DATA, path))
+        _zxid, acl_reader = request_ok(client, read(Op.GET_ACL, path))
+        _zxid, children_reader = request_ok(client, read(Op.GET_CHILDREN, path))
+        stat = request_ok(client, read(Op.EXISTS, path))[1]
         seen[path] = data_reader.buffer(), _stat(stat), tuple(acl_reader.acls() or ())
         paths += [f"{path.rstrip('/')}/{name}" for name in children_reader.strings() or ()]
-    zxid, _reader = ask(client, Request(Op.CLOSE_SESSION))
+    zxid, _reader = request_ok(client, Request(Op.CLOSE_SESSION))
     client.close()
     return seen, zxid
 
@@ -195,23 +197,26 @@ def comparable(state: State) -> State:
     return state._replace(nodes=sorted(state.nodes), sessions=sorted(state.sessions))
 
 
-def goes_on(port: int, held: Held, last_zxid: int) -> None:
-    """The session and its node are there for the client that has its password; ended, the node is gone."""
+def check_session(port: int, session: OpenSession, last_zxid: int) -> None:
+    """Checks that the session goes on with its password only and still has its node; then ends it.
+
+    The node must be deleted with the session.
+    """
     other = RawClient(port)
-    assert other.connect(held.timeout_ms, held.id, bytes(16), last_zxid)[1] == 0
+    assert other.connect(session.timeout_ms, session.id, bytes(16), last_zxid)[1] == 0
     other.close()
     client = RawClient(port)
-    assert client.connect(held.timeout_ms, held.id, held.password, last_zxid) == (
-        held.timeout_ms,
-        held.id,
-        held.password,
+    assert client.connect(session.timeout_ms, session.id, session.password, last_zxid) == (
+        session.timeout_ms,
+        session.id,
+        session.password,
     )
-    assert ask(client, read(Op.GET_DATA, held.path))[1].buffer() == b"mine"
-    ask(client, Request(Op.CLOSE_SESSION))
+    assert request_ok(client, read(Op.GET_DATA, session.path))[1].buffer() == b"mine"
+    request_ok(client, Request(Op.CLOSE_SESSION))
     client.close()
     client = RawClient(port)
     client.connect()
-    assert client.request(1, Op.EXISTS, read(Op.EXISTS, held.path).body)[2] == -101
+    assert client.request(1, Op.EXISTS, read(Op.EXISTS, session.path).body)[2] == -101
     client.close()
 
 
@@ -228,7 +233,7 @@ class Member(NamedTuple):
 
 @contextlib.contextmanager
 def apache_ensemble(directory: Path, begins_with: Path | None = None) -> Iterator[list[Member]]:
-    """Three servers of one ensemble, killed at the end; each `begins_with` a copy of a dataDir."""
+    """Starts three servers, each with a copy of the dataDir ``begins_with``; kills them at the end."""
     ports = [(free_port(), free_port(), free_port()) for _ in range(3)]
     servers: list[JavaServer] = []
     members: list[Member] = []
@@ -277,13 +282,13 @@ class Filled(NamedTuple):
     directory: Path
     seen: Seen
     zxid: int
-    held: Held
+    session: OpenSession
 
 
 WAYS = {
-    # Stopped, and its snapshots exact or from between transactions; killed in the middle; compressed; without digests.
     "stopped": ({}, signal.SIGTERM),
     "killed": ({}, signal.SIGKILL),
+    # Fuzzy snapshots, which are taken while transactions are applied.
     "many-snapshots": ({"zookeeper.snapCount": "40"}, signal.SIGKILL),
     "zipped": ({"zookeeper.snapCount": "40", "zookeeper.snapshot.compression.method": "gz"}, signal.SIGTERM),
     "as-3.5": (
@@ -296,23 +301,24 @@ WAYS = {
         signal.SIGKILL,
     ),
 }
+"""The settings of Apache ZooKeeper, and the signal that ends it."""
 
 
 @pytest.fixture(scope="module", params=WAYS)
 def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    """What Apache ZooKeeper left, and what it had last."""
+    """The directory that an ended Apache ZooKeeper left, its last state, and an open session."""
     properties, how = WAYS[request.param]
     directory = tmp_path_factory.mktemp(f"left-{request.param}")
     with apache_zookeeper(directory, {}, PROPERTIES | properties, how=how) as port:
-        held = hold(port)
+        session = open_session(port)
         fill(port)
-        seen, zxid = look(port)
+        seen, zxid = read_everything(port)
     assert len(seen) > 50
-    return Filled(directory / "zookeeper", seen, zxid, held)
+    return Filled(directory / "zookeeper", seen, zxid, session)
 
 
 def is_whole(snapshot: Path) -> bool:
-    """Whether the server wrote it to its end, for it does not wait for that when it is told to stop either."""
+    """Whether the snapshot is complete. Apache's server does not complete it before it stops."""
     data = snapshot.read_bytes()
     if snapshot.suffix == ".gz":
         try:
@@ -322,10 +328,10 @@ def is_whole(snapshot: Path) -> bool:
     return data.endswith(b"\0\0\0\x01/")  # `SnapStream.isValidSnapshot`
 
 
-# ---- by directories ----
+# ---- through data directories ----
 
 
-def test_ours_goes_on_where_apache_stopped(filled: Filled, tmp_path: Path) -> None:
+def test_an_import_has_everything_that_apache_left(filled: Filled, tmp_path: Path) -> None:
     with pytest.raises(
         DataDirectoryError,
         match=r"version-2 has the data of Apache ZooKeeper, .*`logcore coordinator import ",
@@ -337,34 +343,35 @@ def test_ours_goes_on_where_apache_stopped(filled: Filled, tmp_path: Path) -> No
     kinds = {path: kind_of(node.owner) for path, node in state.nodes}
     assert (kinds["/kinds/container"], kinds["/kinds/ttl"]) == (Kind.CONTAINER, Kind.TTL)
     with ours_on(tmp_path) as port:
-        seen, zxid = look(port)
+        seen, zxid = read_everything(port)
         assert differences(filled.seen, seen) == {}
-        assert zxid == filled.zxid + 2, "a session that began and ended, and nothing else"
-        goes_on(port, filled.held, filled.zxid)
+        assert zxid == filled.zxid + 2, "more was written than the begin and the end of one session"
+        check_session(port, filled.session, filled.zxid)
 
 
-def test_apache_finds_what_it_left_and_what_ours_added(filled: Filled, tmp_path: Path) -> None:
+def test_an_export_gives_apache_its_own_data_and_ours(filled: Filled, tmp_path: Path) -> None:
     logcore("import", filled.directory, tmp_path / "coordinator")
     with ours_on(tmp_path) as port:
-        fill(port)  # whose histories find other things in their way, and do what they can
-        held = hold(port)
+        # The same histories again; many requests fail because their nodes exist.
+        fill(port)
+        session = open_session(port)
         client = logged_in(port)
-        ask(client, create("/added-here", b"new", flags=SEQUENTIAL))
-        ask(client, Request(Op.CLOSE_SESSION))
+        request_ok(client, create("/added-here", b"new", flags=SEQUENTIAL))
+        request_ok(client, Request(Op.CLOSE_SESSION))
         client.close()
-        expected, zxid = look(port)
+        expected, zxid = read_everything(port)
     logcore("export", tmp_path / "coordinator", tmp_path / "zookeeper")
     with apache_zookeeper(tmp_path, {}, PROPERTIES) as port:
-        seen, _zxid = look(port)
+        seen, _zxid = read_everything(port)
         assert differences(expected, seen) == {}
-        assert held.path in seen
-        goes_on(port, filled.held, zxid)
+        assert session.path in seen
+        check_session(port, filled.session, zxid)
     again = read_directory(tmp_path / "zookeeper")
     assert again.state.last_zxid > zxid
     assert not any("digest" in note for note in again.notes)
 
 
-def test_in_out_and_in_again_is_the_same(filled: Filled, tmp_path: Path) -> None:
+def test_an_export_and_import_change_nothing(filled: Filled, tmp_path: Path) -> None:
     logcore("import", filled.directory, tmp_path / "first")
     logcore("export", tmp_path / "first", tmp_path / "out")
     logcore("import", tmp_path / "out", tmp_path / "second")
@@ -372,9 +379,11 @@ def test_in_out_and_in_again_is_the_same(filled: Filled, tmp_path: Path) -> None
     assert comparable(first) == comparable(second)
 
 
-def test_every_snapshot_with_the_logs_after_it_gives_the_same(filled: Filled, tmp_path: Path) -> None:
-    """Snapshots written while the server served are whole only with what the log holds: each is tried as the newest. One that it
-    was just writing when it ended is told of and left out."""
+def test_every_snapshot_with_the_later_logs_gives_the_same_state(filled: Filled, tmp_path: Path) -> None:
+    """A snapshot taken while the server runs needs the log to be consistent, so each is tried as the newest.
+
+    An incomplete last snapshot is skipped with a note.
+    """
     inside = filled.directory / "version-2"
     names = sorted(inside.glob("snapshot.*"), key=lambda path: int(path.name.split(".")[1], 16))
     expected = comparable(read_directory(filled.directory).state)
@@ -392,22 +401,23 @@ def test_every_snapshot_with_the_logs_after_it_gives_the_same(filled: Filled, tm
             assert moved.notes == []
 
 
-def test_ours_as_it_is_born_goes_to_apache(tmp_path: Path) -> None:
-    """Nothing of it was ever Apache's: its special nodes, its sessions, its zxids."""
+def test_data_that_was_never_apaches_can_be_exported(tmp_path: Path) -> None:
+    """Its special nodes, sessions and zxids are our coordinator's own."""
     with ours_on(tmp_path) as port:
         fill(port)
-        held = hold(port)
-        expected, _zxid = look(port)
+        session = open_session(port)
+        expected, _zxid = read_everything(port)
     logcore("export", tmp_path / "coordinator", tmp_path / "zookeeper")
     with apache_zookeeper(tmp_path, {}, PROPERTIES) as port:
-        assert differences(expected, look(port)[0]) == {}
+        assert differences(expected, read_everything(port)[0]) == {}
         client = RawClient(port)
-        assert client.connect(held.timeout_ms, held.id, held.password)[1] == 0, "its password was random"
+        connected = client.connect(session.timeout_ms, session.id, session.password)
+        assert connected[1] == 0, "Apache accepted the random password of our session"
         client.close()
 
 
-# If this failed, a parent that an old ZooKeeper left would have another cversion here, or none that a client can read.
-def test_numbers_beyond_an_int_wrap_as_apache_s_do(tmp_path: Path) -> None:
+# If this failed, a parent from an old ZooKeeper would have a wrong cversion, or one that no client can read.
+def test_a_cversion_wraps_as_apaches_int(tmp_path: Path) -> None:
     creations = {"min": -(1 << 31), "low": -(1 << 30) - 1, "minus": -1, "high": 1 << 30, "max": (1 << 31) - 1}
     machine = Machine()
     plain = machine.tree.node("/").state
@@ -419,14 +429,14 @@ def test_numbers_beyond_an_int_wrap_as_apache_s_do(tmp_path: Path) -> None:
     logcore("export", tmp_path / "coordinator", tmp_path / "zookeeper")
 
     def seen(port: int) -> list[tuple[str | None, int, bool]]:
-        """Of each parent the first child's name, then its own cversion, and whether its pzxid is another."""
+        """For each parent, before and after a create: the child, the cversion, whether the pzxid changed."""
         client = logged_in(port)
         found: list[tuple[str | None, int, bool]] = []
         for name in creations:
-            _zxid, stat = ask(client, read(Op.EXISTS, f"/{name}"))
+            _zxid, stat = request_ok(client, read(Op.EXISTS, f"/{name}"))
             found.append((None, _stat(stat).cversion, False))
-            _zxid, child = ask(client, create(f"/{name}/s-", flags=SEQUENTIAL))
-            _zxid, stat = ask(client, read(Op.EXISTS, f"/{name}"))
+            _zxid, child = request_ok(client, create(f"/{name}/s-", flags=SEQUENTIAL))
+            _zxid, stat = request_ok(client, read(Op.EXISTS, f"/{name}"))
             after = _stat(stat)
             found.append((child.string(), after.cversion, after.pzxid > plain.pzxid))
         client.close()
@@ -438,14 +448,14 @@ def test_numbers_beyond_an_int_wrap_as_apache_s_do(tmp_path: Path) -> None:
         assert seen(port) == ours
 
 
-def test_what_apache_answered_before_it_was_killed_is_there(tmp_path: Path) -> None:
-    """It dies in the middle of writes, in the middle of snapshots."""
+def test_every_write_that_a_killed_apache_acknowledged_is_imported(tmp_path: Path) -> None:
+    """The server is killed during writes and snapshots."""
     properties = PROPERTIES | {"zookeeper.snapCount": "100"}
     answered = 1000
     with apache_zookeeper(tmp_path, {"preAllocSize": "64"}, properties, how=signal.SIGKILL) as port:
         client = RawClient(port)
         client.connect(timeout_ms=20 * TICK_MS)
-        ask(client, create("/k"))
+        request_ok(client, create("/k"))
         body = create("/k/n", b"x" * 100, flags=SEQUENTIAL).body
         for _ in range(4 * answered):
             client.send(Writer().i32(1).i32(Op.CREATE).finish() + body)
@@ -462,14 +472,16 @@ def test_what_apache_answered_before_it_was_killed_is_there(tmp_path: Path) -> N
     assert not any("missing" in note for note in moved.notes)
 
 
-def test_an_ensembles_member_moves_with_its_epoch_and_ours_becomes_every_member(tmp_path: Path) -> None:
+def test_a_members_data_moves_to_ours_and_back_to_every_member(tmp_path: Path) -> None:
+    """The epoch in the zxids must grow with each move."""
     with apache_ensemble(tmp_path / "theirs") as members:
-        held = hold(members[0].port)
-        fill(members[0].port, ())  # a member waits for ever with what makes no sense
-        expected, zxid = look(members[0].port)
+        session = open_session(members[0].port)
+        # No random histories: Apache's ensemble stops committing after a malformed write.
+        fill(members[0].port, ())
+        expected, zxid = read_everything(members[0].port)
         for member in members[1:]:
             client = logged_in(member.port)
-            ask(client, read(Op.SYNC, "/"))
+            request_ok(client, read(Op.SYNC, "/"))
             client.close()
     assert zxid >> 32 > 0
     moved = [read_directory(member.directory) for member in members]
@@ -479,41 +491,41 @@ def test_an_ensembles_member_moves_with_its_epoch_and_ours_becomes_every_member(
     state = load_directory(tmp_path / "coordinator")
     assert state.last_zxid >= zxid
     with ours_on(tmp_path) as port:
-        seen, last = look(port)
-        # Members write their own configuration when they find each other, and log nothing of it.
+        seen, last = read_everything(port)
+        # Members write the configuration node at their start, and do not log it.
         assert differences({**expected, CONFIG: seen[CONFIG]}, seen) == {}
         assert last >> 32 == zxid >> 32
     logcore("export", tmp_path / "coordinator", tmp_path / "out")
     with apache_ensemble(tmp_path / "again", tmp_path / "out") as members:
         for member in members:
             client = logged_in(member.port)
-            ask(client, read(Op.SYNC, "/"))
+            request_ok(client, read(Op.SYNC, "/"))
             client.close()
-            seen, after = look(member.port)
+            seen, after = read_everything(member.port)
             assert differences({**expected, CONFIG: seen[CONFIG]}, seen) == {}
             assert after >> 32 > last >> 32
-        goes_on(members[1].port, held, last)
+        check_session(members[1].port, session, last)
 
 
 # ---- over the network ----
 
 
-def test_a_running_apache_is_read_as_a_client_can(tmp_path: Path) -> None:
+def test_an_import_from_a_running_apache_has_every_readable_node(tmp_path: Path) -> None:
     credentials = tmp_path / "credentials"
     credentials.write_text(f"digest {SUPER.decode()}\n")
     with apache_zookeeper(tmp_path, {}, PROPERTIES) as port:
         fill(port)
-        held = hold(port)
-        expected, _zxid = look(port)
+        session = open_session(port)
+        expected, _zxid = read_everything(port)
         arguments = ["coordinator", "import", f"127.0.0.1:{port}", str(tmp_path / "coordinator")]
-        assert main(arguments) == 1, "without credentials some nodes are not to be read"
+        assert main(arguments) == 1, "the import succeeded without credentials for every node"
         assert not (tmp_path / "coordinator").exists()
         logcore(*arguments[1:], "--credentials", credentials)
     with ours_on(tmp_path) as port:
-        seen, _zxid = look(port)
-    assert held.path in expected
+        seen, _zxid = read_everything(port)
+    assert session.path in expected
     for path in [path for path, (_data, stat, _acl) in expected.items() if stat.ephemeral_owner != 0]:
-        # It went as if it were deleted.
+        # The import leaves ephemeral nodes out, as if they were deleted.
         del expected[path]
         parent = path.rpartition("/")[0] or "/"
         data, stat, acl = expected[parent]

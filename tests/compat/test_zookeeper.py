@@ -1,6 +1,8 @@
-"""Apache ZooKeeper 3.9 and our coordinator, asked the same: every reply, stat, transaction id and watch event is compared.
+"""The same requests to Apache ZooKeeper 3.9 and to our coordinator: replies, stats, transaction ids and
+events must match.
 
-If these fail, a program that knows ZooKeeper is told something else by us."""
+If these fail, a program made for ZooKeeper gets another answer from our coordinator.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,14 @@ from tests.compat.zookeeper_peer import TICK_MS, Reply, Request, Side, apache_zo
 OPEN = [Acl(31, Id("world", "anyone"))]
 ANN, BOB, SUPER = b"ann:secret", b"bob:secret", b"super:secret"
 NEVER_MS = 10**9
-"""When containers are looked through: both would at other times."""
+"""The interval of the container check: never, because each server would check at another time."""
 CLIENTS = 3
 MALFORMED = (Op.GET_DATA, Op.CREATE, Op.MULTI, Op.SET_WATCHES)
 MALFORMED_TO_ENSEMBLES = (Op.GET_DATA, Op.MULTI, Op.SET_WATCHES)
-"""An ensemble of Apache's commits nothing any more after a write it cannot read, but for a multi (PrepRequestProcessor proposes the
-error with a zxid that it gave out before)."""
+"""After a malformed write other than a multi, an Apache ensemble commits nothing any more.
+
+PrepRequestProcessor proposes the error with a zxid that it has already used.
+"""
 HISTORIES = 6
 REQUESTS = 250
 
@@ -38,12 +42,12 @@ class Pair(NamedTuple):
     ours: list[tuple[str, int]]
     extended: bool
     counts_reconnects: bool = False
-    """Of ours (:class:`.Side`)."""
+    """Whether ``ours`` does (:class:`.Side`)."""
 
 
 @pytest.fixture(scope="module", params=["defaults", "extended"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both, with ZooKeeper's defaults or with types and quotas that it has to be told to have."""
+    """Both servers, with ZooKeeper's defaults or with extended types and enforced quotas."""
     directory = tmp_path_factory.mktemp(f"zookeeper-{request.param}")
     extended = request.param == "extended"
     super_digest = digest_identity(SUPER).id
@@ -68,30 +72,29 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 class Sides:
-    """Both servers with the same clients; `same` asks both and compares."""
+    """Both servers with the same clients. :meth:`same` sends to both and compares the answers."""
 
     def __init__(self, pair: Pair, clients: int) -> None:
         self._theirs = Side(pair.theirs, clients, lingers=len(pair.theirs) > 1)
         self._ours = Side(pair.ours, clients, counts_reconnects=pair.counts_reconnects)
-        self.asked: list[str] = []
+        self.sent: list[str] = []
 
     def close(self) -> None:
         self._theirs.close()
         self._ours.close()
 
     def same(self, client: int, *requests: Request, ends: bool = False) -> list[list[object]]:
-        """What each client heard, the one that asked first; `ends` if its connection does."""
+        """What each client received, ``client`` first. ``ends``: the request ends the connection."""
         for request in requests:
-            self.asked.append(
-                f"client {client}: {Op(request.op).name if request.op in list(Op) else request.op} {request.body!r}"
-            )
+            name = Op(request.op).name if request.op in list(Op) else request.op
+            self.sent.append(f"client {client}: {name} {request.body!r}")
         return self._compared(self._theirs.do(client, requests, ends), self._ours.do(client, requests, ends))
 
     def come_back(
         self, client: int, requests: Callable[[Callable[[int], int]], Sequence[Request]]
     ) -> list[list[object]]:
-        """As :meth:`same`, over another connection of the client's session (:meth:`Side.come_back`)."""
-        self.asked.append(f"client {client} comes back: {requests(lambda ago: -ago)}")
+        """Like :meth:`same`, on a new connection of the client's session (:meth:`Side.come_back`)."""
+        self.sent.append(f"client {client} reconnects: {requests(lambda ago: -ago)}")
         return self._compared(
             self._theirs.come_back(client, requests), self._ours.come_back(client, requests)
         )
@@ -106,7 +109,7 @@ class Sides:
                     f"connection {number}",
                     f"theirs: {theirs}",
                     f"ours:   {ours}",
-                    *self.asked[-12:],
+                    *self.sent[-12:],
                 ]
             )
         return [list(each) for each in got]
@@ -189,15 +192,16 @@ def set_watches(zxid: int, *lists: list[str], op: Op = Op.SET_WATCHES2) -> Reque
     return Request(op, writer.finish())
 
 
-# ---- what is asked one by one ----
+# ---- single requests ----
 
 
 CASES: dict[str, Callable[[str], list[Request]]] = {
     "paths of creates": lambda root: [
         create(path)
         for path in (
-            f"{root}/a/b", f"{root}//a", f"{root}/a/", f"{root}/../a", f"{root}/.", "a", "a/b", "", "/", None, f"{root}/\0",
-            f"{root}/\x1f", f"{root}/\U0001f600", f"{root}/\ufffd", f"{root}/ä", "/zookeeper", "/zookeeper/config/a", "/zookeeper/a",
+            f"{root}/a/b", f"{root}//a", f"{root}/a/", f"{root}/../a", f"{root}/.", "a", "a/b", "", "/", None,
+            f"{root}/\0", f"{root}/\x1f", f"{root}/\U0001f600", f"{root}/\ufffd", f"{root}/ä", "/zookeeper",
+            "/zookeeper/config/a", "/zookeeper/a",
         )
     ],
     "ACLs before parents before paths": lambda root: [
@@ -216,7 +220,7 @@ CASES: dict[str, Callable[[str], list[Request]]] = {
         for flags in (5, 6, 7)
         for ttl in (-1, 0, 1, 1000, (1 << 40) - 1, 1 << 40)
     ],
-    "kinds have stats": lambda root: [
+    "stats of each kind": lambda root: [
         create(f"{root}/c", op=Op.CREATE_CONTAINER, flags=4),
         create(f"{root}/t", op=Op.CREATE_TTL, flags=5, ttl_ms=60_000),
         create(f"{root}/e", flags=1),
@@ -230,40 +234,55 @@ CASES: dict[str, Callable[[str], list[Request]]] = {
         Request(Op.DELETE_CONTAINER, Writer().string("/zookeeper").finish()),
     ],
     "deletes": lambda root: [
-        delete(path) for path in (f"{root}/none", f"{root}/no/where", "none", "", "/", "/zookeeper", None, f"{root}/", f"{root}/\0")
+        delete(path)
+        for path in (
+            f"{root}/none", f"{root}/no/where", "none", "", "/", "/zookeeper", None, f"{root}/", f"{root}/\0",
+        )
     ],
     "sets": lambda root: [
-        *(set_data(path, b"x") for path in (f"{root}/none", f"{root}/", "none", "", None, "/zookeeper/config", "/")),
+        *(
+            set_data(path, b"x")
+            for path in (f"{root}/none", f"{root}/", "none", "", None, "/zookeeper/config", "/")
+        ),
         set_data(root, None), set_data(root, b"", 7), set_data(root, b"abc", 1), read(Op.GET_DATA, root),
         *(set_acl(path, OPEN) for path in (f"{root}/none", f"{root}/", "", None, "/zookeeper/config")),
         set_acl(root, OPEN, 5), set_acl(root, OPEN, 0), set_acl(root, [], 0), set_acl(root, [*OPEN, *OPEN]),
         read(Op.GET_ACL, root), read(Op.GET_ACL, "/zookeeper/config"), read(Op.GET_DATA, "/zookeeper/config"),
     ],
-    "reads of what is not there": lambda root: [
+    "reads of missing nodes": lambda root: [
         read(op, path)
-        for op in (Op.EXISTS, Op.GET_DATA, Op.GET_ACL, Op.GET_CHILDREN, Op.GET_CHILDREN2, Op.GET_ALL_CHILDREN_NUMBER, Op.SYNC)
+        for op in (
+            Op.EXISTS, Op.GET_DATA, Op.GET_ACL, Op.GET_CHILDREN, Op.GET_CHILDREN2, Op.GET_ALL_CHILDREN_NUMBER,
+            Op.SYNC,
+        )
         for path in (f"{root}/none", f"{root}/", "none", None, f"{root}/\0", "//")
     ],
     "the root has two names": lambda _root: [
         read(op, "") for op in (Op.EXISTS, Op.GET_DATA, Op.GET_ACL, Op.GET_CHILDREN, Op.GET_CHILDREN2)
     ],
-    "a check by itself": lambda root: [check(root)],
-    "no operations": lambda _root: [Request(number, b"\0" * 8) for number in (0, 10, 23, 99, 108, -1, -2, 1000)],
+    "a check outside a multi": lambda root: [check(root)],
+    "unknown operations": lambda _root: [
+        Request(number, b"\0" * 8) for number in (0, 10, 23, 99, 108, -1, -2, 1000)
+    ],
     "malformed": lambda _root: [
         Request(op, body)
         for op in (
-            Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL, Op.DELETE, Op.SET_DATA, Op.SET_ACL, Op.MULTI, Op.MULTI_READ,
-            Op.EXISTS, Op.GET_DATA, Op.GET_ACL, Op.GET_CHILDREN, Op.SYNC, Op.SET_WATCHES, Op.ADD_WATCH, Op.CHECK_WATCHES,
-            Op.GET_EPHEMERALS, Op.DELETE_CONTAINER, Op.GET_ALL_CHILDREN_NUMBER,
+            Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL, Op.DELETE, Op.SET_DATA, Op.SET_ACL,
+            Op.MULTI, Op.MULTI_READ, Op.EXISTS, Op.GET_DATA, Op.GET_ACL, Op.GET_CHILDREN, Op.SYNC,
+            Op.SET_WATCHES, Op.ADD_WATCH, Op.CHECK_WATCHES, Op.GET_EPHEMERALS, Op.DELETE_CONTAINER,
+            Op.GET_ALL_CHILDREN_NUMBER,
         )
         for body in (b"", b"\0\0\0\x05/a", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe")
     ],
-    "more than was asked for": lambda root: [Request(Op.EXISTS, read(Op.EXISTS, root).body + b"and more")],
+    "bytes after the body": lambda root: [Request(Op.EXISTS, read(Op.EXISTS, root).body + b"and more")],
     "multis": lambda root: [
         multi(),
         multi(create(f"{root}/m"), set_data(f"{root}/m", b"1"), check(f"{root}/m", 1), delete(f"{root}/m")),
         multi(create(f"{root}/m"), check(f"{root}/m", 5), create(f"{root}/n")),
-        multi(create(f"{root}/s-", flags=2), create(f"{root}/s-", flags=2, op=Op.CREATE2), check(f"{root}/none")),
+        multi(
+            create(f"{root}/s-", flags=2), create(f"{root}/s-", flags=2, op=Op.CREATE2),
+            check(f"{root}/none"),
+        ),
         create(f"{root}/s-", flags=2),
         multi(create(f"{root}/k", flags=4), create(f"{root}/l", flags=0, op=Op.CREATE_CONTAINER)),
         read(Op.EXISTS, f"{root}/k"),
@@ -281,9 +300,12 @@ CASES: dict[str, Callable[[str], list[Request]]] = {
         multi(multi(), op=Op.MULTI),
         create(f"{root}/w"),
     ],
-    "reads together": lambda root: [
+    "multiple reads": lambda root: [
         multi(op=Op.MULTI_READ),
-        multi(read(Op.GET_DATA, root, True), read(Op.GET_CHILDREN, f"{root}/none"), read(Op.GET_CHILDREN, root, True), op=Op.MULTI_READ),
+        multi(
+            read(Op.GET_DATA, root, True), read(Op.GET_CHILDREN, f"{root}/none"),
+            read(Op.GET_CHILDREN, root, True), op=Op.MULTI_READ,
+        ),
         multi(read(Op.EXISTS, root), op=Op.MULTI_READ),
         multi(read(Op.GET_DATA, None), op=Op.MULTI_READ),
         multi(create(f"{root}/x"), op=Op.MULTI_READ),
@@ -292,24 +314,34 @@ CASES: dict[str, Callable[[str], list[Request]]] = {
     "watches are found and removed by kind": lambda root: [
         *(watches(Op.ADD_WATCH, path, mode) for path in (root, "none", None, "") for mode in (0, 1, 2, -1)),
         read(Op.GET_DATA, root, True), read(Op.GET_CHILDREN, root, True),
-        *(watches(op, path, kind) for kind in range(7) for op in (Op.CHECK_WATCHES, Op.REMOVE_WATCHES, Op.CHECK_WATCHES) for path in (root, "none", None)),
+        *(
+            watches(op, path, kind)
+            for kind in range(7)
+            for op in (Op.CHECK_WATCHES, Op.REMOVE_WATCHES, Op.CHECK_WATCHES)
+            for path in (root, "none", None)
+        ),
         create(f"{root}/x"), set_data(root, b"1"),
     ],
-    "watches by all means": lambda root: [
-        watches(Op.ADD_WATCH, root, 0), watches(Op.ADD_WATCH, root, 1), read(Op.EXISTS, f"{root}/x", True), read(Op.GET_CHILDREN, root, True),
-        create(f"{root}/x"), create(f"{root}/x/y"), set_data(f"{root}/x", b"1"), set_data(root, b"1"), delete(f"{root}/x/y"), delete(f"{root}/x"),
+    "watches of every kind": lambda root: [
+        watches(Op.ADD_WATCH, root, 0), watches(Op.ADD_WATCH, root, 1),
+        read(Op.EXISTS, f"{root}/x", True), read(Op.GET_CHILDREN, root, True),
+        create(f"{root}/x"), create(f"{root}/x/y"), set_data(f"{root}/x", b"1"), set_data(root, b"1"),
+        delete(f"{root}/x/y"), delete(f"{root}/x"),
         multi(create(f"{root}/p"), create(f"{root}/p/q"), set_data(f"{root}/p", b""), delete(f"{root}/p/q")),
     ],
-    "watches again": lambda root: [
+    "watches set again": lambda root: [
         create(f"{root}/x"),
-        set_watches(0, [root, f"{root}/none"], [root, f"{root}/later"], [root, f"{root}/none"], [root], [root]),
+        set_watches(
+            0, [root, f"{root}/none"], [root, f"{root}/later"], [root, f"{root}/none"], [root], [root],
+        ),
         set_watches(1 << 50, [root], [f"{root}/later"], [root], op=Op.SET_WATCHES),
         create(f"{root}/later"),
         set_data(root, b"1"),
         Request(Op.SET_WATCHES, Writer().i64(0).strings([f"{root}/none"]).i32(-1).i32(-1).finish()),
         Request(Op.SET_WATCHES, Writer().i64(0).i32(1).string(None).i32(0).i32(0).finish()),
         Request(
-            Op.SET_WATCHES, Writer().i64(0).i32(3).string(root).string(None).string(root).i32(0).i32(0).finish()
+            Op.SET_WATCHES,
+            Writer().i64(0).i32(3).string(root).string(None).string(root).i32(0).i32(0).finish(),
         ),
     ],
     "who": lambda root: [
@@ -324,8 +356,11 @@ CASES: dict[str, Callable[[str], list[Request]]] = {
                 Id(scheme, text)
                 for scheme, texts in {
                     "digest": ("", "x", "a:", ":b", "a:b", "a:b:", "a:b:c"),
-                    "ip": ("", "1.2.3.4", "1.2.3.4/8", "1.2.3.4/33", "010.0.0.1", "1.2.3", "1.2.3.256", "1.2.3.4/255.0.0.0",
-                           "::1", "::1/64", "1::2::3", "1:2:3:4:5:6:7:8", "::1.2.3.4", "fe80::1%lo"),
+                    "ip": (
+                        "", "1.2.3.4", "1.2.3.4/8", "1.2.3.4/33", "010.0.0.1", "1.2.3", "1.2.3.256",
+                        "1.2.3.4/255.0.0.0", "::1", "::1/64", "1::2::3", "1:2:3:4:5:6:7:8", "::1.2.3.4",
+                        "fe80::1%lo",
+                    ),
                     "world": ("anyone", "me"),
                     "sasl": ("me",), "x509": ("CN=me",), "super": ("",), "none": ("",), "": ("",),
                 }.items()
@@ -335,17 +370,27 @@ CASES: dict[str, Callable[[str], list[Request]]] = {
         create(f"{root}/bits", acl=[Acl(bits, Id("world", "anyone")) for bits in (0, 32, -1)]),
         read(Op.GET_ACL, f"{root}/bits"),
     ],
-    "credentials that are none": lambda _root: [auth("none", b""), auth("digest", None), auth("world", b""), auth("super", b"x")],
-    "SASL without a login": lambda _root: [Request(Op.SASL, Writer().buffer(b"token").finish()), Request(Op.SASL, Writer().buffer(None).finish())],
+    "invalid credentials": lambda _root: [
+        auth("none", b""), auth("digest", None), auth("world", b""), auth("super", b"x"),
+    ],
+    "SASL without a login": lambda _root: [
+        Request(Op.SASL, Writer().buffer(b"token").finish()),
+        Request(Op.SASL, Writer().buffer(None).finish()),
+    ],
     "super": lambda root: [
         create(f"{root}/closed", acl=[Acl(1, Id("digest", "a:b"))]),
-        read(Op.GET_DATA, f"{root}/closed"), read(Op.GET_ACL, f"{root}/closed"), set_acl(f"{root}/closed", OPEN),
+        read(Op.GET_DATA, f"{root}/closed"), read(Op.GET_ACL, f"{root}/closed"),
+        set_acl(f"{root}/closed", OPEN),
         auth("digest", SUPER), Request(Op.WHO_AM_I),
-        read(Op.GET_DATA, f"{root}/closed"), set_acl(f"{root}/closed", OPEN), set_data("/zookeeper/config", b""),
+        read(Op.GET_DATA, f"{root}/closed"), set_acl(f"{root}/closed", OPEN),
+        set_data("/zookeeper/config", b""),
     ],
     "ephemerals by prefix": lambda root: [
         create(f"{root}/e1", flags=1), create(f"{root}/e-", flags=3),
-        *(Request(Op.GET_EPHEMERALS, Writer().string(prefix).finish()) for prefix in (f"{root}/", f"{root}/e1", f" {root}", "none", f"{root}/e-")),
+        *(
+            Request(Op.GET_EPHEMERALS, Writer().string(prefix).finish())
+            for prefix in (f"{root}/", f"{root}/e1", f" {root}", "none", f"{root}/e-")
+        ),
     ],
     "members": lambda _root: [
         Request(Op.RECONFIG, Writer().string(None).string(None).string("server.1=a:1:2").i64(-1).finish()),
@@ -353,11 +398,15 @@ CASES: dict[str, Callable[[str], list[Request]]] = {
     ],
     "quotas are counted": lambda root: [
         create(f"/zookeeper/quota{root}"),
-        create(f"/zookeeper/quota{root}/zookeeper_limits", b"count=5,bytes=-1=;byteHardLimit=20;countHardLimit=3"),
+        create(
+            f"/zookeeper/quota{root}/zookeeper_limits",
+            b"count=5,bytes=-1=;byteHardLimit=20;countHardLimit=3",
+        ),
         create(f"{root}/before", b"12345"),
         create(f"/zookeeper/quota{root}/zookeeper_stats", b"count=0,bytes=0"),
         read(Op.GET_DATA, f"/zookeeper/quota{root}/zookeeper_stats"),
-        create(f"{root}/a", b"123"), set_data(f"{root}/a", b"1234567"), set_data(f"{root}/a", b"1" * 100), create(f"{root}/b"), create(f"{root}/c", b"x" * 50),
+        create(f"{root}/a", b"123"), set_data(f"{root}/a", b"1234567"), set_data(f"{root}/a", b"1" * 100),
+        create(f"{root}/b"), create(f"{root}/c", b"x" * 50),
         multi(create(f"{root}/d"), create(f"{root}/e"), set_data(f"{root}/a", b"")),
         multi(create(f"{root}/f"), check(f"{root}/none")),
         read(Op.GET_DATA, f"/zookeeper/quota{root}/zookeeper_stats"),
@@ -369,41 +418,49 @@ CASES: dict[str, Callable[[str], list[Request]]] = {
     ],
     "quotas without counters": lambda root: [
         create(f"/zookeeper/quota{root}"),
-        create(f"/zookeeper/quota{root}/zookeeper_limits", b"count=1,bytes=2=;byteHardLimit=20;countHardLimit=2"),
+        create(
+            f"/zookeeper/quota{root}/zookeeper_limits",
+            b"count=1,bytes=2=;byteHardLimit=20;countHardLimit=2",
+        ),
         set_data(root, b"x" * 50), *(create(f"{root}/{name}", b"x" * 30) for name in "abc"),
         create(f"/zookeeper/quota{root}/zookeeper_stats", b""),
-        read(Op.GET_DATA, f"/zookeeper/quota{root}/zookeeper_stats"), create(f"{root}/d"), set_data(f"{root}/a", b""), set_data(f"{root}/a", b"x"),
+        read(Op.GET_DATA, f"/zookeeper/quota{root}/zookeeper_stats"), create(f"{root}/d"),
+        set_data(f"{root}/a", b""), set_data(f"{root}/a", b"x"),
         delete(f"/zookeeper/quota{root}/zookeeper_stats"),
-        set_data(f"/zookeeper/quota{root}/zookeeper_limits", b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2"),
+        set_data(
+            f"/zookeeper/quota{root}/zookeeper_limits",
+            b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2",
+        ),
         create(f"{root}/e"),
     ],
 }  # fmt: skip
 
 
-ENDS = ("a check by itself", "no operations", "credentials that are none")
-"""After these ZooKeeper closes the connection, some time before or after it reads what comes next."""
+ENDS = ("a check outside a multi", "unknown operations", "invalid credentials")
+"""After these ZooKeeper closes the connection, before or after it reads the next request."""
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_answer_is_zookeepers(sides: Sides, case: str) -> None:
+def test_single_requests_get_zookeepers_answers(sides: Sides, case: str) -> None:
     root = "/" + case.replace(" ", "-")
     sides.same(0, create(root))
     for request in CASES[case](root):
         sides.same(0, request, ends=case in ENDS)
 
 
-def test_credentials_count_for_what_is_sent_after_them(sides: Sides) -> None:
+def test_credentials_apply_to_later_requests(sides: Sides) -> None:
     sides.same(0, create("/order"))
     mine = [Acl(31, Id("auth", ""))]
     sides.same(0, create("/order/before", acl=mine))
-    # All in one packet: the first is not answered when the second is looked at. Their answers may overtake each other.
+    # One packet: the server reads the second request before it answers the first. The answers may come in
+    # another order.
     requests = [set_data("/order", b"x"), auth("digest", ANN), create("/order/after", acl=mine)]
     for side in (sides._theirs, sides._ours):
         heard, _other = side.do(0, requests)
         assert sorted(reply.error for reply in heard if not isinstance(reply, str)) == [0, 0, 0]
 
 
-def test_who_may_not_read_hears_nothing_and_loses_the_watch(sides: Sides) -> None:
+def test_a_watch_without_read_permission_is_removed_without_an_event(sides: Sides) -> None:
     closed = [Acl(31, Id("auth", ""))]
     sides.same(0, auth("digest", ANN))
     sides.same(0, create("/hidden"))
@@ -413,14 +470,14 @@ def test_who_may_not_read_hears_nothing_and_loses_the_watch(sides: Sides) -> Non
     assert heard[1] == []
     sides.same(0, set_acl("/hidden/a", OPEN))
     heard = sides.same(0, set_data("/hidden/a", b"1"))
-    assert len(heard[1]) == 1, "the recursive watch is left, the other is used up"
+    assert len(heard[1]) == 1, "only the recursive watch is left"
 
 
 # ---- long random histories ----
 
 
 class History:
-    """Requests of a seed, below a root of its own; `malformed`: of which operations some have a body that is none."""
+    """A seed's random requests, below its own root. ``malformed``: operations that may get a bad body."""
 
     def __init__(self, seed: int, extended: bool, malformed: Sequence[Op]) -> None:
         self._chance = random.Random(seed)
@@ -479,8 +536,11 @@ class History:
         return Request(chance.choice(self._malformed), chance.randbytes(chance.randrange(12)))
 
     def comes_back(self) -> Callable[[Callable[[int], int]], Sequence[Request]]:
-        """What a client asks that has lost its connection: to be told what it missed. Apache's tells it of nodes that it may not read,
-        too: who asks of what was asks as somebody who may."""
+        """The requests of a client that reconnects: it sets watches for what it missed.
+
+        Apache also sends events of nodes that the client may not read. So a client that sets watches from an
+        earlier transaction is the super user here.
+        """
         chance = self._chance
         lists = [[self._there() for _ in range(chance.randrange(4))] for _ in range(chance.choice([3, 5]))]
         is_super = chance.random() < 0.5
@@ -542,8 +602,9 @@ class History:
     def _acl(self) -> list[Acl]:
         chance = self._chance
         entries = [
-            OPEN[0], OPEN[0], OPEN[0], OPEN[0], Acl(chance.randrange(32), Id("world", "anyone")), Acl(31, Id("auth", "")),
-            Acl(31, digest_identity(ANN)), Acl(1, digest_identity(BOB)), Acl(15, Id("ip", "127.0.0.0/8")), Acl(31, Id("digest", "x")),
+            OPEN[0], OPEN[0], OPEN[0], OPEN[0], Acl(chance.randrange(32), Id("world", "anyone")),
+            Acl(31, Id("auth", "")), Acl(31, digest_identity(ANN)), Acl(1, digest_identity(BOB)),
+            Acl(15, Id("ip", "127.0.0.0/8")), Acl(31, Id("digest", "x")),
         ]  # fmt: skip
         return [chance.choice(entries) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
 
@@ -552,7 +613,8 @@ class History:
         op = chance.choice([Op.CREATE, Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL])
         flags = chance.choice([5, 6]) if op is Op.CREATE_TTL else chance.choice([0, 0, 0, 1, 2, 3, 4])
         if op is Op.CREATE_CONTAINER and in_multi:
-            flags &= ~1  # a container with an ephemeral one's flag: ARCHITECTURE.md says where that departs
+            # An ephemeral container in a multi is a listed departure.
+            flags &= ~1
         return create(path, self._data(), self._acl(), flags, op, chance.choice([0, 3_600_000]))
 
     def _in_multi(self) -> Request:
@@ -581,8 +643,8 @@ def play(pair: Pair, seed: int) -> None:
     except AssertionError as error:
         raise AssertionError(f"seed {seed}: {error}") from None
     except TimeoutError:
-        asked = "\n".join(sides.asked[-12:])
-        raise AssertionError(f"seed {seed}: the last of these was not answered\n{asked}") from None
+        sent = "\n".join(sides.sent[-12:])
+        raise AssertionError(f"seed {seed}: the last of these was not answered\n{sent}") from None
     finally:
         sides.close()
 
@@ -593,7 +655,7 @@ def test_long_histories_are_the_same(pair: Pair) -> None:
 
 
 def play_all(pair: Pair, histories: int) -> None:
-    """The first histories, or new ones for as long as `make fuzz` says."""
+    """Plays the first histories, or new ones for as long as `make fuzz` asks."""
     minutes = float(os.environ.get("LOGCORE_FUZZ_MINUTES", "0"))
     if minutes == 0:
         for seed in range(histories):

@@ -1,7 +1,8 @@
-"""Apache ZooKeeper 3.9's other ports and ours, asked the same: the admin server's JSON, metrics for Prometheus, TLS and SASL, and
-Apache's own client on ours.
+"""The same requests to the other ports of Apache ZooKeeper 3.9 and of our coordinator.
 
-If these fail, a dashboard or a client that works with ZooKeeper does not with us."""
+The admin server's JSON, the metrics for Prometheus, TLS and SASL are compared; Apache's own client logs in to
+both. If these fail, a dashboard or a client that works with ZooKeeper does not work with our coordinator.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class Pair(NamedTuple):
 
 
 class Identities(NamedTuple):
-    """Of a test run: certificates, and a JAAS file."""
+    """The certificates and the JAAS file of a test run."""
 
     authority: Authority
     server: Path
@@ -81,14 +82,14 @@ def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both with their defaults."""
+    """Both servers with their defaults."""
     with _both(tmp_path_factory.mktemp("plain"), {}, {}, False) as pair:
         yield pair
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory, identities: Identities) -> Iterator[Pair]:
-    """Both with TLS, SASL and Prometheus."""
+    """Both servers with TLS, SASL and Prometheus."""
     settings = {
         "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
         "secureClientPortAddress": "127.0.0.1",
@@ -151,8 +152,8 @@ def _both(
     ):
         try:
             assert process.stdout is not None
-            said = process.stdout.readline()
-            assert said == "the coordinator is ready\n", said + process.stdout.read()
+            line = process.stdout.readline()
+            assert line == "the coordinator is ready\n", line + process.stdout.read()
             yield Pair(theirs._replace(clients=port), ours)
         finally:
             process.terminate()
@@ -161,7 +162,7 @@ def _both(
 def ask(
     port: int, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
 ) -> tuple[int, str]:
-    """A status and a body."""
+    """The status and the body of an HTTP answer."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers or {})
     try:
         with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as response:
@@ -265,11 +266,11 @@ UNMEASURED = {
     "write_commitproc_time_ms",
     "write_final_proc_time_ms",
 }
-"""Of queues, of learners and of Netty: ours has none."""
+"""The metrics of queues, learners and Netty, which our coordinator does not have."""
 
 
 def shape(value: Any) -> Any:
-    """Names and kinds of values; of a list, of its first element; of names that are ids, of one of them."""
+    """The types instead of the values, one element of each list, and ID for each name that is an id."""
     if isinstance(value, dict):
         return {
             "ID" if re.fullmatch(r"-?\d+|/.*", name) else name: shape(each) for name, each in value.items()
@@ -282,7 +283,7 @@ def shape(value: Any) -> Any:
 
 
 def with_a_client(port: int, path: str) -> RawClient:
-    """It has an ephemeral node and a watch."""
+    """A client that owns an ephemeral node and has a watch."""
     client = RawClient(port)
     client.connect(timeout_ms=60_000)
     body = Writer().string(path).buffer(b"").acls([Acl(31, Id("world", "anyone"))]).i32(1).finish()
@@ -306,14 +307,14 @@ def test_each_command_has_zookeepers_fields(plain: Pair) -> None:
 @pytest.mark.parametrize(
     "path", ["/commands", "/commands/", "/commands/ruok", "/commands/zabstate", "/commands/voting_view"]
 )
-def test_what_is_the_same_for_all_is_so_to_the_letter(plain: Pair, path: str) -> None:
+def test_answers_without_variable_parts_are_identical(plain: Pair, path: str) -> None:
     theirs, ours = (ask(ports.admin, path) for ports in plain)
     assert ours == theirs
 
 
 @pytest.mark.parametrize("name", ["snapshot", "restore"])
 @pytest.mark.parametrize("authorization", ["", "none", "digest", "x509"])
-def test_who_is_nobody_takes_no_snapshot(plain: Pair, name: str, authorization: str) -> None:
+def test_snapshot_and_restore_need_credentials(plain: Pair, name: str, authorization: str) -> None:
     headers = {"Authorization": authorization} if authorization else {}
     body = b"x" if name == "restore" else None
     theirs, ours = (ask(ports.admin, f"/commands/{name}", headers, body) for ports in plain)
@@ -333,7 +334,7 @@ def test_a_snapshot_has_zookeepers_headers(plain: Pair) -> None:
     assert found[0] == found[1]
 
 
-def test_what_is_read_and_written_of_a_namespace_is_as_much(plain: Pair) -> None:
+def test_bytes_read_and_written_of_a_namespace_are_counted_alike(plain: Pair) -> None:
     found = []
     for ports in plain:
         client = RawClient(ports.clients)
@@ -351,13 +352,13 @@ def test_what_is_read_and_written_of_a_namespace_is_as_much(plain: Pair) -> None
         ):
             client.request(1, op, Writer().string(path).finish() + more.finish())
         client.close()
-        told = json.loads(ask(ports.admin, "/commands/monitor")[1])
-        found.append({name: value for name, value in told.items() if "_ns_" in name})
+        values = json.loads(ask(ports.admin, "/commands/monitor")[1])
+        found.append({name: value for name, value in values.items() if "_ns_" in name})
     assert len(found[0]) == 10
     assert found[1] == found[0]
 
 
-def test_what_is_monitored_is_a_part_of_what_zookeeper_has(plain: Pair) -> None:
+def test_monitor_has_only_values_that_zookeeper_has(plain: Pair) -> None:
     theirs, ours = (json.loads(ask(ports.admin, "/commands/monitor")[1]) for ports in plain)
     assert {name: shape(value) for name, value in ours.items()} == {
         name: shape(value) for name, value in theirs.items() if name in ours
@@ -396,7 +397,7 @@ def test_metrics_have_zookeepers_names_and_types(full: Pair) -> None:
     assert left_out - UNMEASURED == set()
 
 
-def test_monitor_tells_what_prometheus_does(full: Pair) -> None:
+def test_monitor_has_only_zookeepers_names_with_prometheus(full: Pair) -> None:
     theirs, ours = (json.loads(ask(ports.admin, "/commands/monitor")[1]) for ports in full)
     own = {name for name in ours if not name.startswith("process_")}
     assert own <= theirs.keys()
@@ -415,7 +416,7 @@ def who(client: RawClient) -> list[Id]:
     return sorted(Reader(client.request(9, Op.WHO_AM_I)[3]).identities())
 
 
-def test_a_certificates_name_is_the_same(full: Pair, identities: Identities) -> None:
+def test_a_certificate_gives_the_same_identities(full: Pair, identities: Identities) -> None:
     found = []
     for ports in full:
         client = over_tls(ports.secure, identities.authority.client_context(identities.ann))
@@ -427,12 +428,13 @@ def test_a_certificates_name_is_the_same(full: Pair, identities: Identities) -> 
 
 
 NAMES = [
-    "", "CN=me", "cn=me, o=you", "CN=a+OU=b;C=c", "1.2.3=#0401ff", 'CN="a, b"', "CN=a\\,b", "CN=", "OID.1.2=x", "a", "CN", "XX=a", "CN=a,",
-    "CN=a,b", "=a", 'CN="a', "CN=a+", "CN=#zz", "CN= a ", "EMAILADDRESS=a@b", "CN=ä", "1.2=a", "CN=a=b", " CN = a , O = b ",
+    "", "CN=me", "cn=me, o=you", "CN=a+OU=b;C=c", "1.2.3=#0401ff", 'CN="a, b"', "CN=a\\,b", "CN=",
+    "OID.1.2=x", "a", "CN", "XX=a", "CN=a,", "CN=a,b", "=a", 'CN="a', "CN=a+", "CN=#zz", "CN= a ",
+    "EMAILADDRESS=a@b", "CN=ä", "1.2=a", "CN=a=b", " CN = a , O = b ",
 ]  # fmt: skip
 
 
-def test_acls_name_the_same(full: Pair) -> None:
+def test_acls_accept_the_same_names(full: Pair) -> None:
     found = []
     for ports in full:
         client = RawClient(ports.clients)
@@ -449,7 +451,7 @@ def test_acls_name_the_same(full: Pair) -> None:
 
 
 def shell(options: dict[str, str], port: int, script: str) -> str:
-    """What Apache's shell, of 3.9.4, prints."""
+    """The output of Apache's shell 3.9.4."""
     java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     java += [f"-D{name}={value}" for name, value in options.items()]
     command = [
@@ -465,7 +467,7 @@ def shell(options: dict[str, str], port: int, script: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_apaches_client_over_tls(full: Pair, identities: Identities) -> None:
+def test_apaches_client_connects_over_tls(full: Pair, identities: Identities) -> None:
     options = {
         "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
         "zookeeper.client.secure": "true",
@@ -476,19 +478,20 @@ def test_apaches_client_over_tls(full: Pair, identities: Identities) -> None:
     }
     script = "whoami\ncreate /java hello auth::cdrwa\ngetAcl /java\nget /java\nquit\n"
     for port in (full.theirs.secure, full.ours.secure):
-        said = shell(options, port, script)
-        assert re.search(r"\nx509: CN=.*O=Example\\, Inc\.", said), said
-        assert re.search(r"'x509,'CN=.*O=Example\\%2C Inc\..*\n: cdrwa\nhello\n", said), said
+        output = shell(options, port, script)
+        assert re.search(r"\nx509: CN=.*O=Example\\, Inc\.", output), output
+        assert re.search(r"'x509,'CN=.*O=Example\\%2C Inc\..*\n: cdrwa\nhello\n", output), output
 
 
-def test_key_stores_of_keytool(tmp_path: Path) -> None:
+def test_keytools_pkcs12_is_read_and_its_jks_is_refused(tmp_path: Path) -> None:
     if shutil.which("keytool") is None:
         missing("keytool", "apt-get install openjdk-17-jre-headless")
     for kind in ("PKCS12", "JKS"):
         store = tmp_path / f"keys.{kind.lower()}"
-        command = f"keytool -genkeypair -keystore {store} -storetype {kind} -alias a -keyalg EC -dname CN=a -storepass secret".split()
+        command = f"keytool -genkeypair -keystore {store} -storetype {kind} -alias a -keyalg EC -dname CN=a"
+        secrets = "-storepass secret -keypass secret"
         made = subprocess.run(
-            [*command, "-keypass", "secret"], capture_output=True, text=True, timeout=RUN_TIMEOUT
+            f"{command} {secrets}".split(), capture_output=True, text=True, timeout=RUN_TIMEOUT
         )
         assert made.returncode == 0, made.stdout + made.stderr
     server_context(TlsSettings(Store(tmp_path / "keys.pkcs12", "secret"), client_auth="none"))
@@ -500,30 +503,30 @@ def test_key_stores_of_keytool(tmp_path: Path) -> None:
 
 
 def log_in(client: RawClient, **changed: str) -> list[Any]:
-    """Everything that can be the same of a login."""
+    """The answers of a login, without nonces and proofs."""
     _xid, zxid, code, body = client.request(5, Op.SASL, Writer().buffer(b"").finish())
     challenge = Reader(body).buffer() or b""
-    told = [zxid, code, re.sub(rb'nonce="[^"]*"', b"nonce", challenge)]
+    answers = [zxid, code, re.sub(rb'nonce="[^"]*"', b"nonce", challenge)]
     user, password = changed.pop("user", "bob"), changed.pop("password", "bobsecret")
     token = response(challenge, user, password, **changed)
     _xid, zxid, code, body = client.request(6, Op.SASL, Writer().buffer(token).finish())
     last = Reader(body).buffer()
-    told += [zxid, code, re.sub(rb"[0-9a-f]{32}", b"proof", last) if last else last]
+    answers += [zxid, code, re.sub(rb"[0-9a-f]{32}", b"proof", last) if last else last]
     if code == 0:
-        return [*told, who(client)]
-    return [*told, client.receive()]
+        return [*answers, who(client)]
+    return [*answers, client.receive()]
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {}, {"user": "super", "password": "adminsecret"}, {"password": "wrong"}, {"user": "nobody"}, {"nonce": "x"},
-        {"qop": "auth-int"}, {"digest-uri": "imap/x"}, {"digest-uri": "ZooKeeper/zk-sasl-md5"}, {"realm": "x"}, {"response": "x"},
-        {"charset": "latin-1"},
+        {}, {"user": "super", "password": "adminsecret"}, {"password": "wrong"}, {"user": "nobody"},
+        {"nonce": "x"}, {"qop": "auth-int"}, {"digest-uri": "imap/x"},
+        {"digest-uri": "ZooKeeper/zk-sasl-md5"}, {"realm": "x"}, {"response": "x"}, {"charset": "latin-1"},
     ],
     ids=str,
 )  # fmt: skip
-def test_logins_go_as_with_zookeeper(full: Pair, changed: dict[str, str]) -> None:
+def test_logins_get_zookeepers_answers(full: Pair, changed: dict[str, str]) -> None:
     found = []
     for ports in full:
         client = RawClient(ports.clients)
@@ -537,9 +540,9 @@ def test_apaches_client_logs_in(full: Pair, identities: Identities) -> None:
     options = {"java.security.auth.login.config": str(identities.jaas), "zookeeper.fips-mode": "false"}
     script = "whoami\ncreate /sasl hello sasl:bob:cdrwa\ngetAcl /sasl\nget /sasl\nquit\n"
     for port in (full.theirs.clients, full.ours.clients):
-        said = shell(options, port, script)
-        assert "\nsasl: bob\n" in said, said
-        assert "'sasl,'bob\n: cdrwa\nhello\n" in said, said
+        output = shell(options, port, script)
+        assert "\nsasl: bob\n" in output, output
+        assert "'sasl,'bob\n: cdrwa\nhello\n" in output, output
 
 
 def test_kazoo_logs_in(full: Pair) -> None:
@@ -579,8 +582,8 @@ DIGEST = "DigestAuthenticationProvider"
     ],
     ids=["off", "by-name", "sha3"],
 )
-def test_digests_are_as_they_are_set(tmp_path: Path, settings: dict[str, str], anns: list[Id]) -> None:
-    """What auth, create, getACL and whoAmI answer to three clients, and the admin server to one."""
+def test_settings_of_digests_work_alike(tmp_path: Path, settings: dict[str, str], anns: list[Id]) -> None:
+    """The answers of auth, create, getACL and whoAmI to three clients, and of the admin server."""
     found = []
     with _both(tmp_path, settings, {}, False) as pair:
         for ports in pair:

@@ -1,6 +1,7 @@
-"""Four-letter words, asked Apache ZooKeeper 3.9 and our coordinator after the same requests.
+"""Four-letter words to Apache ZooKeeper 3.9 and to our coordinator after the same requests.
 
-If these fail, monitoring that reads ZooKeeper's text reads something else of ours."""
+If these fail, monitoring made for ZooKeeper reads wrong values from our coordinator.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +68,15 @@ REQUESTS: list[Request] = [
     delete("/p"),
 ]
 SIZES = (
-    "zk_last_client_response_size", "zk_min_client_response_size", "zk_max_client_response_size", "zk_response_bytes",
-    "zk_watch_bytes", "zk_prep_processor_request_queued", "zk_cnt_updatelatency", "zk_cnt_readlatency", "zk_znode_count",
-    "zk_ephemerals_count", "zk_watch_count", "zk_approximate_data_size", "zk_global_sessions", "zk_num_alive_connections",
+    "zk_last_client_response_size", "zk_min_client_response_size", "zk_max_client_response_size",
+    "zk_response_bytes", "zk_watch_bytes", "zk_prep_processor_request_queued", "zk_cnt_updatelatency",
+    "zk_cnt_readlatency", "zk_znode_count", "zk_ephemerals_count", "zk_watch_count",
+    "zk_approximate_data_size", "zk_global_sessions", "zk_num_alive_connections",
 )  # fmt: skip
 
 
 class Pair:
-    """Both, each with a client that did the same."""
+    """Both servers, each with a client; both clients send the same requests."""
 
     def __init__(self, ports: tuple[int, int]) -> None:
         self.ports = ports
@@ -86,7 +88,7 @@ class Pair:
             client.connect()
 
     def request(self, request: Request) -> None:
-        """Asks both, and returns once they have answered."""
+        """Sends the request to both and waits for their answers."""
         self._xid += 1
         xid = PING_XID if request.op == Op.PING else self._xid
         for client in self.clients:
@@ -98,12 +100,12 @@ class Pair:
         return [ask(port, word) for port in self.ports]
 
     def cons(self) -> list[str]:
-        """What it tells of the client, but for times and ids."""
+        """Each server's line about the client, without times and ids."""
         lines = []
         for port, client in zip(self.ports, self.clients, strict=True):
             own = client.socket.getsockname()[1]
             line = next(line for line in ask(port, "cons").splitlines() if f":{own}[" in line)
-            # A reply comes before what it is counted for.
+            # Apache counts a request after it has sent the reply.
             line = re.sub(r"(queued|recved|sent)=\d+", r"\1", line)
             lines.append(
                 re.sub(
@@ -138,7 +140,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def settled(pair: Pair) -> list[str]:
-    """What both tell of their clients. Apache counts a request once it has sent the reply."""
+    """Both servers' lines about their clients, polled until they are equal or the time is over."""
     end = monotonic() + WAIT_SECONDS
     theirs, ours = pair.cons()
     while theirs != ours and monotonic() < end:
@@ -146,7 +148,7 @@ def settled(pair: Pair) -> list[str]:
     return [theirs, ours]
 
 
-def test_each_word_tells_what_zookeepers_does(pair: Pair) -> None:
+def test_each_word_has_zookeepers_answer(pair: Pair) -> None:
     theirs, ours = settled(pair)
     assert ours == theirs
     pair.connect()
@@ -158,26 +160,28 @@ def test_each_word_tells_what_zookeepers_does(pair: Pair) -> None:
         pair.request(request)
         theirs, ours = settled(pair)
         assert ours == theirs, request
-    told = [dict(line.split("\t", 1) for line in said.splitlines()) for said in pair.word("mntr")]
-    assert {name: told[1][name] for name in SIZES} == {name: told[0][name] for name in SIZES}
-    # A create that cannot be read is no transaction here.
-    applied = [int(each["zk_cnt_propagation_latency"]) for each in told]
+    values = [dict(line.split("\t", 1) for line in answer.splitlines()) for answer in pair.word("mntr")]
+    assert {name: values[1][name] for name in SIZES} == {name: values[0][name] for name in SIZES}
+    # The malformed create of REQUESTS is a transaction in ZooKeeper, not here.
+    applied = [int(each["zk_cnt_propagation_latency"]) for each in values]
     assert applied[1] == applied[0] - 1
     for word in ("ruok", "isro", "wchs", "what", "crst", "srst"):
         theirs, ours = pair.word(word)
         assert ours == theirs, word
     for word in ("wchc", "wchp"):
-        theirs, ours = (sorted(re.sub("0x[0-9a-f]+", "ID", said).splitlines()) for said in pair.word(word))
+        theirs, ours = (
+            sorted(re.sub("0x[0-9a-f]+", "ID", answer).splitlines()) for answer in pair.word(word)
+        )
         assert ours == theirs, word
     for word, sign in (("conf", "="), ("dirs", ":"), ("envi", "=")):
-        theirs, ours = ([line.split(sign)[0] for line in said.splitlines()] for said in pair.word(word))
+        theirs, ours = ([line.split(sign)[0] for line in answer.splitlines()] for answer in pair.word(word))
         assert ours == theirs, word
     for word in ("srvr", "stat", "dump"):
-        theirs, ours = (comparable(said) for said in pair.word(word))
+        theirs, ours = (comparable(answer) for answer in pair.word(word))
         assert ours == theirs, word
 
 
-def test_what_is_not_in_the_whitelist_is_told_so(tmp_path: Path) -> None:
+def test_words_outside_the_whitelist_get_zookeepers_answer(tmp_path: Path) -> None:
     settings = Settings(words_whitelist=frozenset({"ruok", "isro"}))
     with contextlib.ExitStack() as stack:
         ports = [
@@ -192,10 +196,11 @@ def test_what_is_not_in_the_whitelist_is_told_so(tmp_path: Path) -> None:
 
 @needs_ipv6
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_everywhere_is_the_same_and_so_are_clients_addresses(tmp_path: Path, host: str) -> None:
+def test_a_wildcard_address_takes_ipv4_and_ipv6_clients(tmp_path: Path, host: str) -> None:
+    """The servers must also show the clients' addresses alike."""
     settings = Settings(tick_time_ms=TICK_MS, max_client_connections=2, words_whitelist=frozenset({"*"}))
     lines = {"clientPortAddress": host, "maxClientCnxns": "2"}
-    told = []
+    found = []
     with (
         apache_zookeeper(tmp_path, lines, {}) as theirs,
         our_coordinator(tmp_path, settings, host) as ours,
@@ -207,8 +212,8 @@ def test_everywhere_is_the_same_and_so_are_clients_addresses(tmp_path: Path, hos
             answers = [client.request(1, Op.WHO_AM_I)[3] for client in clients]
             addresses = re.findall(r"(?m)^ /(\S+):\d+\[", ask(port, "stat"))
             ends = re.findall(r"(?m)^\tip: /(\S+):\d+ sessionId: 0x[1-9a-f]", ask(port, "dump"))
-            told.append((answers, sorted(addresses), sorted(ends)))
+            found.append((answers, sorted(addresses), sorted(ends)))
             for client in clients:
                 client.close()
-    assert told[0] == told[1]
-    assert told[0][1] == ["127.0.0.1", "127.0.0.1", "[0:0:0:0:0:0:0:1]"]
+    assert found[0] == found[1]
+    assert found[0][1] == ["127.0.0.1", "127.0.0.1", "[0:0:0:0:0:0:0:1]"]

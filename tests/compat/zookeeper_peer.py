@@ -1,4 +1,4 @@
-"""Apache ZooKeeper 3.9 and our coordinator side by side: the same requests to both, what each answers made comparable."""
+"""Starts Apache ZooKeeper 3.9 and our coordinator, sends requests and makes the answers comparable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PING_XID = -2
 SYNC_XID = -3
 NOTIFICATION_XID = -1
 TICK_MS = 30_000
-"""So long that no session of a history expires beside it."""
+"""Long, so that no session expires during a history."""
 
 
 @contextlib.contextmanager
@@ -35,8 +35,11 @@ def apache_zookeeper(
     peer: str = "zookeeper-3.9.4",
     how: signal.Signals = signal.SIGTERM,
 ) -> Iterator[int]:
-    """A standalone server with its data below `directory`; its port. `properties` are Java's; `peer` is the folder of its jars,
-    `how` it is ended."""
+    """Starts a standalone server with its data below ``directory`` and yields its port.
+
+    ``properties``: Java system properties. ``peer``: the folder of its jars. ``how``: the signal that ends
+    it.
+    """
     port = free_port()
     lines = {
         "dataDir": str(directory / "zookeeper"),
@@ -64,18 +67,18 @@ def apache_zookeeper(
 
 
 def wait_until_serving(server: JavaServer, port: int) -> None:
-    """It says nothing when it is ready: it is asked again, unless it has ended."""
+    """Polls until the server opens a session. Raises AssertionError if its process ends."""
     end = time.monotonic() + START_TIMEOUT
     while not _answers(port):
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(0.05)
-            raise AssertionError(f"Apache ZooKeeper ended; it said:\n{server.output()[-4000:]}")
+            raise AssertionError(f"Apache ZooKeeper ended; its output:\n{server.output()[-4000:]}")
         if time.monotonic() > end:
-            raise AssertionError(f"Apache ZooKeeper did not come up; it said:\n{server.output()[-4000:]}")
+            raise AssertionError(f"Apache ZooKeeper did not start; its output:\n{server.output()[-4000:]}")
 
 
 def _answers(port: int) -> bool:
-    """Whether a session can be opened; it is closed, or else it would expire in the middle of a history."""
+    """Whether a session can be opened. It is closed again, because it would expire during a history."""
     try:
         client = RawClient(port)
         try:
@@ -88,7 +91,7 @@ def _answers(port: int) -> bool:
 
 @contextlib.contextmanager
 def our_coordinator(directory: Path, settings: Settings, host: str = "127.0.0.1") -> Iterator[int]:
-    """Ours with its data below `directory`; its port."""
+    """Starts our coordinator with its data below ``directory`` and yields its port."""
     thread = LoopThread()
     server = CoordinatorServer(directory / "coordinator", host, settings=settings)
     try:
@@ -99,10 +102,12 @@ def our_coordinator(directory: Path, settings: Settings, host: str = "127.0.0.1"
         thread.close()
 
 
-def comparable(said: str) -> str:
-    """A four-letter word's text without what cannot be the same. ZooKeeper tells of a set of sessions until its time though requests
-    have emptied it, ours does not."""
-    said, title, connections = said.partition("Connections dump:\n")
+def comparable(answer: str) -> str:
+    """A four-letter word's answer without the parts that differ between any two servers.
+
+    Empty sets of sessions are removed: ZooKeeper lists a set until its time even if requests have emptied it.
+    """
+    answer, title, connections = answer.partition("Connections dump:\n")
     for pattern, instead in (
         (r"(?m)^0 expire at .*:\n", ""),
         (r"version: .*", "version"),
@@ -111,35 +116,38 @@ def comparable(said: str) -> str:
         (r"=/.*", "=PATH"),
         (r"0x[0-9a-f]+|-?\d+\.\d+|-?\d+|(?<=version=).*", "N"),
     ):
-        said = re.sub(pattern, instead, said)
-    return f"{said}{title}{_one_set(connections)}" if title else said
+        answer = re.sub(pattern, instead, answer)
+    return f"{answer}{title}{_one_set(connections)}" if title else answer
 
 
-def _one_set(said: str) -> str:
-    """Which connections end when, together: how many end at once is by the clock, and ZooKeeper's sets are of 10 s, ours of a tick."""
+def _one_set(answer: str) -> str:
+    """The lines of all sets of expiring connections, as one set.
+
+    The sizes of the sets depend on the clock: a set of ZooKeeper's spans 10 s, one of ours a tick.
+    """
     found = re.fullmatch(
-        r"Connections Sets \((\d+)\)/\((\d+)\):\n((?:\d+ expire at .*\n(?:\tip: .*\n)*)*)", said
+        r"Connections Sets \((\d+)\)/\((\d+)\):\n((?:\d+ expire at .*\n(?:\tip: .*\n)*)*)", answer
     )
-    assert found is not None, said
+    assert found is not None, answer
     sets = [each.splitlines() for each in re.findall(r"\d+ expire at .*\n(?:\tip: .*\n)*", found[3])]
     for when, *lines in sets:
         assert re.fullmatch(rf"{len(lines)} expire at \w{{3}} \w{{3}} \d\d [\d:]{{8}} \w+ \d{{4}}:", when), (
-            said
+            answer
         )
-    told = sorted(line for _when, *lines in sets for line in lines)
-    assert (len(sets), len(told)) == (int(found[1]), int(found[2])), said
-    return re.sub(r"(ip: /.*):\d+ ", r"\1:PORT ", re.sub(r"0x[1-9a-f][0-9a-f]*", "ID", "\n".join(told)))
+    listed = sorted(line for _when, *lines in sets for line in lines)
+    assert (len(sets), len(listed)) == (int(found[1]), int(found[2])), answer
+    return re.sub(r"(ip: /.*):\d+ ", r"\1:PORT ", re.sub(r"0x[1-9a-f][0-9a-f]*", "ID", "\n".join(listed)))
 
 
 class Request(NamedTuple):
-    """What one client sends: an operation and its body."""
+    """A client's request: an operation and its body."""
 
     op: int
     body: bytes = b""
 
 
 class Reply(NamedTuple):
-    """A frame, made comparable: transaction ids count from the history's start, sessions are numbered."""
+    """A comparable answer: transaction ids are relative to the history's start, sessions are numbered."""
 
     xid: int
     zxid: int
@@ -148,7 +156,7 @@ class Reply(NamedTuple):
 
 
 class Side:
-    """Servers (each a host and a port) and the clients of a history, on each in turn."""
+    """One implementation's servers (host and port each) and the history's clients, spread over them."""
 
     def __init__(
         self,
@@ -157,8 +165,10 @@ class Side:
         lingers: bool = False,
         counts_reconnects: bool = False,
     ) -> None:
-        """`lingers`: a connection may be open for a while when its session is closed, as a member of Apache's may leave it.
-        `counts_reconnects`: a session's move to another connection has a transaction id, as in an ensemble of ours."""
+        """``lingers``: a connection may stay open after its session is closed, as on members of Apache's
+        ensemble. ``counts_reconnects``: a session's reconnect takes a transaction id, as in an ensemble of
+        ours.
+        """
         self._servers = servers
         self._lingers = lingers
         self._sessions: dict[int, int] = {0: 0}
@@ -179,8 +189,10 @@ class Side:
             client.close()
 
     def do(self, number: int, requests: Sequence[Request], ends: bool = False) -> list[list[Reply | str]]:
-        """Sends requests together, and returns what each client got until it was quiet again, or if the last one `ends` its
-        connection until that; a connection that ended is replaced."""
+        """Sends the requests in one go and returns everything each client received, client ``number`` first.
+
+        ``ends``: the last request makes the server close the connection. A closed connection is replaced.
+        """
         asked: dict[int, int] = {}
         frames = b""
         for request in requests:
@@ -199,8 +211,10 @@ class Side:
     def come_back(
         self, number: int, requests: Callable[[Callable[[int], int]], Sequence[Request]]
     ) -> list[list[Reply | str]]:
-        """As :meth:`do`, over another connection of the client's session; the requests are told which transaction id was the newest
-        that anybody had seen, so many transactions ago."""
+        """Like :meth:`do`, on a new connection of the client's session.
+
+        ``requests`` gets a function that returns the newest transaction id of ``ago`` transactions ago.
+        """
         self._clients[number].close()
         host, port = self._servers[number % len(self._servers)]
         session, password = self._held[number]
@@ -228,7 +242,7 @@ class Side:
         return client
 
     def _replace(self, number: int) -> str:
-        """Opens another session for a client; what became of its connection."""
+        """Opens another session for the client and returns "closed", the entry for its old connection."""
         self._clients[number].close()
         self._clients[number] = self._open(number)
         return "closed"
@@ -236,8 +250,11 @@ class Side:
     def _heard(
         self, number: int, asked: dict[int, int], ends: bool, is_another: bool = False
     ) -> list[Reply | str]:
-        """Everything up to the end, or up to the answer to a ping: it is the last in any order. Another server is behind the one
-        that was asked, until it has answered a sync."""
+        """Everything received up to the connection's end or the answer to a ping, which comes last in any
+        case.
+
+        A client on another server waits for a sync's answer instead, because its server may be behind.
+        """
         client = self._clients[number]
         heard: list[Reply | str] = []
         if not ends:
@@ -311,7 +328,7 @@ class Side:
         versions = (reader.i32(), reader.i32(), reader.i32())
         owner, length, children, pzxid = reader.i64(), reader.i32(), reader.i32(), reader.i64()
         return {
-            # Before the history others moved their sessions, which counts in one of the two.
+            # Reconnects before the history have transaction ids in only one of the two.
             "zxids": [max(self._since(zxid), -1) for zxid in (czxid, mzxid, pzxid)],
             "times": (ctime > 0, mtime >= ctime),
             "versions": versions,
@@ -322,6 +339,6 @@ class Side:
 
 
 def _settled(heard: list[Reply | str]) -> list[Reply | str]:
-    """With what is told of a session's nodes in one order: Apache deletes them in that of their hashes."""
-    told = [each for each in heard if isinstance(each, Reply) and each.xid == NOTIFICATION_XID]
-    return [*sorted(told, key=str), *(each for each in heard if each not in told)]
+    """The received frames with the notifications sorted: Apache deletes a session's nodes in hash order."""
+    notifications = [each for each in heard if isinstance(each, Reply) and each.xid == NOTIFICATION_XID]
+    return [*sorted(notifications, key=str), *(each for each in heard if each not in notifications)]

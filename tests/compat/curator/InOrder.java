@@ -5,7 +5,7 @@ import java.util.List;
 import org.apache.zookeeper.client.ConnectStringParser;
 import org.apache.zookeeper.client.HostProvider;
 
-/** A list's servers in its order, from the first on; ZooKeeper's own provider shuffles them. */
+/** The servers of a connect string in the given order; ZooKeeper's own provider shuffles them. */
 final class InOrder implements HostProvider {
     private final List<InetSocketAddress> servers = new ArrayList<>();
     private int next;

@@ -55,9 +55,10 @@ import org.apache.zookeeper.ZooKeeper;
 import org.apache.zookeeper.data.Stat;
 
 /**
- * Curator's recipes, each by three clients, every one on the server that is first in its list.
+ * Runs each of Curator's recipes with several clients, each on the first server of its list.
  *
- * <p>Arguments: a node for all this, and each client's list of host:port. A line for each recipe: its name, "ok" or what was wrong.
+ * <p>Arguments: the parent of all nodes, then each client's list of host:port. Prints a line for each recipe:
+ * its name, then "ok" or the error.
  */
 public final class Recipes {
     private static final long WAIT_SECONDS = 20;
@@ -84,13 +85,13 @@ public final class Recipes {
     public static void main(String[] arguments) throws Exception {
         var recipes = new Recipes(Arrays.asList(arguments).subList(1, arguments.length));
         for (Map.Entry<String, Recipe> each : recipes.all().entrySet()) {
-            String said = "ok";
+            String result = "ok";
             try {
                 each.getValue().run(arguments[0] + "/" + each.getKey());
             } catch (Throwable error) {
-                said = error.toString() + " at " + Arrays.asList(error.getStackTrace());
+                result = error.toString() + " at " + Arrays.asList(error.getStackTrace());
             }
-            System.out.println(each.getKey() + " " + said.replace('\n', ' '));
+            System.out.println(each.getKey() + " " + result.replace('\n', ' '));
         }
         recipes.clients.forEach(CuratorFramework::close);
         System.exit(0);
@@ -131,7 +132,8 @@ public final class Recipes {
                         new ZooKeeper(list, timeout, watcher, readOnly, new InOrder(list)))
                 .build();
         client.start();
-        check(client.blockUntilConnected((int) WAIT_SECONDS, TimeUnit.SECONDS), "client " + number + " is not connected");
+        boolean connected = client.blockUntilConnected((int) WAIT_SECONDS, TimeUnit.SECONDS);
+        check(connected, "client " + number + " is not connected");
         return client;
     }
 
@@ -144,8 +146,8 @@ public final class Recipes {
             var mutex = new InterProcessMutex(client, path);
             for (int round = 0; round < 5; round++) {
                 check(mutex.acquire(WAIT_SECONDS, TimeUnit.SECONDS), "no lock");
-                check(mutex.acquire(WAIT_SECONDS, TimeUnit.SECONDS), "the holder may come in again");
-                check(inside.incrementAndGet() == 1, "two hold the lock");
+                check(mutex.acquire(WAIT_SECONDS, TimeUnit.SECONDS), "the holder cannot lock again");
+                check(inside.incrementAndGet() == 1, "two clients hold the lock");
                 count[0]++;
                 inside.decrementAndGet();
                 mutex.release();
@@ -170,14 +172,15 @@ public final class Recipes {
     }
 
     private void semaphore(String path) throws Exception {
-        var semaphores = clients.stream().map(client -> new InterProcessSemaphoreV2(client, path, 2)).toList();
+        var semaphores =
+                clients.stream().map(client -> new InterProcessSemaphoreV2(client, path, 2)).toList();
         Lease first = semaphores.get(0).acquire(WAIT_SECONDS, TimeUnit.SECONDS);
         Lease second = semaphores.get(1).acquire(WAIT_SECONDS, TimeUnit.SECONDS);
         check(first != null && second != null, "no lease");
-        check(semaphores.get(2).acquire(100, TimeUnit.MILLISECONDS) == null, "a third lease of two");
+        check(semaphores.get(2).acquire(100, TimeUnit.MILLISECONDS) == null, "a third lease, of two");
         semaphores.get(0).returnLease(first);
         Lease third = semaphores.get(2).acquire(WAIT_SECONDS, TimeUnit.SECONDS);
-        check(third != null, "no lease after one was given back");
+        check(third != null, "no lease after one was returned");
         semaphores.get(1).returnLease(second);
         semaphores.get(2).returnLease(third);
     }
@@ -214,7 +217,7 @@ public final class Recipes {
             latches.add(latch);
         }
         for (int left = clients.size(); left > 0; left--) {
-            eventually("somebody leads", () -> latches.stream().anyMatch(LeaderLatch::hasLeadership));
+            eventually("a leader", () -> latches.stream().anyMatch(LeaderLatch::hasLeadership));
             check(latches.stream().filter(LeaderLatch::hasLeadership).count() == 1, "two lead");
             LeaderLatch leader = latches.stream().filter(LeaderLatch::hasLeadership).findFirst().get();
             latches.remove(leader);
@@ -231,7 +234,7 @@ public final class Recipes {
                 clients.get(2).setData().forPath(path + "/" + number, utf8("n" + number));
             }
             clients.get(0).delete().forPath(path + "/3");
-            eventually("its children", () -> cache.getCurrentData().size() == 9
+            eventually("all children in the cache", () -> cache.getCurrentData().size() == 9
                     && cache.getCurrentData().stream().allMatch(each -> text(each).equals("n" + name(each))));
         }
     }
@@ -278,7 +281,8 @@ public final class Recipes {
         for (int number = 0; number < 10; number++) {
             String node = path + "/" + number;
             clients.get(0).create().forPath(node, utf8("first"));
-            clients.get(2).create().orSetData().creatingParentsIfNeeded().forPath(node + "/below", utf8("below"));
+            String below = node + "/below";
+            clients.get(2).create().orSetData().creatingParentsIfNeeded().forPath(below, utf8("below"));
             clients.get(0).setData().forPath(node, utf8("n" + number));
             wanted.put(node, "n" + number);
             wanted.put(node + "/below", "below");
@@ -294,7 +298,7 @@ public final class Recipes {
             for (int added = 0; added < 10; ) {
                 AtomicValue<Long> value = number.increment();
                 if (value.succeeded()) {
-                    check(value.postValue() == value.preValue() + 1, "one more is " + value.postValue());
+                    check(value.postValue() == value.preValue() + 1, "incremented to " + value.postValue());
                     added++;
                 }
             }
@@ -302,7 +306,7 @@ public final class Recipes {
         for (CuratorFramework client : clients) {
             client.sync().forPath(path);
             long value = new DistributedAtomicLong(client, path, new RetryOneTime(1)).get().postValue();
-            check(value == 10L * clients.size(), "it counted to " + value);
+            check(value == 10L * clients.size(), "the count is " + value);
         }
     }
 
@@ -312,9 +316,9 @@ public final class Recipes {
         one.start();
         two.start();
         one.setCount(9);
-        eventually("the other sees the count", () -> two.getCount() == 9);
+        eventually("the first client's count at the second", () -> two.getCount() == 9);
         check(two.trySetCount(two.getVersionedValue(), 10), "the version is not the newest");
-        eventually("the first sees the count", () -> one.getCount() == 10);
+        eventually("the second client's count at the first", () -> one.getCount() == 10);
         one.close();
         two.close();
     }
@@ -323,11 +327,12 @@ public final class Recipes {
         var set = new DistributedBarrier(clients.get(0), path);
         set.setBarrier();
         clients.get(1).sync().forPath(path);
-        check(!new DistributedBarrier(clients.get(1), path).waitOnBarrier(100, TimeUnit.MILLISECONDS), "the barrier is not there");
-        Future<Boolean> passed = threads.submit(
-                () -> new DistributedBarrier(clients.get(1), path).waitOnBarrier(WAIT_SECONDS, TimeUnit.SECONDS));
+        var other = new DistributedBarrier(clients.get(1), path);
+        check(!other.waitOnBarrier(100, TimeUnit.MILLISECONDS), "the barrier does not exist");
+        var third = new DistributedBarrier(clients.get(1), path);
+        Future<Boolean> passed = threads.submit(() -> third.waitOnBarrier(WAIT_SECONDS, TimeUnit.SECONDS));
         set.removeBarrier();
-        check(passed.get(WAIT_SECONDS, TimeUnit.SECONDS), "the barrier is still there");
+        check(passed.get(WAIT_SECONDS, TimeUnit.SECONDS), "the barrier still exists");
     }
 
     private void doubleBarrier(String path) throws Exception {
@@ -336,7 +341,7 @@ public final class Recipes {
             var barrier = new DistributedDoubleBarrier(client, path, clients.size());
             inside.incrementAndGet();
             check(barrier.enter(WAIT_SECONDS, TimeUnit.SECONDS), "not all entered");
-            check(inside.get() == clients.size(), "one went in before the last came");
+            check(inside.get() == clients.size(), "a client entered before the last one arrived");
             check(barrier.leave(WAIT_SECONDS, TimeUnit.SECONDS), "not all left");
         });
     }
@@ -363,9 +368,10 @@ public final class Recipes {
                 return new String(bytes, UTF_8);
             }
         };
-        try (DistributedQueue<String> in = QueueBuilder.builder(clients.get(0), null, serializer, path).buildQueue();
-                DistributedQueue<String> out =
-                        QueueBuilder.builder(clients.get(1), consumer, serializer, path).lockPath(path + "-lock").buildQueue()) {
+        var input = QueueBuilder.builder(clients.get(0), null, serializer, path);
+        var output = QueueBuilder.builder(clients.get(1), consumer, serializer, path).lockPath(path + "-lock");
+        try (DistributedQueue<String> in = input.buildQueue();
+                DistributedQueue<String> out = output.buildQueue()) {
             in.start();
             out.start();
             List<String> put = new ArrayList<>();
@@ -375,7 +381,7 @@ public final class Recipes {
                 check(in.flushPuts(WAIT_SECONDS, TimeUnit.SECONDS), "not put");
             }
             eventually("the items", () -> got.size() == put.size());
-            check(got.equals(put), "the items came as " + got);
+            check(got.equals(put), "the order of the items is " + got);
         }
     }
 
@@ -398,20 +404,22 @@ public final class Recipes {
             node.start();
             check(node.waitForInitialCreate(WAIT_SECONDS, TimeUnit.SECONDS), "not created");
             long owner = own.checkExists().forPath(path).getEphemeralOwner();
-            check(owner == own.getZookeeperClient().getZooKeeper().getSessionId(), "another's node");
+            long session = own.getZookeeperClient().getZooKeeper().getSessionId();
+            check(owner == session, "another session owns the node");
             clients.get(1).sync().forPath(path);
             clients.get(1).delete().forPath(path);
-            eventually("it comes back", () -> clients.get(1).checkExists().forPath(path) != null);
+            eventually("the node made again", () -> clients.get(1).checkExists().forPath(path) != null);
         }
         own.close();
-        eventually("it goes", () -> clients.get(1).checkExists().forPath(path) == null);
+        eventually("the deletion with the session", () -> clients.get(1).checkExists().forPath(path) == null);
     }
 
     private void ttlNode(String path) throws Exception {
         try (var node = new PersistentTtlNode(clients.get(0), path, 400, utf8("data"))) {
             node.start();
             check(node.waitForInitialCreate(WAIT_SECONDS, TimeUnit.SECONDS), "not created");
-            eventually("the node whose time is kept", () -> clients.get(1).checkExists().forPath(path + "/touch") != null);
+            eventually("the node whose TTL is renewed", () ->
+                    clients.get(1).checkExists().forPath(path + "/touch") != null);
         }
     }
 
@@ -425,7 +433,7 @@ public final class Recipes {
             eventually("all members", () -> each.getCurrentMembers().size() == clients.size());
         }
         members.get(0).close();
-        eventually("one is gone", () -> members.get(1).getCurrentMembers().size() == clients.size() - 1);
+        eventually("one member fewer", () -> members.get(1).getCurrentMembers().size() == clients.size() - 1);
         members.subList(1, members.size()).forEach(GroupMember::close);
     }
 
@@ -451,7 +459,11 @@ public final class Recipes {
             eventually("five events", () -> events.size() == 5);
             check(
                     events.equals(List.of(
-                            "NodeCreated/a", "NodeDataChanged/a", "NodeCreated/a/b", "NodeDeleted/a/b", "NodeDeleted/a")),
+                            "NodeCreated/a",
+                            "NodeDataChanged/a",
+                            "NodeCreated/a/b",
+                            "NodeDeleted/a/b",
+                            "NodeDeleted/a")),
                     "the events " + events);
         }
     }
@@ -459,20 +471,26 @@ public final class Recipes {
     private void transactions(String path) throws Exception {
         CuratorFramework client = clients.get(0);
         client.create().creatingParentsIfNeeded().forPath(path);
-        CuratorOp create = client.transactionOp().create().withMode(CreateMode.PERSISTENT_SEQUENTIAL).forPath(path + "/s-");
+        CuratorOp create = client.transactionOp()
+                .create()
+                .withMode(CreateMode.PERSISTENT_SEQUENTIAL)
+                .forPath(path + "/s-");
         CuratorOp set = client.transactionOp().setData().withVersion(0).forPath(path, utf8("new"));
         CuratorOp check = client.transactionOp().check().withVersion(1).forPath(path);
         List<CuratorTransactionResult> results = client.transaction().forOperations(create, set, check);
-        check(results.get(0).getResultPath().equals(path + "/s-0000000000"), "created " + results.get(0).getResultPath());
-        check(results.get(1).getResultStat().getVersion() == 1, "version " + results.get(1).getResultStat().getVersion());
+        String created = results.get(0).getResultPath();
+        check(created.equals(path + "/s-0000000000"), "created " + created);
+        int version = results.get(1).getResultStat().getVersion();
+        check(version == 1, "version " + version);
+        CuratorOp wrong = client.transactionOp().delete().withVersion(9).forPath(path);
         try {
-            client.transaction().forOperations(create, client.transactionOp().delete().withVersion(9).forPath(path));
+            client.transaction().forOperations(create, wrong);
             throw new IllegalStateException("a transaction with a wrong version was done");
         } catch (KeeperException.BadVersionException | KeeperException.NotEmptyException error) {
             check(error.getResults().size() == 2, "results of " + error.getResults().size());
         }
         clients.get(1).sync().forPath(path);
-        check(clients.get(1).getChildren().forPath(path).size() == 1, "what was refused is there");
+        check(clients.get(1).getChildren().forPath(path).size() == 1, "the refused transaction made a node");
     }
 
     private void containers(String path) throws Exception {
@@ -482,7 +500,7 @@ public final class Recipes {
         check(stat != null && stat.getEphemeralOwner() == 0, "no container: " + stat);
     }
 
-    // ---- what they share ----
+    // ---- helpers ----
 
     private interface Work {
         void with(CuratorFramework client) throws Exception;

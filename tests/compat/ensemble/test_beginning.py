@@ -26,13 +26,13 @@ from tests.compat.test_transfer import (
     PROPERTIES,
     Filled,
     Seen,
-    ask,
+    check_session,
     differences,
     fill,
-    goes_on,
-    hold,
     logcore,
-    look,
+    open_session,
+    read_everything,
+    request_ok,
 )
 from tests.compat.test_zookeeper import SUPER, create, read, set_data
 from tests.compat.zookeeper_peer import TICK_MS, Request, apache_zookeeper
@@ -56,10 +56,10 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     with apache_zookeeper(
         directory, {}, PROPERTIES | {"zookeeper.snapCount": "300"}, how=signal.SIGKILL
     ) as port:
-        held = hold(port)
+        session = open_session(port)
         fill(port, range(2))
-        seen, zxid = look(port)
-    return Filled(directory / "zookeeper", seen, zxid, held)
+        seen, zxid = read_everything(port)
+    return Filled(directory / "zookeeper", seen, zxid, session)
 
 
 @contextlib.contextmanager
@@ -135,25 +135,25 @@ def test_an_ensemble_begins_with_apaches_data(left: Filled, tmp_path: Path) -> N
             assert changed(left.seen, look_with_kazoo(member)) == {}
 
         # A session of Apache's goes on, with its node, and its client gets the events that it missed.
-        held, other = left.held, servers.members[2]
+        session, other = left.session, servers.members[2]
         client = RawClient(other.addresses.clients)
-        found = client.connect(held.timeout_ms, held.id, held.password, left.zxid)
-        assert found == (held.timeout_ms, held.id, held.password)
-        assert ask(client, read(Op.GET_DATA, held.path))[1].buffer() == b"mine"
+        found = client.connect(session.timeout_ms, session.id, session.password, left.zxid)
+        assert found == (session.timeout_ms, session.id, session.password)
+        assert request_ok(client, read(Op.GET_DATA, session.path))[1].buffer() == b"mine"
         watches = Writer().i64(left.zxid).strings(["/kinds", CONFIG]).strings([]).strings([]).finish()
         client.send(Writer().i32(SET_WATCHES_XID).i32(Op.SET_WATCHES).finish() + watches)
         events = [client.reply() for _ in range(2)]
         # One event: the configuration node changed since then.
         assert sorted(event[0] for event in events) == [SET_WATCHES_XID, -1]
-        zxid, _reader = ask(client, create("/after", b"x", flags=EPHEMERAL))
+        zxid, _reader = request_ok(client, create("/after", b"x", flags=EPHEMERAL))
         assert zxid >> 32 > left.zxid >> 32
         client.close()
-        goes_on(servers.members[0].addresses.clients, held, zxid)
+        check_session(servers.members[0].addresses.clients, session, zxid)
 
         # Killed members come back with the imported data and with later writes.
         writer = RawClient(servers.members[1].addresses.clients)
         writer.connect(20 * TICK_MS)
-        before, _reader = ask(writer, create("/written", b"1"))
+        before, _reader = request_ok(writer, create("/written", b"1"))
         assert before > zxid
         writer.close()
         for victim in (servers.leader(), servers.members[1]):
@@ -162,15 +162,15 @@ def test_an_ensemble_begins_with_apaches_data(left: Filled, tmp_path: Path) -> N
             servers.wait_until_serving(others)
             writer = RawClient(others[0].addresses.clients)
             writer.connect(20 * TICK_MS)
-            after, _reader = ask(writer, set_data("/written", b"2"))
-            ask(writer, Request(Op.CLOSE_SESSION))
+            after, _reader = request_ok(writer, set_data("/written", b"2"))
+            request_ok(writer, Request(Op.CLOSE_SESSION))
             writer.close()
             assert after > before
             before = after
             victim.start()
             servers.wait_until_serving([victim])
-        expected = look(servers.members[0].addresses.clients)[0]
-        assert held.path not in expected
+        expected = read_everything(servers.members[0].addresses.clients)[0]
+        assert session.path not in expected
         assert expected.keys() - left.seen.keys() == {"/written"}
         for member in servers.members:
             assert differences(expected, look_with_kazoo(member)) == {}
@@ -182,7 +182,7 @@ def test_an_ensemble_begins_with_apaches_data(left: Filled, tmp_path: Path) -> N
         number = [load_directory(member.data).last_zxid for member in servers.members].index(newest.last_zxid)
         logcore("export", servers.members[number].data, tmp_path / "zookeeper")
         with apache_zookeeper(tmp_path, {}, PROPERTIES) as port:
-            assert changed(expected, look(port)[0]) == {}
+            assert changed(expected, read_everything(port)[0]) == {}
 
 
 def test_two_members_with_data_do_not_start(left: Filled, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_crash_at_any_point_loses_nothing(left: Filled, tmp_path: Path, point:
         start(servers, first)
         for member in servers.members:
             assert changed(left.seen, look_with_kazoo(member)) == {}
-        goes_on(others[0].addresses.clients, left.held, left.zxid)
+        check_session(others[0].addresses.clients, left.session, left.zxid)
 
 
 # ---- from a standalone server ----
