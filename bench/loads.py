@@ -87,7 +87,11 @@ def wire(command: str, server: Server, seconds: float, **options: object) -> Fig
     with server.used() as used:
         output = run_program(arguments, seconds + 120)
     figures: Figures = json.loads(output.splitlines()[-1])
-    return figures | used | {"cpu_s_per_gb": used["cpu_s"] * 1e9 / figures["bytes"]}
+    per_gb = {"cpu_s_per_gb": used["cpu_s"] * 1e9 / figures["bytes"]}
+    if command == "produce":
+        payload = figures["payload_mb_per_s"] * figures["seconds"] * 1e6
+        per_gb["cpu_s_per_payload_gb"] = used["cpu_s"] * 1e9 / payload
+    return figures | used | per_gb
 
 
 def run_program(arguments: list[str], timeout: float) -> str:
@@ -111,6 +115,7 @@ def produce(
     connections: int = CONNECTIONS,
     in_flight: int = 5,
     threads: int = 0,
+    codec: str = "none",
     after_first_appends: bool = False,
 ) -> Figures:
     """Requests as fast as they are answered. With `after_first_appends`, none of them is the first to its
@@ -134,6 +139,7 @@ def produce(
             record_size=record,
             batch_size=batch,
             threads=threads,
+            codec=codec,
         )
 
 

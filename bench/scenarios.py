@@ -13,6 +13,7 @@ from loads import FETCHED, Figures, Medium, drop, fetch, fill, latency, paced, p
 from servers import BARE, Server, bare
 
 TWICE, THRICE = Goal(2, BETTER_KAFKA), Goal(3, BETTER_KAFKA)
+FASTER = Goal(1, BETTER_KAFKA)
 OF_BARE = Goal(0.6, BARE)
 # The number of a round whose figures are not kept.
 NOT_COUNTED = -1
@@ -124,6 +125,24 @@ def produce_scenario(run: Run) -> None:
         for number in run.rounds(speed.what, run.board.rounds, run.uncounted):
             for server in run.servers:
                 run.measure(server, number, wanted, produce, "produce", record=record, batch=batch)
+
+
+def codec_scenario(run: Run) -> None:
+    """Wire produce of compressed batches: two connections with five requests in flight, one partition each.
+
+    The batches are compressed before. Each broker decompresses them to check their records. MB are those of the
+    records.
+    """
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        kind = f"{codec}, 1 KiB records, 128 KiB batches"
+        speed = run.board.figure(Figure(f"wire produce, {kind}", "MB/s", (FASTER,)))
+        cpu = run.board.figure(
+            Figure(f"CPU per GB of records: produce, {kind}", "s/GB", more_is_better=False)
+        )
+        wanted = {"payload_mb_per_s": speed, "cpu_s_per_payload_gb": cpu}
+        for number in run.rounds(speed.what, run.board.rounds, run.uncounted):
+            for server in run.brokers():
+                run.measure(server, number, wanted, produce, "codec", record=1024, batch=131072, codec=codec)
 
 
 def latency_scenario(run: Run) -> None:
@@ -318,6 +337,7 @@ def batch_scenario(run: Run) -> None:
 
 SCENARIOS: dict[str, Callable[[Run], None]] = {
     "produce": produce_scenario,
+    "codec": codec_scenario,
     "latency": latency_scenario,
     "fetch": fetch_scenario,
     "perf": perf_scenario,

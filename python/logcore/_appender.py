@@ -50,16 +50,6 @@ class Appender:
         """
         self._native.begin(records)
 
-    def append_or_begin(self, records: Iterable[RecordLike]) -> bool:
-        """True if the records are on disk already; False if they were passed to the thread, as by `begin`.
-
-        The calling thread appends at most 16 KiB itself, and only while the last appends took less time than
-        waking a thread: on a file system in memory, or on a disk with a safe write cache.
-
-        Raises what `begin`, `Log.append_records` and `Log.flush` raise.
-        """
-        return self._native.begin(records, may_finish=True)
-
     def finish(self) -> bool:
         """True once after the records of a `begin` are on disk, False while they are not.
 

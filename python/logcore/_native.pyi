@@ -210,10 +210,8 @@ class Appender:
     """`logcore.Appender` is the public class; see there."""
 
     def __new__(cls, log: Log) -> Self: ...
-    def begin(self, records: Iterable[object], may_finish: bool = False) -> bool:
-        """Passes records to the thread; returns False. With `may_finish` it may flush few records itself;
-        then it returns True, and `finish` need not be called.
-        """
+    def begin(self, records: Iterable[object]) -> None:
+        """Passes records to the thread."""
     def finish(self) -> bool:
         """Whether the records of the last `begin` are on disk; called when the descriptor is readable."""
     def fileno(self) -> int:

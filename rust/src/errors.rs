@@ -158,7 +158,7 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
         }
         E::Corrupt { .. } | E::Mismatch { .. } | E::Duplicate { .. } => CorruptLogError::new_err(text),
         E::Offline { .. } => OfflineError::new_err(text),
-        E::Closed { .. } | E::Truncated { .. } => LogClosedError::new_err(text),
+        E::Closed { .. } | E::Forked { .. } | E::Truncated { .. } => LogClosedError::new_err(text),
         E::ReadOnly { .. } => ReadOnlyError::new_err(text),
         E::Locked { .. } => LockedError::new_err(text),
         E::AlreadyExists { .. } => LogExistsError::new_err(text),

@@ -281,7 +281,7 @@ impl PyLog {
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        off_gil(py, || self.log().flush())
+        off_gil(py, || self.handle.flush())
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {

@@ -88,7 +88,7 @@ def test_a_directory_opened_as_the_wrong_kind_is_refused(tmp_path: Path) -> None
     (tmp_path / "theirs" / "backup-2024").mkdir(parents=True)
     for foreign in (tmp_path / "theirs", tmp_path / "theirs" / "backup-2024"):
         (foreign / "notes.tmp").write_text("mine")
-    with pytest.raises(logcore.LogNotFoundError, match="is not empty and no log"):
+    with pytest.raises(logcore.LogNotFoundError, match="is not empty and is no log"):
         logcore.open(tmp_path / "theirs")
     with logcore.open_dir(tmp_path / "theirs") as directory:
         assert list(directory) == []

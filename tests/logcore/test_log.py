@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -392,24 +392,74 @@ def test_torn_tail(tmp_path: Path) -> None:
         assert log.append(b"d") == 2
 
 
+def refusals(calls: Sequence[Callable[[], object]]) -> list[str]:
+    """The messages of the errors that these calls raise."""
+    messages = []
+    for call in calls:
+        try:
+            call()
+        except logcore.LogClosedError as error:
+            messages.append(str(error))
+    return messages
+
+
 def test_a_forked_child_does_not_write(tmp_path: Path) -> None:
-    # Broken if it failed: a worker that inherited the log would write over its parent's records.
-    with logcore.open(tmp_path) as log:
-        log.append(b"parent")
+    # Broken if it failed: a worker that inherited the log would write over its parent's records, or be told that
+    # the log is closed, which it is not.
+    with logcore.open(tmp_path / "log", cleanup_policy="compact,delete") as log:
+        log.append(b"parent", key=b"k")
+        batch = bytes(log.fetch(0))
+        watch = logcore._native.Watch(log._native)
         context = multiprocessing.get_context("fork")
         queue = context.SimpleQueue()
+        calls: list[Callable[[], object]] = [
+            lambda: log.append(b"child", key=b"k"),
+            lambda: log.append_records([(b"child", b"k")]),
+            lambda: log.append_batches(batch),
+            log.roll,
+            lambda: log.truncate(0),
+            lambda: log.truncate_fully_and_start_at(9),
+            lambda: log.delete_records(1),
+            log.compact,
+            log.maintain,
+            log.flush,
+            lambda: next(log.follow(1, timeout=0)),
+            lambda: watch.wait(1, timeout=0),
+            lambda: logcore.Appender(log),
+        ]
 
         def child() -> None:
-            try:
-                log.append(b"child")
-            except logcore.LogClosedError:
-                queue.put([record.value for record in log.records()])
+            queue.put((refusals(calls), [record.value for record in log.records()]))
 
         process = context.Process(target=child)
         process.start()
         process.join()
-        assert queue.get() == [b"parent"]
-        assert log.append(b"parent again") == 1
+        messages, values = queue.get()
+        assert values == [b"parent"]
+        assert len(messages) == len(calls), messages
+        assert all("before this process was forked" in message for message in messages), messages
+        assert log.append(b"parent again", key=b"k") == 1
+
+
+def test_a_forked_child_does_not_write_to_a_log_that_it_looks_up(tmp_path: Path) -> None:
+    # Broken if it failed: a worker that looks up a log in a directory that it inherited could write to it.
+    with logcore.open_dir(tmp_path) as directory:
+        directory.create("flights").append(b"parent")
+    with logcore.open_dir(tmp_path) as directory:
+        context = multiprocessing.get_context("fork")
+        queue = context.SimpleQueue()
+
+        def child() -> None:
+            log = directory["flights", 0]
+            queue.put((refusals([lambda: log.append(b"child")]), [record.value for record in log.records()]))
+
+        process = context.Process(target=child)
+        process.start()
+        process.join()
+        messages, values = queue.get()
+        assert values == [b"parent"]
+        assert len(messages) == 1, messages
+        assert "forked" in messages[0]
 
 
 def test_a_forked_child_closes_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::time::Instant;
 
+use logcore_records::Compression;
+
 use crate::args::{Args, Size};
 use crate::error::BenchError;
 use crate::frames::Frames;
@@ -71,7 +73,7 @@ pub(crate) fn with_percentiles(report: Report, mut nanoseconds: Vec<u64>) -> Rep
 /// Runs the round trips and reports their spread in microseconds.
 pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
     let time = duration(options.seconds)?;
-    let (batch, _) = make_batch(options.record_size.0, 1)?;
+    let (batch, _) = make_batch(options.record_size.0, 1, Compression::None)?;
     let (mut request, _) = messages::produce_request(&options.topic, options.partition, options.acks, &batch);
     let stream = connect(&options.host, options.port)?;
     let mut writer = &stream;

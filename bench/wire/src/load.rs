@@ -19,7 +19,9 @@ pub(crate) struct Load {
     pub(crate) partitions: Count,
     pub(crate) connections: Count,
     pub(crate) record_size: Size,
+    /// Of the records; a codec makes the batch smaller.
     pub(crate) batch_size: Size,
+    pub(crate) codec: Compression,
     pub(crate) acks: i16,
     pub(crate) seconds: f64,
 }
@@ -34,6 +36,7 @@ impl Load {
             connections: args.optional("connections", Count::MIN)?,
             record_size: args.optional("record-size", Size(100))?,
             batch_size: args.optional("batch-size", Size(16 << 10))?,
+            codec: args.optional("codec", Compression::None)?,
             acks: args.optional("acks", 1)?,
             seconds: args.optional("seconds", 5.0)?,
         })
@@ -48,7 +51,7 @@ impl Load {
 
     /// The requests of this load and the records in each.
     pub(crate) fn requests(&self) -> Result<(Requests, u64), BenchError> {
-        let (batch, records) = make_batch(self.record_size.0, self.batch_size.0)?;
+        let (batch, records) = make_batch(self.record_size.0, self.batch_size.0, self.codec)?;
         let (bytes, partition_at) = messages::produce_request(&self.topic, 0, self.acks, &batch);
         let requests = Requests {
             bytes,
@@ -130,22 +133,49 @@ pub(crate) fn connect(host: &str, port: u16) -> Result<TcpStream, BenchError> {
     Ok(stream)
 }
 
-/// One uncompressed batch of as many records of `record_size` bytes as `batch_size` takes (one at least), and their
-/// number. The values are noise, so that nothing on the way can gain from their content.
-pub(crate) fn make_batch(record_size: usize, batch_size: usize) -> Result<(Vec<u8>, u64), BenchError> {
+/// Words of which compressible values are made.
+const WORDS: [&[u8]; 8] = [
+    b"carrier ",
+    b"origin ",
+    b"departure delay ",
+    b"ATL ",
+    b"SFO ",
+    b"cancelled ",
+    b"-12 ",
+    b"none ",
+];
+
+/// One batch of as many records of `record_size` bytes as `batch_size` takes uncompressed (at least one), and their number. Without a
+/// codec the values are noise, so that no program can gain from their content. With a codec they are words and numbers, which
+/// compress to about a third.
+pub(crate) fn make_batch(
+    record_size: usize,
+    batch_size: usize,
+    codec: Compression,
+) -> Result<(Vec<u8>, u64), BenchError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_ms = now.map_or(0, |time| time.as_millis() as i64);
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move || {
+        // xorshift64
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
     let mut value = vec![0; record_size];
-    let mut builder = BatchBuilder::with_capacity(Compression::None, None, batch_size);
+    let mut builder = BatchBuilder::with_capacity(codec, None, batch_size);
     let bound = BatchBuilder::record_size_bound(None, Some(&value), &[]);
     loop {
-        for byte in &mut value {
-            // xorshift64
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            *byte = state as u8;
+        if codec == Compression::None {
+            value.fill_with(|| random() as u8);
+        } else {
+            value.clear();
+            while value.len() < record_size {
+                value.extend_from_slice(WORDS[(random() >> 32) as usize % WORDS.len()]);
+                value.extend_from_slice((random() >> 54).to_string().as_bytes());
+            }
+            value.truncate(record_size);
         }
         builder.append(now_ms, None, Some(&value), &[])?;
         if builder.estimated_size() + bound > batch_size {

@@ -38,9 +38,9 @@ const USAGE: &str = "\
 usage: logcore-bench-wire COMMAND [--flag value]...
 
   produce       --port P --topic T [--host 127.0.0.1] [--partitions 1] [--connections 1] [--in-flight 5]
-                [--record-size 100] [--batch-size 16KiB] [--acks 1] [--seconds 5] [--threads 0]
+                [--record-size 100] [--batch-size 16KiB] [--codec none] [--acks 1] [--seconds 5] [--threads 0]
   paced         --port P --topic T --rate R [--host 127.0.0.1] [--partitions 1] [--connections 1]
-                [--record-size 100] [--batch-size 16KiB] [--acks 1] [--seconds 5] [--threads 1]
+                [--record-size 100] [--batch-size 16KiB] [--codec none] [--acks 1] [--seconds 5] [--threads 1]
   fetch         --port P --topic T [--host 127.0.0.1] [--partition 0] [--connections 1] [--max-bytes 4MiB]
                 [--seconds 5]
   latency       --port P --topic T [--host 127.0.0.1] [--partition 0] [--record-size 100] [--acks 1] [--seconds 5]
@@ -51,6 +51,7 @@ usage: logcore-bench-wire COMMAND [--flag value]...
 `produce` keeps --in-flight requests of each connection under way, from a thread a connection or, with --threads N, from
 N for all. `paced` sends R requests a second, whatever the broker does, and measures from when each was due. With more
 partitions than connections, each connection sends to its share of them in turn.
+--codec is none, gzip, snappy, lz4 or zstd; batches are compressed before the time begins, and --batch-size is that of the records.
 Sizes are bytes, or end in KiB, MiB or GiB.";
 
 fn main() -> ExitCode {

@@ -1,5 +1,7 @@
-//! Binding of appends that an event loop does not wait for: a thread brings them to disk and says when it has. Where a disk is
-//! quicker than a thread is woken, few bytes may be brought there at once.
+//! Binding of `logcore.Appender`: durable appends in a thread of their own, for an event loop.
+//!
+//! The event loop's thread encodes the records and passes them on. The appender's thread appends and flushes them without the GIL,
+//! and makes a descriptor readable when it has. A crash loses only records whose `finish` did not return.
 
 use std::mem;
 use std::os::fd::RawFd;
@@ -10,7 +12,6 @@ use std::thread::{self, JoinHandle};
 
 use logcore_columns::LogSource;
 use logcore_storage::StorageError;
-use logcore_storage::disk_pace::{Begun, DiskPace};
 use logcore_storage::watch::{Signal, Watch};
 use parking_lot::{Condvar, Mutex};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -21,11 +22,8 @@ use super::handle::Handle;
 use super::{PyLog, off_gil};
 use crate::errors::storage_error;
 
-/// What is appended at once has at most so many bytes.
-const AT_ONCE_BYTES: usize = 16 << 10;
-
-/// Appends to a log and flushes it, in a thread of its own, one call's records at a time. The log's directory has a note of what is
-/// on disk from then on, as long as it is open: damage to that stops the next start.
+/// Appends to a log and flushes it in a thread, one call's records at a time. The log's directory notes what is on disk from the
+/// first append until the log is closed, so that damage to it stops the next start.
 #[pyclass(frozen, module = "logcore._native")]
 pub(super) struct Appender {
     log: Py<PyLog>,
@@ -34,12 +32,14 @@ pub(super) struct Appender {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// What the caller and the thread share.
 struct Shared {
     handle: Arc<Handle>,
     work: Mutex<Work>,
-    pace: Mutex<DiskPace>,
     closed: AtomicBool,
-    more: Condvar,
+    /// Wakes the thread.
+    wanted: Condvar,
+    /// Wakes the caller.
     done: Signal,
 }
 
@@ -48,12 +48,12 @@ enum Work {
     Wanted(Vec<u8>),
     Running,
     Done(Result<(), StorageError>),
-    /// The thread ended by a defect of ours.
+    /// The thread panicked.
     Broken,
 }
 
 impl Shared {
-    /// What the thread does, until the appender is closed and what was begun is done.
+    /// Runs in the thread until the appender is closed and the last append is done.
     fn run(&self) {
         loop {
             let mut work = self.work.lock();
@@ -65,7 +65,7 @@ impl Shared {
                 if self.closed.load(Ordering::Relaxed) {
                     return;
                 }
-                self.more.wait(&mut work);
+                self.wanted.wait(&mut work);
             };
             drop(work);
             let done = self.append(bytes);
@@ -74,25 +74,14 @@ impl Shared {
         }
     }
 
-    /// Brings records to disk; what came of it.
     fn append(&self, mut bytes: Vec<u8>) -> Work {
-        let mut begun = None;
         let append = || {
-            // The first time, or once there is room for it, which says nothing of the next.
+            // Also retries a note that failed, for want of disk space for example.
             self.handle.note_flushes()?;
-            begun = Some(Begun::now());
             self.handle.append_in_segments(&mut bytes)?;
-            self.handle.log().flush()
+            self.handle.flush()
         };
-        let outcome = catch_unwind(AssertUnwindSafe(append));
-        let mut pace = self.pace.lock();
-        match (&outcome, begun) {
-            (Ok(Ok(())), Some(begun)) => pace.took(&begun),
-            // What failed at once says nothing of the next.
-            _ => *pace = DiskPace::default(),
-        }
-        drop(pace);
-        outcome.map_or(Work::Broken, Work::Done)
+        catch_unwind(AssertUnwindSafe(append)).map_or(Work::Broken, Work::Done)
     }
 }
 
@@ -104,12 +93,14 @@ impl Appender {
         let shared = Arc::new(Shared {
             handle,
             work: Mutex::new(Work::Idle),
-            pace: Mutex::default(),
             closed: AtomicBool::new(false),
-            more: Condvar::new(),
+            wanted: Condvar::new(),
             done: Signal::default(),
         });
-        let done = off_gil(py, || shared.done.watch(&shared.handle.log().dir()))?;
+        let done = off_gil(py, || {
+            shared.handle.check_process()?;
+            shared.done.watch(&shared.handle.log().dir())
+        })?;
         let of_thread = shared.clone();
         let thread = thread::Builder::new()
             .name("log-appender".to_owned())
@@ -122,11 +113,9 @@ impl Appender {
         })
     }
 
-    /// Hands records over. With `may_finish` those that a quick disk has taken by then need no finishing: it returns True.
-    #[pyo3(signature = (records, may_finish = false))]
-    fn begin(&self, py: Python<'_>, records: &Bound<'_, PyAny>, may_finish: bool) -> PyResult<bool> {
+    /// Passes records to the thread.
+    fn begin(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<()> {
         let log = self.log.get();
-        off_gil(py, || self.shared.handle.check_process())?;
         self.check_open(py)?;
         let mut encoder = Encoder::new(
             log.compression,
@@ -141,56 +130,26 @@ impl Appender {
         if bytes.is_empty() {
             return Err(PyValueError::new_err("there are no records to append"));
         }
-        let at_once = may_finish && bytes.len() <= AT_ONCE_BYTES && self.shared.pace.lock().is_quick();
         let mut work = self.shared.work.lock();
         match *work {
             Work::Idle => {}
             Work::Broken => return Err(broken()),
             _ => {
                 return Err(PyRuntimeError::new_err(
-                    "the records before these are not on disk: wait for them",
+                    "the records of the last begin() are not on disk yet: call finish() first",
                 ));
             }
         }
-        if !at_once {
-            *work = Work::Wanted(bytes);
-            drop(work);
-            self.shared.more.notify_one();
-            return Ok(false);
-        }
-        *work = Work::Running;
+        *work = Work::Wanted(bytes);
         drop(work);
-        let done = py.detach(|| self.shared.append(bytes));
-        *self.shared.work.lock() = done;
-        self.taken(py)
+        self.shared.wanted.notify_one();
+        Ok(())
     }
 
-    /// Whether the records that were handed over are on disk; asked when the descriptor is readable.
+    /// True once, when the records of the last `begin` are on disk. Call it when the descriptor is readable.
     fn finish(&self, py: Python<'_>) -> PyResult<bool> {
         self.done.clear();
         self.check_open(py)?;
-        self.taken(py)
-    }
-
-    /// A descriptor that is readable when there is something to finish.
-    fn fileno(&self) -> RawFd {
-        self.done.raw_fd()
-    }
-
-    /// Ends the thread once it has done what it does.
-    fn close(&self, py: Python<'_>) {
-        self.end();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread.filter(|_| self.shared.handle.check_process().is_ok()) {
-            // It catches its panics.
-            let _ended = py.detach(|| thread.join());
-        }
-    }
-}
-
-impl Appender {
-    /// What came of the records before, once; false while that is not known.
-    fn taken(&self, py: Python<'_>) -> PyResult<bool> {
         let mut work = self.shared.work.lock();
         match mem::replace(&mut *work, Work::Idle) {
             Work::Done(outcome) => outcome.map(|()| true).map_err(|error| storage_error(py, &error)),
@@ -202,19 +161,41 @@ impl Appender {
         }
     }
 
-    fn check_open(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.shared.closed.load(Ordering::Relaxed) {
-            return Ok(());
+    /// A descriptor that is readable when `finish` has a result.
+    fn fileno(&self) -> RawFd {
+        self.done.raw_fd()
+    }
+
+    /// Waits for the thread's append and ends the thread. Does nothing in a forked child, which has no such thread.
+    fn close(&self, py: Python<'_>) {
+        self.end();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread.filter(|_| self.shared.handle.check_process().is_ok()) {
+            // The thread catches its panics.
+            let _ended = py.detach(|| thread.join());
         }
-        let dir = self.shared.handle.log().dir();
-        Err(storage_error(py, &StorageError::Closed { dir }))
+    }
+}
+
+impl Appender {
+    fn check_open(&self, py: Python<'_>) -> PyResult<()> {
+        let handle = &self.shared.handle;
+        off_gil(py, || {
+            handle.check_process()?;
+            if self.shared.closed.load(Ordering::Relaxed) {
+                return Err(StorageError::Closed {
+                    dir: handle.log().dir(),
+                });
+            }
+            Ok(())
+        })
     }
 
     fn end(&self) {
         let work = self.shared.work.lock();
         self.shared.closed.store(true, Ordering::Relaxed);
         drop(work);
-        self.shared.more.notify_one();
+        self.shared.wanted.notify_one();
     }
 }
 
@@ -225,5 +206,5 @@ impl Drop for Appender {
 }
 
 fn broken() -> PyErr {
-    PyRuntimeError::new_err("the thread that appends failed; its message is on standard error")
+    PyRuntimeError::new_err("the appender's thread panicked; its message is on standard error")
 }

@@ -8,7 +8,7 @@ use logcore_records::Compression;
 use logcore_storage::log_dir::{LogDir, Partition};
 use logcore_storage::metadata::MetaProperties;
 use logcore_storage::parse_partition_dir;
-use logcore_storage::{LogConfig, StorageError, process, uuid};
+use logcore_storage::{LogConfig, StorageError, process::Owner, uuid};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -25,7 +25,7 @@ const DEFAULT_BROKER: i32 = 0;
 #[pyclass(name = "LogDir", frozen, module = "logcore._native")]
 pub(super) struct PyLogDir {
     dir: Arc<LogDir>,
-    opened_by: u32,
+    owner: Owner,
     compression: Compression,
     config: LogConfig,
     topics: HashMap<String, LogConfig>,
@@ -61,7 +61,7 @@ impl PyLogDir {
         })?;
         Ok(Self {
             dir: Arc::new(dir),
-            opened_by: process::id(),
+            owner: Owner::this(),
             compression,
             config,
             topics,
@@ -135,7 +135,7 @@ impl PyLogDir {
 
     /// In a forked child nothing is done: the directory is its parent's, which closes it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.opened_by != process::id() {
+        if !self.owner.is_this() {
             return Ok(());
         }
         off_gil(py, || {
@@ -169,7 +169,7 @@ impl PyLogDir {
         let handle = match handles.get(&key) {
             Some(known) if known.is_of(&partition) => known.clone(),
             _ => {
-                let new = Arc::new(Handle::member(self.dir.clone(), partition));
+                let new = Arc::new(Handle::member(self.dir.clone(), partition, self.owner));
                 handles.insert(key, new.clone());
                 new
             }
@@ -178,12 +178,7 @@ impl PyLogDir {
     }
 
     fn check_process(&self) -> Result<(), StorageError> {
-        if self.opened_by == process::id() {
-            return Ok(());
-        }
-        Err(StorageError::Closed {
-            dir: self.dir.path().to_path_buf(),
-        })
+        self.owner.check(|| self.dir.path().to_path_buf())
     }
 }
 

@@ -62,6 +62,8 @@ impl Watch {
     fn has_more(&self, py: Python<'_>, offset: i64, isolation_level: &str) -> PyResult<bool> {
         let isolation = isolation(isolation_level)?;
         off_gil(py, || {
+            // Nothing in a forked child notifies of its parent's appends.
+            self.handle.check_process()?;
             let log = self.handle.log();
             log.refresh()?;
             let (log_start, log_end) = (log.log_start_offset(), log.high_watermark());

@@ -7,16 +7,17 @@ use std::sync::atomic::AtomicBool;
 use logcore_columns::LogSource;
 use logcore_records::batches;
 use logcore_storage::log_dir::{LogDir, Partition};
+use logcore_storage::process::Owner;
 use logcore_storage::watch::{Signal, Watch};
-use logcore_storage::{Appended, CleanerConfig, CleanerStats, Log, StandaloneLog, StorageError, process};
+use logcore_storage::{Appended, CleanerConfig, CleanerStats, Log, StandaloneLog, StorageError};
 
 use super::encode::system_now_ms;
 
 /// An open log, shared by the Python objects for it, the scans over it and those who follow it.
 pub(crate) struct Handle {
     kind: Kind,
-    /// The process whose log this is: a child that it forks has a copy that never grows and must not be written.
-    opened_by: u32,
+    /// A forked child has a copy that never grows and must not be written.
+    owner: Owner,
     grown: Signal,
 }
 
@@ -39,14 +40,18 @@ impl Handle {
         })
     }
 
-    pub(super) fn member(dir: Arc<LogDir>, partition: Arc<Partition>) -> Self {
-        Self::new(Kind::Member { dir, partition })
+    /// A log in a directory of logs, which `owner` opened.
+    pub(super) fn member(dir: Arc<LogDir>, partition: Arc<Partition>, owner: Owner) -> Self {
+        Self {
+            owner,
+            ..Self::new(Kind::Member { dir, partition })
+        }
     }
 
     fn new(kind: Kind) -> Self {
         Self {
             kind,
-            opened_by: process::id(),
+            owner: Owner::this(),
             grown: Signal::default(),
         }
     }
@@ -212,7 +217,7 @@ impl Handle {
     /// Flushes, closes and frees the lock; those who wait are told that it is closed. One log of a directory is flushed and
     /// stays open. In a forked child nothing is done: the log is its parent's, which closes it.
     pub(super) fn close(&self) -> Result<(), StorageError> {
-        if self.opened_by != process::id() {
+        if !self.owner.is_this() {
             return Ok(());
         }
         let closed = match &self.kind {
@@ -250,14 +255,18 @@ impl Handle {
         self.grown.watch(&dir)
     }
 
-    /// Whether this is the process that opened it.
+    /// Brings everything to disk.
+    pub(super) fn flush(&self) -> Result<(), StorageError> {
+        self.check_process()?;
+        self.log().flush()
+    }
+
+    /// Errors: [`StorageError::Forked`] in a forked child. A log that is read only may be used there.
     pub(super) fn check_process(&self) -> Result<(), StorageError> {
-        if self.opened_by == process::id() {
+        if self.is_readonly() {
             return Ok(());
         }
-        Err(StorageError::Closed {
-            dir: self.log().dir(),
-        })
+        self.owner.check(|| self.log().dir())
     }
 }
 

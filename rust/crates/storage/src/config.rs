@@ -1,14 +1,14 @@
 //! The settings of one log, with Kafka's names, units and defaults (`TopicConfig`, `LogConfig`).
 //!
-//! Plain values: a log holds one and swaps it whole, so a reader sees all of a change or none.
+//! Plain values. A log replaces its value whole, so a reader sees all of a change or nothing of it.
 
 use logcore_records::Compression;
 pub use logcore_records::TimestampType;
 
 use crate::error::{Result, StorageError};
 
-/// The most bytes a batch may decompress to while its records are checked. Kafka has no such limit, because it holds one record at a
-/// time, but each of its records may be as large.
+/// The most bytes a batch may decompress to while its records are checked. Kafka has no such limit: it keeps
+/// one record at a time in memory, but each may be as large.
 pub const DECOMPRESSED_MAX: usize = 256 << 20;
 
 /// Settings of one partition's log. The field's doc names the topic setting.
@@ -18,36 +18,37 @@ pub struct LogConfig {
     pub segment_bytes: u64,
     /// `segment.ms`: a segment is rolled when its first record is this much older than the next.
     pub segment_ms: i64,
-    /// `segment.jitter.ms`: by so much at most, at random, a segment is rolled earlier than `segment.ms` says.
+    /// `segment.jitter.ms`: the largest random part that is taken off `segment.ms`.
     pub segment_jitter_ms: i64,
     /// `index.interval.bytes`: one index entry for at least this many bytes of log.
     pub index_interval_bytes: u32,
-    /// `segment.index.bytes`: the size an active segment's index files are preallocated to (sparse).
+    /// `segment.index.bytes`: the preallocated (sparse) size of an active segment's index files.
     pub segment_index_bytes: u32,
     /// `max.message.bytes`: the largest batch accepted, header included.
     pub max_message_bytes: u32,
-    /// `min.insync.replicas`: how many replicas must be in sync for an append that all of them acknowledge. For whoever
-    /// leads to judge: a log knows nothing of other replicas.
+    /// `min.insync.replicas`: the replicas that must be in sync for an append with acks=all. The server
+    /// enforces it.
     pub min_insync_replicas: u32,
-    /// `compression.type`: the codec of every batch; `None`, in Kafka's words `producer`, leaves each as it was sent.
+    /// `compression.type`: the codec of every batch; `None`, which Kafka calls `producer`, leaves batches as
+    /// they were sent.
     pub compression: Option<Compression>,
     /// `compression.gzip.level`; -1 is the codec's default.
     pub compression_gzip_level: i32,
-    /// `compression.lz4.level`: checked and kept; the codec at hand knows one level.
+    /// `compression.lz4.level`: checked and otherwise unused, because the codec has one level.
     pub compression_lz4_level: i32,
     /// `compression.zstd.level`.
     pub compression_zstd_level: i32,
-    /// `message.downconversion.enable`: clients that know only an older format are given that. For whoever serves them to do.
+    /// `message.downconversion.enable`: old clients get the format they know. The server converts.
     pub downconversion: bool,
     /// `message.timestamp.type`.
     pub timestamp_type: TimestampType,
-    /// `message.timestamp.before.max.ms`: how far a create time may lie in the past.
+    /// `message.timestamp.before.max.ms`: how far in the past a create time may be.
     pub timestamp_before_max_ms: i64,
-    /// `message.timestamp.after.max.ms`: how far a create time may lie in the future.
+    /// `message.timestamp.after.max.ms`: how far in the future a create time may be.
     pub timestamp_after_max_ms: i64,
-    /// `message.timestamp.difference.max.ms`, which is in force where one of the two is not set.
+    /// `message.timestamp.difference.max.ms`: applies where one of the two is not set.
     pub timestamp_difference_max_ms: i64,
-    /// `retention.ms`; -1 keeps for ever.
+    /// `retention.ms`; -1 keeps records for ever.
     pub retention_ms: i64,
     /// `retention.bytes`; -1 keeps everything.
     pub retention_bytes: i64,
@@ -55,7 +56,7 @@ pub struct LogConfig {
     pub cleanup_delete: bool,
     /// `cleanup.policy` contains `compact`: every record needs a key.
     pub cleanup_compact: bool,
-    /// `delete.retention.ms`: how long a compacted log keeps a tombstone after it was first cleaned.
+    /// `delete.retention.ms`: how long a compacted log keeps a tombstone after its first cleaning.
     pub delete_retention_ms: i64,
     /// `min.cleanable.dirty.ratio`: a log is compacted when more than this part of it is dirty, 0 to 1.
     pub min_cleanable_dirty_ratio: f64,
@@ -65,18 +66,18 @@ pub struct LogConfig {
     pub max_compaction_lag_ms: i64,
     /// `flush.messages`: fsync after this many records, `i64::MAX` leaves it to the operating system.
     pub flush_messages: i64,
-    /// `flush.ms`: fsync when the oldest unflushed append is this old; `i64::MAX` for never. Done by
-    /// [`crate::Log::maintain`].
+    /// `flush.ms`: fsync when the oldest unflushed append is this old; `i64::MAX` is never.
+    /// [`crate::Log::maintain`] does it.
     pub flush_ms: i64,
     /// `file.delete.delay.ms`: how long a segment's files stay on disk as `.deleted`.
     pub file_delete_delay_ms: i64,
-    /// `producer.id.expiration.ms`: a producer idle for longer is forgotten.
+    /// `producer.id.expiration.ms`: the state of a producer that was idle for longer is removed.
     pub producer_id_expiration_ms: i64,
-    /// `producer.id.expiration.check.interval.ms`: how often is looked whether one has been idle for so long. By the time that its
-    /// records have, so that a producer of old records is known for this long at least.
+    /// `producer.id.expiration.check.interval.ms`: the interval of that check, in the records' time, so that
+    /// a producer of old records is kept at least this long.
     pub producer_id_expiration_check_ms: i64,
-    /// Fsync a segment when the next one begins, inside the append. Kafka does this in the background, as
-    /// [`crate::Log::maintain`] does; an embedded log has nothing running in the background.
+    /// Fsync a segment inside the append that begins the next one. Kafka does it in the background, as
+    /// [`crate::Log::maintain`] does; an embedded log has no background thread.
     pub flush_on_roll: bool,
 }
 
@@ -120,10 +121,10 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    /// Sets one topic setting by Kafka's name from its text, as it stands in a topic's configuration.
+    /// Sets one topic setting by Kafka's name from its text in a topic's configuration.
     ///
-    /// `Ok(false)`: the name is not one this crate acts on, nothing changed. Errors: a value that is not of the
-    /// setting's type or outside Kafka's bounds.
+    /// `Ok(false)`: this crate does not use the name; nothing changed. Errors: a value of another type or
+    /// outside Kafka's bounds.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool> {
         match name {
             "segment.bytes" => {
@@ -213,7 +214,8 @@ impl LogConfig {
         Ok(true)
     }
 
-    /// How far a create time may lie in the past and in the future (`LogConfig.getMessageTimestampBeforeMaxMs`, `…AfterMaxMs`).
+    /// How far in the past and in the future a create time may be
+    /// (`LogConfig.getMessageTimestampBeforeMaxMs`, `…AfterMaxMs`).
     pub fn timestamp_limits_ms(&self) -> (i64, i64) {
         let limit = |limit| match limit {
             i64::MAX => self.timestamp_difference_max_ms,
@@ -234,7 +236,7 @@ impl LogConfig {
         }
     }
 
-    /// Checks what no single setting tells (`LogConfig.validateValues`).
+    /// Checks settings against each other (`LogConfig.validateValues`).
     ///
     /// Errors: [`StorageError::InvalidConfig`].
     pub fn check(&self) -> Result<()> {
@@ -250,7 +252,7 @@ impl LogConfig {
 
     fn set_cleanup_policy(&mut self, value: &str) -> Result<()> {
         let (mut delete, mut compact) = (false, false);
-        // None at all keeps everything.
+        // An empty list keeps everything.
         let policies = value.split(',').map(str::trim);
         for policy in policies.filter(|_| !value.trim().is_empty()) {
             match policy {
@@ -286,7 +288,7 @@ fn number(name: &'static str, value: &str, least: i64, most: i64) -> Result<i64>
     }
 }
 
-/// The names of `BrokerCompressionType`: those of the codecs, but that none of them is `uncompressed`.
+/// The names of `BrokerCompressionType`: those of the codecs, and `uncompressed` for none.
 fn codec(value: &str) -> Result<Option<Compression>> {
     let invalid = || StorageError::InvalidConfig {
         name: "compression.type",
@@ -301,7 +303,7 @@ fn codec(value: &str) -> Result<Option<Compression>> {
     }
 }
 
-/// One of the codec's levels; gzip's default is a number that is none of them.
+/// One of the codec's levels. Gzip's default, -1, is outside the range.
 fn level(name: &'static str, value: &str, codec: Compression) -> Result<i32> {
     if codec == Compression::Gzip && value.trim() == "-1" {
         return Ok(-1);
@@ -337,7 +339,7 @@ fn ratio(name: &'static str, value: &str) -> Result<f64> {
 mod tests {
     use super::*;
 
-    // Broken if it failed: a topic's settings would be taken wrongly or a bad one silently dropped.
+    // Broken if it failed: a topic's settings would be misread, or a bad value be ignored.
     #[test]
     fn settings_by_name() {
         let mut config = LogConfig::default();

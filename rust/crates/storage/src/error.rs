@@ -1,7 +1,8 @@
 //! What can go wrong between a caller and a log on disk.
 //!
-//! One enum for the crate. Variants fall in two groups: what a client sent is refused (nothing was written, the log is
-//! as before), and what happened to the disk or the directory. [`StorageError::kafka_code`] gives the protocol's number.
+//! One enum for the crate. A variant is one of two kinds: a request was refused (nothing was written, the log
+//! is as before), or the disk or the directory failed. [`StorageError::kafka_code`] gives the protocol's
+//! number.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,16 +12,15 @@ use logcore_records::RecordError;
 
 use crate::record_faults::RecordFaults;
 
-/// No descriptor left in the process, or in the system; no mapping left, or no memory. The numbers are the same on every Unix.
+/// No file descriptor left in the process or in the system; no mapping or no memory left. Linux numbers.
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
 const ENOMEM: i32 = 12;
 
-/// Every way an operation of this crate can fail.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    // ---- what was sent ----
-    /// Bytes that are not whole, intact batches (CORRUPT_MESSAGE).
+    // ---- refused requests ----
+    /// Bytes that are no whole, intact batches (CORRUPT_MESSAGE).
     #[error("corrupt batch at byte {position} of the append: {reason}")]
     CorruptBatch { position: usize, reason: String },
 
@@ -30,9 +30,9 @@ pub enum StorageError {
     )]
     RecordTooLarge { size: u64, limit: u64 },
 
-    /// One batch decompresses to more than is looked into (MESSAGE_TOO_LARGE).
+    /// One batch decompresses to more than the limit (MESSAGE_TOO_LARGE).
     #[error(
-        "the batch at byte {position} of the append decompresses to more than {limit} bytes, which is the most that is looked into; send smaller batches"
+        "the batch at byte {position} of the append needs more than the limit of {limit} bytes to be decompressed; send smaller batches"
     )]
     DecompressedTooLarge { position: usize, limit: usize },
 
@@ -40,16 +40,16 @@ pub enum StorageError {
     #[error("an append of {size} bytes does not fit into a segment of {limit} bytes (segment.bytes)")]
     AppendTooLarge { size: u64, limit: u64 },
 
-    /// An intact batch that says something not allowed (INVALID_RECORD).
+    /// An intact batch with content that is not allowed (INVALID_RECORD).
     #[error("invalid record batch at byte {position} of the append: {reason}")]
     InvalidRecord { position: usize, reason: String },
 
-    /// Records of an intact batch that are not allowed (`RecordValidationException`): INVALID_TIMESTAMP when the time of
-    /// any is why, INVALID_RECORD otherwise.
+    /// Records of an intact batch that are not allowed (`RecordValidationException`): INVALID_TIMESTAMP when
+    /// a timestamp is the reason, else INVALID_RECORD.
     #[error("{0}")]
     InvalidRecords(RecordFaults),
 
-    /// A record format this operation does not take (UNSUPPORTED_FOR_MESSAGE_FORMAT).
+    /// A record format that cannot be appended (UNSUPPORTED_FOR_MESSAGE_FORMAT).
     #[error(
         "record format v{magic} cannot be appended as it is; convert the message set to v2 batches first"
     )]
@@ -65,7 +65,7 @@ pub enum StorageError {
         found: i32,
     },
 
-    /// A producer with a newer epoch has written since (INVALID_PRODUCER_EPOCH).
+    /// A producer with a newer epoch has written (INVALID_PRODUCER_EPOCH).
     #[error("producer {producer_id} has epoch {found} but epoch {current} has already written")]
     InvalidProducerEpoch {
         producer_id: i64,
@@ -73,11 +73,11 @@ pub enum StorageError {
         current: i16,
     },
 
-    /// State of a producer is asked for that this log does not have (UNKNOWN_PRODUCER_ID).
+    /// The log has no state of this producer (UNKNOWN_PRODUCER_ID).
     #[error("producer {producer_id} is not known to this log")]
     UnknownProducer { producer_id: i64 },
 
-    /// A newer coordinator has ended a transaction of the producer since (TRANSACTION_COORDINATOR_FENCED).
+    /// A newer coordinator has ended a transaction of the producer (TRANSACTION_COORDINATOR_FENCED).
     #[error(
         "a marker for producer {producer_id} comes from a coordinator of epoch {found}, but one of epoch {current} has already written"
     )]
@@ -87,11 +87,11 @@ pub enum StorageError {
         current: i32,
     },
 
-    /// A plain write inside an open transaction (INVALID_TXN_STATE).
+    /// A batch without a transaction while the producer's transaction is open (INVALID_TXN_STATE).
     #[error("producer {producer_id} has an open transaction but the batch is not transactional")]
     InvalidTxnState { producer_id: i64 },
 
-    /// The leader epoch given is older than one already in the log (FENCED_LEADER_EPOCH).
+    /// The leader epoch is older than one in the log (FENCED_LEADER_EPOCH).
     #[error("leader epoch {found} is older than epoch {current}, in which this log was written")]
     FencedLeaderEpoch { found: i32, current: i32 },
 
@@ -103,7 +103,7 @@ pub enum StorageError {
         log_end: i64,
     },
 
-    /// A setting with a value that cannot be (INVALID_CONFIG).
+    /// A setting with an invalid value (INVALID_CONFIG).
     #[error("{name}={value} is not allowed: {reason}")]
     InvalidConfig {
         name: &'static str,
@@ -111,8 +111,8 @@ pub enum StorageError {
         reason: &'static str,
     },
 
-    // ---- the disk and the directory ----
-    /// The operating system refused (KAFKA_STORAGE_ERROR).
+    // ---- failures of the disk and the directory ----
+    /// An operation of the operating system failed (KAFKA_STORAGE_ERROR).
     #[error("cannot {action} {path}: {source}", path = path.display())]
     Io {
         action: &'static str,
@@ -120,7 +120,7 @@ pub enum StorageError {
         source: io::Error,
     },
 
-    /// A file of ours holds bytes it cannot hold (KAFKA_STORAGE_ERROR).
+    /// A file has bytes that it cannot have (KAFKA_STORAGE_ERROR).
     #[error("{path} is corrupt at byte {position}: {reason}", path = path.display())]
     Corrupt {
         path: PathBuf,
@@ -128,16 +128,17 @@ pub enum StorageError {
         reason: String,
     },
 
-    /// An earlier write or fsync failed; nothing more is accepted until the directory is opened anew
+    /// An earlier write or fsync failed. Nothing is accepted until the directory is opened again
     /// (KAFKA_STORAGE_ERROR).
     #[error("{dir} is offline since a disk failure: {reason}", dir = dir.display())]
     Offline { dir: PathBuf, reason: String },
 
-    /// The log was cut while an append waited for the disk: another leads now (NOT_LEADER_OR_FOLLOWER).
-    #[error("the log in {dir} was cut while the append waited for the disk; it may be gone, send it again", dir = dir.display())]
+    /// The log was truncated while an append waited for the disk: another broker leads now
+    /// (NOT_LEADER_OR_FOLLOWER).
+    #[error("the log in {dir} was truncated while the append waited for the disk; it may be lost, send it again", dir = dir.display())]
     Truncated { dir: PathBuf },
 
-    /// What a leader sent does not continue this log (UNKNOWN_SERVER_ERROR: no client gets here).
+    /// The leader's batches do not continue this log (UNKNOWN_SERVER_ERROR; only followers get it).
     #[error("batches from offset {first_offset} to {last_offset} do not follow the log's end {log_end}")]
     UnexpectedAppendOffset {
         first_offset: i64,
@@ -145,33 +146,42 @@ pub enum StorageError {
         log_end: i64,
     },
 
-    /// The log was closed or its directory deleted (NOT_LEADER_OR_FOLLOWER).
+    /// The log was closed, or its directory deleted (NOT_LEADER_OR_FOLLOWER).
     #[error("the log in {dir} is closed", dir = dir.display())]
     Closed { dir: PathBuf },
 
-    /// A write to a log that was opened for reading only (POLICY_VIOLATION: no client gets here).
+    /// A forked child used what its parent opened (NOT_LEADER_OR_FOLLOWER).
+    #[error(
+        "{} was opened before this process was forked, and only the process that opened it may write it: write it there, or open another one here",
+        dir.display()
+    )]
+    Forked { dir: PathBuf },
+
+    /// A write to a log that was opened for reading only (POLICY_VIOLATION; no client gets it).
     #[error("the log in {dir} was opened read-only", dir = dir.display())]
     ReadOnly { dir: PathBuf },
 
-    /// Another process, or another opening in this one, holds the directory (KAFKA_STORAGE_ERROR).
+    /// Another process, or another opening in this process, has the lock of the directory
+    /// (KAFKA_STORAGE_ERROR).
     #[error("{dir} is in use by another process or another opening; stop that first", dir = dir.display())]
     Locked { dir: PathBuf },
 
-    /// Something to create exists already (TOPIC_ALREADY_EXISTS).
+    /// A log or file that should be created exists already (TOPIC_ALREADY_EXISTS).
     #[error("{path} exists already", path = path.display())]
     AlreadyExists { path: PathBuf },
 
-    /// Something to open is not there (UNKNOWN_TOPIC_OR_PARTITION).
+    /// A log that should be opened does not exist (UNKNOWN_TOPIC_OR_PARTITION).
     #[error("there is no log at {path}", path = path.display())]
     NotFound { path: PathBuf },
 
-    /// A directory that is none of what was to be opened (INCONSISTENT_CLUSTER_ID for the wire; it stops the start).
+    /// A directory of another kind than the one that should be opened (INCONSISTENT_CLUSTER_ID; it stops the
+    /// start).
     #[error("{path} {reason}", path = path.display())]
     WrongDirectory { path: PathBuf, reason: String },
 
-    /// One partition in two log directories: which of the two is right is not for a program to decide (it stops the start).
+    /// One partition in two log directories. The operator must decide which one to keep (it stops the start).
     #[error(
-        "duplicate log directories for {topic}-{partition} are found in both {one} and {other}; remove the one that is not to be kept, most likely that of the disk that failed last",
+        "duplicate log directories for {topic}-{partition} are found in both {one} and {other}; remove one, most likely the one on the disk that failed last",
         one = one.display(),
         other = other.display()
     )]
@@ -182,9 +192,9 @@ pub enum StorageError {
         other: PathBuf,
     },
 
-    /// The directory belongs to another broker, cluster or topic (INCONSISTENT_CLUSTER_ID for the wire; it stops
-    /// the start).
-    #[error("{path} says {field} is {found}, but {expected} was expected: this is another one's directory", path = path.display())]
+    /// The directory belongs to another broker, cluster or topic (INCONSISTENT_CLUSTER_ID; it stops the
+    /// start).
+    #[error("{path} says {field} is {found}, but {expected} was expected: the directory belongs to another one", path = path.display())]
     Mismatch {
         path: PathBuf,
         field: &'static str,
@@ -194,9 +204,9 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// Wraps an error of the operating system with what was done to which file.
+    /// Adds to an error of the operating system what was done to which file.
     pub(crate) fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
-        // The path is copied only when there is an error to tell.
+        // The path is copied only when there is an error.
         move |source| Self::Io {
             action,
             path: path.as_ref().to_path_buf(),
@@ -204,7 +214,8 @@ impl StorageError {
         }
     }
 
-    /// Refuses bytes of an append: damage is told from an intact batch that is not allowed.
+    /// Maps an error in a batch at `position` of an append. Damage and disallowed content have different
+    /// codes.
     pub(crate) fn from_record(position: usize, error: &RecordError) -> Self {
         match error {
             RecordError::UnsupportedMagic(magic @ 0..=1) => Self::UnsupportedFormat { magic: *magic },
@@ -230,7 +241,9 @@ impl StorageError {
             Self::CorruptBatch { .. } => ErrorCode::CORRUPT_MESSAGE,
             Self::NotFound { .. } => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
             Self::UnexpectedAppendOffset { .. } => ErrorCode::UNKNOWN_SERVER_ERROR,
-            Self::Closed { .. } | Self::Truncated { .. } => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            Self::Closed { .. } | Self::Forked { .. } | Self::Truncated { .. } => {
+                ErrorCode::NOT_LEADER_OR_FOLLOWER
+            }
             Self::RecordTooLarge { .. } | Self::DecompressedTooLarge { .. } => ErrorCode::MESSAGE_TOO_LARGE,
             Self::AppendTooLarge { .. } => ErrorCode::RECORD_LIST_TOO_LARGE,
             Self::InvalidRecords(faults) if faults.is_about_time() => ErrorCode::INVALID_TIMESTAMP,
@@ -255,8 +268,8 @@ impl StorageError {
         code.0
     }
 
-    /// True when there was no space, or no quota, for what was to be written: nothing is broken, and the same works once
-    /// there is space again.
+    /// True when there was no space or no quota. Nothing is broken, and the operation works once there is
+    /// space.
     pub fn is_disk_full(&self) -> bool {
         matches!(
             self,
@@ -268,22 +281,23 @@ impl StorageError {
         )
     }
 
-    /// True when the process, or the system, had no file descriptor left, or no mapping for an index: nothing is broken, and
-    /// the same works once other files are closed.
+    /// True when there was no file descriptor or no mapping left. Nothing is broken, and the operation works
+    /// once other files are closed.
     pub fn is_out_of_files(&self) -> bool {
         let Self::Io { action, source, .. } = self else {
             return false;
         };
         match source.raw_os_error() {
             Some(EMFILE | ENFILE) => true,
-            // Of memory there is enough, as a rule, and vm.max_map_count is reached.
+            // Memory is rarely short. Mostly vm.max_map_count is reached.
             Some(ENOMEM) => *action == MAP,
             _ => false,
         }
     }
 
-    /// True for what takes a whole log directory offline: the operating system refused, and not for want of space or
-    /// descriptors. A file that is shorter than it was is damage to that file, and one that may not grow says nothing of others.
+    /// True for a failure that takes a log directory offline: the operating system refused, and not for want
+    /// of space or descriptors. A file that became shorter, or that may not grow, is damage to that file
+    /// alone.
     pub fn is_directory_failure(&self) -> bool {
         let of_one_file = |kind| matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::FileTooLarge);
         matches!(self, Self::Io { source, .. } if !of_one_file(source.kind()))
@@ -291,7 +305,7 @@ impl StorageError {
             && !self.is_out_of_files()
     }
 
-    /// True when the disk or the directory failed, false when what was sent was refused.
+    /// True when the disk or the directory failed, false when a request was refused.
     pub fn is_storage_failure(&self) -> bool {
         matches!(
             self,
@@ -303,10 +317,9 @@ impl StorageError {
 /// The action of [`StorageError::Io`] when an index is mapped into memory.
 pub(crate) const MAP: &str = "map";
 
-/// Results of this crate.
 pub type Result<T, E = StorageError> = std::result::Result<T, E>;
 
-/// What a full disk refuses, and what is done later, is done as far as it can be.
+/// Ignores a full disk, for work that [`crate::Log::maintain`] does again.
 pub(crate) fn unless_full(done: Result<()>) -> Result<()> {
     match done {
         Err(error) if error.is_disk_full() => Ok(()),

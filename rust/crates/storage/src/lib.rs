@@ -1,33 +1,29 @@
 //! Kafka's log on disk: segments, indexes, recovery, producers, retention, and directories of logs.
 //!
-//! Owns the files of a log directory as Apache Kafka 3.9 writes them (in ZooKeeper mode), byte for byte, so that either
-//! can start on what the other left. Does not own the bytes inside a batch (`logcore-records`), sockets, or decisions:
-//! who leads and what is replicated is told from outside.
+//! Owns the files of a log directory as Apache Kafka 3.9 writes them in ZooKeeper mode, byte for byte: each
+//! can start on what the other left. Does not own the bytes inside a batch (`logcore-records`), sockets, or
+//! the decisions about leaders and replicas.
+//!
+//! The modules, from the lowest to the highest. No module imports one that stands below it in this table.
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`mod@log`] | one partition's log: append, read, roll, flush, close |
-//! | [`log_dir`] | a broker's directory of logs, locked, with its checkpoints |
-//! | [`standalone`] | one partition's directory used without a broker |
-//! | [`loader`] | opening and recovery |
-//! | `segment`, `offset_index`, `time_index`, `txn_index`, `index_file`, `scan` | one segment and the ways into it |
-//! | [`cleaner`] | compaction: of each key only the last record stays |
-//! | `failure` | why a directory is offline |
-//! | `disk` | every change to a disk, one function each |
-//! | `validator` | what an append must be |
-//! | `producer_state`, `producer_snapshot` | idempotent and transactional producers |
-//! | `leader_epochs`, [`checkpoints`], [`metadata`], [`lock`], [`uuid`] | the small files |
-//! | [`segment_file`] | one file of a segment, to look at |
-//! | [`verify`] | reading everything and saying what is wrong |
-//! | [`repair`] | mending it: cutting and rebuilding, with what was there kept aside |
-//! | [`mod@slice`] | what reads and appends return |
-//! | [`small_file`] | small files of others, replaced whole |
-//! | [`process`] | which process this is |
-//! | [`watch`] | waiting for a log to change |
-//! | [`config`], [`error`] | settings, and everything that can go wrong |
+//! | [`error`], [`record_faults`], [`config`], `clock`, [`process`] | errors, settings, time, forks |
+//! | [`mod@slice`], [`watch`] | what reads return; waiting for a log to change |
+//! | [`files`] | names and small files: checkpoints, lock, ids; every change to a disk |
+//! | `index` | the indexes of a segment: by offset, by timestamp, of aborted transactions |
+//! | `leader_epochs`, `producers` | leader epochs; idempotent and transactional producers |
+//! | `segment` | one segment: append, search, scan, repair |
+//! | `validation` | the checks before an append |
+//! | [`mod@log`] | one partition's log: load, append, read, truncate, retention |
+//! | [`cleaner`] | compaction |
+//! | [`log_dir`], [`standalone`] | a broker's directory of logs; one log used without a broker |
+//! | [`verify`], [`repair`] | finding damage, and repairing it |
+//! | [`segment_file`] | the content of one file, for dumps |
 //!
-//! Use: open a [`LogDir`] (a server) or a [`StandaloneLog`] (a library), or [`Log::open_read_only`] beside whoever
-//! writes. Only a [`Cleaner`] starts threads that outlive a call: somebody calls [`LogDir::maintain`] every few seconds.
+//! Use: open a [`LogDir`] (a server), a [`StandaloneLog`] (a library), or [`Log::open_read_only`] beside
+//! another process that writes. Only a [`Cleaner`] has threads that outlive a call. The caller calls
+//! [`LogDir::maintain`] every few seconds.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,29 +1,57 @@
-//! Which process this is, without asking the kernel at each append.
+//! Which process this is, and which process opened something.
 //!
-//! The answer is kept in a page of its own that the kernel wipes in the child of a fork (`MADV_WIPEONFORK`, Linux 4.14), so
-//! that a child never takes itself for its parent, however it was forked. Where there is no such page the kernel is
-//! asked each time. Any thread may ask.
+//! A process that forks has its logs twice in memory and once on disk, so only the process that opened a log
+//! may write it.
+//!
+//! The id is kept in a page that the kernel clears in a forked child (`MADV_WIPEONFORK`, Linux 4.14), so that
+//! an append does not ask the kernel. Without such a page the kernel is asked each time. Any thread may ask.
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use memmap2::MmapMut;
 use rustix::mm::{Advice, madvise};
 
-/// The page, zero until somebody asks.
+use crate::error::{Result, StorageError};
+
+/// The process that opened something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner(u32);
+
+impl Owner {
+    /// This process.
+    pub fn this() -> Self {
+        Self(id())
+    }
+
+    /// False in a child that was forked since.
+    pub fn is_this(self) -> bool {
+        self == Self::this()
+    }
+
+    /// Errors: [`StorageError::Forked`] in a child that was forked since `dir` was opened.
+    pub fn check(self, dir: impl FnOnce() -> PathBuf) -> Result<()> {
+        if self.is_this() {
+            return Ok(());
+        }
+        Err(StorageError::Forked { dir: dir() })
+    }
+}
+
+/// Zero until it is first asked.
 static PAGE: OnceLock<Option<MmapMut>> = OnceLock::new();
 
-/// The id of this process.
-pub fn id() -> u32 {
+fn id() -> u32 {
     let Some(page) = PAGE.get_or_init(wiped_page) else {
         return std::process::id();
     };
-    // SAFETY: the mapping is private to this process, is never unmapped because it is in a static, begins on a page, and
-    // has four bytes at least; any bits are an AtomicU32, and nobody looks at them but through this reference. The
-    // kernel writes them only in a child that is being forked, before it runs.
+    // SAFETY: the mapping is private to this process, is never unmapped because it is in a static, begins on
+    // a page, and has at least four bytes. Any bits are an AtomicU32, and it is only accessed through this
+    // reference. The kernel writes it only in a child that is being forked, before the child runs.
     let known = unsafe { &*page.as_ptr().cast::<AtomicU32>() };
     match known.load(Ordering::Relaxed) {
-        // No process of ours has this id: not asked yet, or in a child since the fork.
+        // No process that can run this has id 0: not asked yet, or not since the fork.
         0 => {
             let id = std::process::id();
             known.store(id, Ordering::Relaxed);
@@ -36,7 +64,7 @@ pub fn id() -> u32 {
 fn wiped_page() -> Option<MmapMut> {
     let page = MmapMut::map_anon(size_of::<AtomicU32>()).ok()?;
     let start = page.as_ptr().cast_mut().cast();
-    // SAFETY: the range is a mapping of our own, anonymous and private as this advice asks for, and holds nothing yet.
+    // SAFETY: the range is our own anonymous private mapping, as this advice requires, and holds nothing yet.
     unsafe { madvise(start, page.len(), Advice::LinuxWipeOnFork) }.ok()?;
     Some(page)
 }
@@ -45,12 +73,14 @@ fn wiped_page() -> Option<MmapMut> {
 mod tests {
     use super::*;
 
-    // Broken if it failed: every append would be refused as another process's. That a child of a fork is told apart is
-    // for the Python tests to show, which can fork.
+    // Broken if it failed: every append would be refused as another process's. Python tests fork, and show
+    // the other half.
     #[test]
-    fn it_is_what_the_kernel_says() {
+    fn the_id_is_the_kernels() {
+        let owner = Owner::this();
         for _ in 0..3 {
             assert_eq!(id(), std::process::id());
+            assert!(owner.is_this());
         }
     }
 }

@@ -1,12 +1,13 @@
-//! What is wrong with single records of a batch, told one by one so that a producer can drop them (KIP-467).
+//! The single records of a batch that are not allowed, so that a producer can drop them (KIP-467).
 //!
-//! Pure values. What the wire says of them is the server's.
+//! Pure values. The server encodes them for the wire.
 
 use std::fmt;
 
-/// Of how many it is kept why. A batch may have millions of records, and its sender gets the point sooner.
+/// Records of which the reason is kept. A batch may have millions of records, and these are enough for a
+/// producer.
 const FAULTS_KEPT: usize = 1000;
-/// Of how many more it is kept which they are: of all, in a batch of a megabyte of records of some size.
+/// Further records of which only the number is kept.
 const NUMBERS_KEPT: usize = 16_384;
 
 /// Why a record is not allowed.
@@ -14,15 +15,15 @@ const NUMBERS_KEPT: usize = 16_384;
 pub enum Fault {
     /// A compacted topic needs a key.
     Keyless,
-    /// Its time is outside of what the topic accepts; all in milliseconds since the epoch.
+    /// The timestamp is outside the limits of the topic; all in milliseconds since the epoch.
     Time {
         timestamp: i64,
-        /// As it was sent, counted from the batch's first.
+        /// The offset as it was sent.
         offset: i64,
         earliest: i64,
         latest: i64,
     },
-    /// Its batch says that a broker gave it its time.
+    /// The batch claims append time, which only a broker may set.
     AppendTime {
         timestamp: i64,
         offset: i64,
@@ -31,15 +32,14 @@ pub enum Fault {
     },
 }
 
-/// One record that is not allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordFault {
-    /// Its number in the batch.
+    /// The record's number in the batch.
     pub index: i32,
     pub fault: Fault,
 }
 
-/// The records of a batch that are not allowed; there is at least one.
+/// The records of a batch that are not allowed; at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordFaults {
     first: Vec<RecordFault>,
@@ -62,22 +62,22 @@ impl RecordFaults {
         }
     }
 
-    /// The first of them, in order.
+    /// The first of them, in order, with reasons.
     pub fn first(&self) -> &[RecordFault] {
         &self.first
     }
 
-    /// The numbers in the batch of those after the first, or of many of them.
+    /// The numbers of the records after the first ones, up to a limit.
     pub fn rest(&self) -> &[i32] {
         &self.rest
     }
 
-    /// How many there are, beyond the first ones too.
+    /// How many records are not allowed.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// True when the time of any is why.
+    /// True when a timestamp is a reason.
     pub fn is_about_time(&self) -> bool {
         self.about_time
     }

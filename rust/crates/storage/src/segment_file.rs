@@ -1,7 +1,7 @@
-//! The files of a segment as they stand, one at a time, for whoever wants to look at them: a dump, a script.
+//! The content of a segment's files, one file at a time, for dumps and scripts.
 //!
-//! Nothing is judged here: a batch with a wrong checksum is shown and said to be wrong, and the walk goes on behind it by
-//! its length, as Apache Kafka's own `DumpLogSegments` does. Opens for reading only; any thread may have one of its own.
+//! Judges nothing. A batch with a wrong checksum is shown and marked, and the walk continues after its
+//! length, as in Apache Kafka's `DumpLogSegments`. Opens files for reading only. Any thread may open one.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,29 +14,29 @@ use crate::producers::snapshot;
 use crate::segment::scan::StoredBatch;
 use crate::slice::read_at_most;
 
-/// A message up to and including its magic byte: offset, length, checksum or epoch, magic.
+/// Bytes of a message up to its magic byte: offset, length, checksum or epoch, magic.
 const FRONT: u64 = 17;
-/// The least a length field can say (`LegacyRecord.RECORD_OVERHEAD_V0`).
+/// The smallest length (`LegacyRecord.RECORD_OVERHEAD_V0`).
 const LENGTH_MIN: i32 = 14;
-/// Bytes before what the length counts.
+/// Bytes that the length does not count.
 const LOG_OVERHEAD: u64 = 12;
 
-/// One batch, or legacy message, as it stands in the file.
+/// One batch or legacy message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchInFile {
     pub position: u64,
     pub bytes: Vec<u8>,
     pub magic: i8,
-    /// Of a legacy message, the last offset inside of it.
+    /// Of a compressed legacy message: the last offset inside it.
     pub base_offset: i64,
     pub last_offset: i64,
     /// Milliseconds since the epoch, -1 when there is none.
     pub max_timestamp: i64,
-    /// The attributes; of a legacy message they are one byte.
+    /// The attributes. A legacy message has one byte of them.
     pub attributes: i16,
-    /// The checksum that is stored.
+    /// The stored checksum.
     pub crc: u32,
-    /// The checksum is that of the bytes.
+    /// The stored checksum is right.
     pub valid: bool,
     /// The header, of a v2 batch.
     pub header: Option<BatchHeader>,
@@ -59,7 +59,7 @@ pub struct SegmentFile {
 }
 
 impl SegmentFile {
-    /// Opens a file to be read from `position` on, to `limit` or its end.
+    /// Opens a file to read it from `position` to `limit` or to its end.
     pub fn open(path: &Path, position: u64, limit: Option<u64>) -> Result<Self> {
         let file = File::open(path).map_err(StorageError::io("open", path))?;
         let size = file.metadata().map_err(StorageError::io("read", path))?.len();
@@ -71,14 +71,14 @@ impl SegmentFile {
         })
     }
 
-    /// Bytes that have not been read, and are no batch if there is no next one.
+    /// Bytes that have not been read. Without a next batch they are no whole batch.
     pub fn remaining(&self) -> u64 {
         self.end.saturating_sub(self.position)
     }
 
-    /// The next batch; `None` when what remains is not all of one.
+    /// The next batch; `None` when the rest is no whole batch.
     ///
-    /// Errors: [`StorageError::Corrupt`] for a length or a format that cannot be, the disk's.
+    /// Errors: [`StorageError::Corrupt`] for an impossible length or format; the disk's.
     pub fn next_batch(&mut self) -> Result<Option<BatchInFile>> {
         if self.remaining() <= FRONT {
             return Ok(None);
@@ -141,7 +141,7 @@ impl SegmentFile {
     }
 }
 
-/// A producer as a `.snapshot` file has it.
+/// A producer in a `.snapshot` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProducerInFile {
     pub producer_id: i64,
@@ -150,7 +150,7 @@ pub struct ProducerInFile {
     /// -1 without an open transaction.
     pub transaction_first_offset: i64,
     pub last_timestamp: i64,
-    /// Of the last batch; `None` when none is known.
+    /// The last batch; `None` when it is unknown.
     pub last_batch: Option<LastBatch>,
 }
 
@@ -219,7 +219,7 @@ mod tests {
         (batches, file.remaining())
     }
 
-    // Broken if it failed: a dump would leave batches out, or call damaged ones whole.
+    // Broken if it failed: a dump would leave out batches, or show damaged ones as intact.
     #[test]
     fn every_batch_is_shown_damaged_or_not() {
         let dir = tempfile::tempdir().unwrap();
@@ -246,7 +246,7 @@ mod tests {
         assert!(matches!(file.next_batch(), Err(StorageError::Corrupt { .. })));
     }
 
-    // Broken if it failed: a dump of Kafka's snapshots and transaction indexes would say other things than are in them.
+    // Broken if it failed: a dump of Kafka's snapshots and transaction indexes would show wrong content.
     #[test]
     fn small_files() {
         let producers = read_producers(&Path::new(FIXTURE).join("00000000000000000164.snapshot")).unwrap();

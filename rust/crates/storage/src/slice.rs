@@ -1,7 +1,7 @@
 //! What a read returns: a range of one segment file, for `sendfile` or `pread`.
 //!
-//! A slice holds its file open, so it stays readable after its segment was deleted. It holds no lock. The bytes of a
-//! slice never change: a log only appends, and what is truncated was never visible to a reader.
+//! A slice has its file open, so it stays readable after its segment was deleted. It has no lock. Its bytes
+//! never change: a log only appends, and a reader never sees what is truncated later.
 
 use std::fs::File;
 use std::io;
@@ -14,18 +14,18 @@ use rustix::io::{Errno, pread};
 
 use crate::error::{Result, StorageError};
 
-/// A range of bytes in a segment file. It begins with a whole batch; the last batch may be cut off by the size asked
-/// for, as Kafka's fetch responses are, and readers ignore what is cut.
+/// A range of bytes in a segment file. It begins with a whole batch. The last batch may be cut off by the
+/// size that was asked for, as in Kafka's fetch responses; readers ignore it.
 #[derive(Debug, Clone)]
 pub struct LogSlice {
     /// The segment's file.
     pub file: Arc<File>,
-    /// Where the slice begins in the file, in bytes.
+    /// The position of the slice in the file, in bytes.
     pub position: u64,
-    /// Bytes in the slice; 0 when there is nothing (yet) at the offset asked for.
+    /// Bytes in the slice; 0 when the log has no record at the offset that was asked for.
     pub len: u64,
-    /// The base offset of the first batch, which may be lower than the offset asked for. The offset asked for when the
-    /// slice is empty.
+    /// The base offset of the first batch, which may be lower than the offset that was asked for. Of an empty
+    /// slice: the offset that was asked for.
     pub base_offset: i64,
     /// Bytes of the first batch, 0 when the slice is empty.
     pub first_batch_len: u64,
@@ -33,20 +33,19 @@ pub struct LogSlice {
 }
 
 impl LogSlice {
-    /// True when there is nothing to read.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Fills `out` from the front of the slice; returns how many bytes there were.
+    /// Fills `out` from the start of the slice; returns the number of bytes.
     pub fn read_into(&self, out: &mut [u8]) -> Result<usize> {
         let wanted = usize::try_from(self.len).unwrap_or(usize::MAX).min(out.len());
         read_at_most(&self.file, &mut out[..wanted], self.position)
             .map_err(StorageError::io("read", self.path.as_path()))
     }
 
-    /// The bytes, as they are: the last batch may be cut off. The kernel writes them where they stay; nothing is zeroed
-    /// or copied besides.
+    /// The bytes; the last batch may be cut off. The kernel writes into the result directly: nothing is
+    /// zeroed first.
     pub fn read_to_vec(&self) -> Result<Vec<u8>> {
         let wanted = usize::try_from(self.len).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
@@ -63,12 +62,12 @@ impl LogSlice {
                 }
             }
         }
-        // There may be more room than was asked for.
+        // The allocation may be larger than requested.
         bytes.truncate(wanted);
         Ok(bytes)
     }
 
-    /// The bytes of the batches that are whole in the slice.
+    /// The bytes of the whole batches.
     pub fn read_whole_batches(&self) -> Result<Vec<u8>> {
         let mut bytes = self.read_to_vec()?;
         bytes.truncate(whole_batches(&bytes));
@@ -76,7 +75,7 @@ impl LogSlice {
     }
 }
 
-/// How many bytes at the front are whole batches, of any format; looks at lengths only.
+/// Bytes of the whole batches at the front, of any format; reads lengths only.
 pub fn whole_batches(bytes: &[u8]) -> usize {
     let mut end = 0;
     while let Some(batch) = first_batch(&bytes[end..]) {
@@ -85,7 +84,7 @@ pub fn whole_batches(bytes: &[u8]) -> usize {
     end
 }
 
-/// The batch at the front, of any format, if it is whole; looks at its length only.
+/// The batch at the front, of any format, if it is whole; reads its length only.
 pub fn first_batch(bytes: &[u8]) -> Option<&[u8]> {
     let length = bytes.get(8..12)?;
     let length = i32::from_be_bytes([length[0], length[1], length[2], length[3]]);
@@ -107,19 +106,19 @@ pub(crate) fn read_at_most(file: &File, out: &mut [u8], position: u64) -> io::Re
     Ok(filled)
 }
 
-/// What an append did.
+/// The result of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
     /// The offset of the first record.
     pub first_offset: i64,
     /// The offset of the last record.
     pub last_offset: i64,
-    /// The broker's time given to the records, -1 when they keep their own.
+    /// The broker's time that the records got, -1 when they keep their own.
     pub log_append_time: i64,
-    /// The log's start when the append was done.
+    /// The log start offset after the append.
     pub log_start_offset: i64,
-    /// Every batch was there already: a retry of an idempotent producer. Nothing was written; the offsets are those
-    /// of the first time.
+    /// All batches were in the log already: a retry of an idempotent producer. Nothing was written. The
+    /// offsets are those of the first time.
     pub duplicate: bool,
     /// Bytes written; 0 when there was nothing to write.
     pub bytes: u64,
@@ -131,6 +130,6 @@ pub struct TimestampOffset {
     /// Milliseconds since the epoch.
     pub timestamp: i64,
     pub offset: i64,
-    /// The epoch of the leader that wrote it, -1 when not known.
+    /// The epoch of the leader that wrote it, -1 when unknown.
     pub leader_epoch: i32,
 }

@@ -1,17 +1,19 @@
-//! One partition's directory used by itself, without a server: what `import logcore` opens.
+//! One partition's directory used without a broker: what `import logcore` opens.
 //!
-//! Owns the locks and knows how the directory was left. By itself, a partition's directory has its own `.lock` and
-//! `.kafka_cleanshutdown`. Inside a broker's log directory (one with `meta.properties`) the broker's lock is taken too,
-//! so that the two never write at once, and the broker's clean shutdown marker is away while this is open: whoever opens
-//! the directory after a crash will recover it. Where the log begins, once that was moved, and up to where it was
-//! compacted, stands in the broker's `log-start-offset-checkpoint` and `cleaner-offset-checkpoint` or in its own.
+//! Owns the locks, and knows whether the directory was closed cleanly. A partition's directory by itself has
+//! its own `.lock` and `.kafka_cleanshutdown`. Inside a broker's log directory (one with `meta.properties`)
+//! the broker's lock is taken, too, so that the two never write at once. The broker's clean shutdown marker
+//! is removed while the log is open, so the next opening after a crash recovers the log. A log start offset
+//! that was moved, and the offset of the last compaction, are in the broker's `log-start-offset-checkpoint`
+//! and `cleaner-offset-checkpoint`, or in the directory's own.
 //!
-//! A process that forks has the log twice in memory but once on disk. Only the process that opened it may write; in the
-//! child, appending and closing say that the log is closed and touch nothing.
+//! Only the process that opened the log may write it. In a forked child, appending is
+//! [`StorageError::Forked`].
 //!
-//! A crash: recovery begins at the last segment, because each is brought to disk when the next begins
-//! ([`LogConfig::flush_on_roll`]); inside a broker's directory, at the broker's recovery point. Damage before what is known to be on
-//! disk (by that, or by [`StandaloneLog::note_flushes`]) stops the start.
+//! A crash: recovery begins at the last segment, because each segment is flushed when the next begins
+//! ([`LogConfig::flush_on_roll`]). Inside a broker's directory it begins at the broker's recovery point.
+//! Damage below an offset that was known to be on disk (also by [`StandaloneLog::note_flushes`]) stops the
+//! start.
 
 use std::io;
 use std::ops::Deref;
@@ -36,21 +38,22 @@ use crate::files::partition_dir::{check_not_moved, parse_partition_dir};
 use crate::files::single_log::{self, forget_own_start, own_log_start, own_recovery_point};
 use crate::log::Log;
 use crate::log::loader::LastKnown;
-use crate::process;
+use crate::process::Owner;
 use crate::slice::Appended;
 
-/// A [`Log`] with the locks on its directory, or one opened for reading only without any.
+/// A [`Log`] with the locks on its directory, or one opened for reading only, without locks.
 #[derive(Debug)]
 pub struct StandaloneLog {
     log: Log,
-    /// Locked over every change that the checkpoints tell of, so that they tell it in the order it came.
+    /// Locked over every change that is written to the checkpoints, so that they are written in order. `None`
+    /// when closed or read-only.
     held: Mutex<Option<Held>>,
-    opened_by: u32,
+    owner: Owner,
 }
 
 #[derive(Debug)]
 struct Held {
-    /// Where to put the clean shutdown marker; `None` if it was not there to begin with.
+    /// Where to put the clean shutdown marker; `None` if there was none at the opening.
     mark_clean: Option<PathBuf>,
     _locks: Vec<DirLock>,
 }
@@ -64,17 +67,17 @@ impl Deref for StandaloneLog {
 }
 
 impl StandaloneLog {
-    /// Opens for reading and appending; `create` makes the directory when it is missing.
+    /// Opens for reading and appending; `create` makes a missing directory.
     ///
-    /// Errors: [`StorageError::Locked`], [`StorageError::NotFound`], [`StorageError::WrongDirectory`] for a directory of
-    /// logs and one with other files and no log, and those of [`Log::open`].
+    /// Errors: [`StorageError::Locked`], [`StorageError::NotFound`], [`StorageError::WrongDirectory`] for a
+    /// directory of logs and for a directory with other files, and those of [`Log::open`].
     pub fn open(dir: &Path, create: bool, config: LogConfig) -> Result<Self> {
         let given = dir;
         let place = Place::find(given)?;
         let mut dir = place.dir;
         let mut locks = Vec::new();
         if let Some(parent) = &place.broker_dir {
-            // Before anything is made in it.
+            // Taken before anything is created in the directory.
             locks.push(DirLock::acquire(parent)?);
         }
         check_kind(&dir, create)?;
@@ -86,7 +89,8 @@ impl StandaloneLog {
         }
         locks.push(DirLock::acquire(&dir)?);
         if Place::find(given)?.broker_dir != place.broker_dir {
-            // Somebody opens the directory around it. They look for this lock after they have said so.
+            // A broker is opening the directory around this one. It checks this lock after it has written
+            // meta.properties.
             return Err(StorageError::Locked { dir });
         }
         check_not_moved(&dir)?;
@@ -113,14 +117,14 @@ impl StandaloneLog {
                     path: dir.clone(),
                     position: 0,
                     reason: format!(
-                        "the log ends at offset {}, and everything before {mark} was on disk: its files were cut or replaced (the file {FLUSHED_FILE} says so)",
+                        "the log ends at offset {}, and everything before {mark} was on disk: its files were cut or replaced (the file {FLUSHED_FILE} has the offset)",
                         log.log_end_offset()
                     ),
                 });
             }
-            // What is noted has to stay true.
+            // The mark must stay true from here on.
             (None, Some(_)) => unless_full(log.note_flushes())?,
-            // Of the time before it was put here.
+            // The mark is from the time before the log was put into the broker's directory.
             (Some(_), Some(_)) => flushed_mark::remove(&dir)?,
             _ => {}
         }
@@ -137,22 +141,23 @@ impl StandaloneLog {
                 mark_clean,
                 _locks: locks,
             })),
-            opened_by: process::id(),
+            owner: Owner::this(),
         };
         let end = opened.log.log_end_offset();
         if known.recovery_point > end {
-            // What is appended there next is not on disk, whatever was said before. On a full disk nothing is appended.
+            // The next append there is not on disk, whatever the checkpoints say. On a full disk nothing is
+            // appended.
             unless_full(opened.lower_checkpoints(opened.held.lock().as_ref(), end))?;
         }
         Ok(opened)
     }
 
-    /// Opens for reading only, beside whoever writes; see [`Log::open_read_only`].
+    /// Opens for reading only, beside a process that writes; see [`Log::open_read_only`].
     pub fn open_read_only(dir: &Path) -> Result<Self> {
         Ok(Self {
             log: Log::open_read_only(dir)?,
             held: Mutex::new(None),
-            opened_by: process::id(),
+            owner: Owner::this(),
         })
     }
 
@@ -168,8 +173,7 @@ impl StandaloneLog {
         self.log.append_as_last_leader(batches, true)
     }
 
-    /// [`Log::truncate_to`]. Inside a broker's directory the broker's checkpoints are lowered before, so that it can
-    /// recover the log after a crash.
+    /// [`Log::truncate_to`]. Checkpoints are lowered first, so that the log can be recovered after a crash.
     pub fn truncate_to(&self, offset: i64) -> Result<i64> {
         self.check_process()?;
         self.log.check_truncation(offset)?;
@@ -187,7 +191,7 @@ impl StandaloneLog {
         self.log.truncate_fully_and_start_at(offset, None)
     }
 
-    /// [`Log::advance_log_start_offset`], which is remembered at once.
+    /// [`Log::advance_log_start_offset`], with the new offset in the checkpoint.
     pub fn advance_log_start_offset(&self, offset: i64) -> Result<i64> {
         self.check_process()?;
         let held = self.held.lock();
@@ -198,9 +202,10 @@ impl StandaloneLog {
         Ok(start)
     }
 
-    /// Has every flush from here on note in the directory up to where the log is on disk: damage before that, or a log that ends
-    /// before, stops the next start; a torn tail behind it is cut. For whoever acknowledges what it flushed. Inside a broker's
-    /// directory the broker's recovery point says so, and without room nothing does.
+    /// From here on every flush notes in the directory up to where the log is on disk, for a caller that
+    /// acknowledges what it flushed. Damage below that offset, or a log that ends below it, stops the next
+    /// start. A torn tail above it is cut. Inside a broker's directory the broker's recovery point is used
+    /// instead; on a full disk nothing is noted.
     ///
     /// Errors: the disk's.
     pub fn note_flushes(&self) -> Result<()> {
@@ -213,7 +218,7 @@ impl StandaloneLog {
 
     fn lower_checkpoints(&self, held: Option<&Held>, end: i64) -> Result<()> {
         if held.is_none() {
-            // Closed, or opened for reading only: the log itself will say so.
+            // Closed or read-only: the log's own checks refuse the call.
             return Ok(());
         }
         let (dir, key) = checkpoints_of(&self.log.dir());
@@ -228,12 +233,13 @@ impl StandaloneLog {
         Ok(())
     }
 
-    /// [`Log::compact_now`] at the system's time, with the default buffers; how far it came is remembered at once.
+    /// [`Log::compact_now`] at the system's time with the default buffers; the result is written to the
+    /// checkpoint.
     pub fn compact_now(&self) -> Result<CleanerStats> {
         self.compact_until(&AtomicBool::new(false))
     }
 
-    /// [`StandaloneLog::compact_now`] that ends early as [`Log::compact_until`] does.
+    /// [`StandaloneLog::compact_now`] that ends early, as [`Log::compact_until`].
     pub fn compact_until(&self, stop: &AtomicBool) -> Result<CleanerStats> {
         self.check_process()?;
         let config = CleanerConfig::default();
@@ -252,7 +258,7 @@ impl StandaloneLog {
         }
     }
 
-    /// Closes the log, marks it as whole and frees the locks. Closing again does nothing.
+    /// Closes the log, marks it as clean and frees the locks. Closing again does nothing.
     pub fn close(&self) -> Result<()> {
         self.check_process()?;
         let mut held = self.held.lock();
@@ -270,16 +276,14 @@ impl StandaloneLog {
     }
 
     fn check_process(&self) -> Result<()> {
-        if self.opened_by == process::id() {
-            return Ok(());
-        }
-        Err(StorageError::Closed { dir: self.log.dir() })
+        self.owner.check(|| self.log.dir())
     }
 }
 
-/// Where a log is, or is to be.
+/// The location of a log.
 struct Place {
-    /// Resolved, but for the name that a partition has in a broker's directory: that may be a link.
+    /// Resolved. Inside a broker's directory the last part is not resolved, because a partition may be a
+    /// link.
     dir: PathBuf,
     broker_dir: Option<PathBuf>,
 }
@@ -308,7 +312,7 @@ impl Place {
     }
 }
 
-/// Refuses what is no log's directory, before anything is written there.
+/// Refuses other directories before anything is written there.
 fn check_kind(dir: &Path, create: bool) -> Result<()> {
     let wrong = |reason: String| {
         Err(StorageError::WrongDirectory {
@@ -331,10 +335,10 @@ fn check_kind(dir: &Path, create: bool) -> Result<()> {
     }
     match files::first_foreign_name(dir) {
         Ok(Some(name)) => wrong(format!(
-            "is not empty and no log ({:?} is no file of one): choose an empty directory, or one that is not there",
+            "is not empty and is no log ({:?} is no file of a log): choose an empty directory, or one that does not exist",
             name.display()
         )),
-        // One that cannot be listed is told of by what comes next.
+        // The next step reports a directory that cannot be listed.
         Ok(None) | Err(_) => Ok(()),
     }
 }
@@ -343,7 +347,7 @@ fn has_segments(dir: &Path) -> bool {
     files::has_segments(dir).unwrap_or(false)
 }
 
-/// The broker's log directory that `dir` is in, if it is in one.
+/// The broker's log directory that `dir` is in.
 fn broker_dir(dir: &Path) -> Option<&Path> {
     dir.parent()
         .filter(|parent| parent.join(META_PROPERTIES_FILE).exists())
@@ -353,7 +357,7 @@ fn partition_of(dir: &Path) -> Option<(String, i32)> {
     parse_partition_dir(dir.file_name()?.to_str()?)
 }
 
-/// Where what is known of a log is kept, and under which name: with the broker's, or by itself.
+/// Where a log's checkpoints are, and its key in them.
 fn checkpoints_of(dir: &Path) -> (PathBuf, (String, i32)) {
     match broker_dir(dir).zip(partition_of(dir)) {
         Some((parent, key)) => (parent.to_path_buf(), key),
@@ -375,26 +379,26 @@ fn in_broker_dir(dir: &Path, parent: &Path, clean_shutdown: bool) -> Result<Last
     Ok(LastKnown {
         clean_shutdown,
         recovery_point: read_offset(dir, parent, RECOVERY_POINT_FILE)?.unwrap_or(0),
-        // Its own is of the time before it was put here.
+        // The log's own is from the time before it was put here.
         log_start_offset: log_start_offset.max(own_log_start(dir)).unwrap_or(0),
         high_watermark: None,
     })
 }
 
-/// What a checkpoint file of the broker says of the log.
+/// The offset of the log in a checkpoint file of the broker.
 fn read_offset(dir: &Path, parent: &Path, file: &str) -> Result<Option<i64>> {
     let offsets = read_offsets(&parent.join(file))?;
     Ok(partition_of(dir).and_then(|key| offsets.get(&key).copied()))
 }
 
-/// Up to where a log was compacted, if it was. A damaged file is as good as none: the log is compacted from its start.
+/// The offset up to which a log was compacted. With a damaged file the log is compacted from its start.
 fn first_dirty(dir: &Path) -> Option<i64> {
     let (checkpoints, key) = checkpoints_of(dir);
     let offsets = read_offsets(&checkpoints.join(CLEANER_FILE)).ok()?;
     offsets.get(&key).copied()
 }
 
-/// A checkpoint's entries. A damaged one counts as empty, as for whoever opens the directory: it is begun anew.
+/// A checkpoint's entries. A damaged file counts as empty, as at the opening.
 fn read_or_empty(path: &Path) -> Result<Offsets> {
     match read_offsets(path) {
         Err(StorageError::Corrupt { .. }) => Ok(Offsets::new()),
@@ -402,7 +406,7 @@ fn read_or_empty(path: &Path) -> Result<Offsets> {
     }
 }
 
-/// Writes an offset of the log in `dir` into a checkpoint file, unless it stands there.
+/// Writes an offset of the log in `dir` to a checkpoint file, unless it is there already.
 fn note(dir: &Path, file: &str, offset: i64) -> Result<()> {
     let (checkpoints, key) = checkpoints_of(dir);
     let path = checkpoints.join(file);

@@ -1,12 +1,12 @@
-//! Waiting for a log to change, without asking again and again.
+//! Waiting for a log to change, without polling.
 //!
-//! Owns descriptors that become readable when there may be something new: an eventfd for a log that this process writes,
-//! told by [`Signal::notify`] after an append; inotify for a directory that somebody else writes. What is new is for the
-//! caller to look at. Looking comes after the watch began or was cleared, so nothing is slept through. Where
-//! inotify sees nothing (a network's file system, or no descriptors left) the caller looks again every
+//! Owns descriptors that become readable when a log may have changed. For a log that this process writes it
+//! is an eventfd, which [`Signal::notify`] makes readable after an append. For a directory that another
+//! process writes it is inotify. The caller clears the watch first and reads the log after that, so it misses
+//! no change. Where inotify does not work (network file systems, no descriptors left) the caller looks every
 //! [`LOOK_AGAIN`].
 //!
-//! Any thread may notify; each watch has one waiter. A crash leaves nothing behind.
+//! Any thread may notify; each watch has one waiter. A crash leaves nothing.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -20,17 +20,17 @@ use rustix::io::Errno;
 
 use crate::error::{Result, StorageError};
 
-/// How long to wait at most before looking, told or not.
+/// The longest wait before the caller reads the log again.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// Those who wait for one log of this process.
+/// The watches on one log of this process.
 #[derive(Debug, Default)]
 pub struct Signal {
     watches: Mutex<Vec<Weak<OwnedFd>>>,
 }
 
 impl Signal {
-    /// Wakes all who wait. Call it when the change can be seen.
+    /// Wakes all waiters. Call it when readers can see the change.
     pub fn notify(&self) {
         let mut watches = self.watches.lock();
         if watches.is_empty() {
@@ -38,7 +38,8 @@ impl Signal {
         }
         watches.retain(|watch| match watch.upgrade() {
             Some(fd) => {
-                // The one possible failure is a counter at its maximum: the descriptor is readable then, as wanted.
+                // It fails only when the counter is at its maximum. The descriptor is readable then, as it
+                // should be.
                 while let Err(Errno::INTR) = rustix::io::write(&*fd, &1u64.to_ne_bytes()) {}
                 true
             }
@@ -46,7 +47,7 @@ impl Signal {
         });
     }
 
-    /// A watch that sees every notification from now on; `dir` is for messages.
+    /// A watch that sees every notification from now on. `dir` is for error messages.
     ///
     /// Errors: no descriptors left.
     pub fn watch(&self, dir: &Path) -> Result<Watch> {
@@ -64,10 +65,10 @@ fn event_fd(dir: &Path) -> Result<OwnedFd> {
 /// How a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// There may be something new.
+    /// The log may have changed.
     Changed,
     TimedOut,
-    /// A signal came in to this thread.
+    /// This thread received a signal.
     Interrupted,
 }
 
@@ -78,19 +79,20 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches the files in a directory, whoever writes them.
+    /// Watches the files in a directory that another process writes.
     ///
-    /// Errors: no descriptors left, not even to do without inotify.
+    /// Errors: no descriptors left, not even for an eventfd.
     pub fn directory(dir: &Path) -> Result<Self> {
         let fd = match inotify_fd(dir) {
             Ok(fd) => fd,
-            // There are few inotify descriptors a user: this one is never readable, and time does the rest.
+            // A user has few inotify descriptors. An eventfd is never readable here: the waiter wakes by
+            // timeout.
             Err(_) => event_fd(dir)?,
         };
         Ok(Self { fd: Arc::new(fd) })
     }
 
-    /// Waits until there may be something new, for `timeout` at most.
+    /// Waits until the log may have changed, at most for `timeout`.
     ///
     /// Errors: the operating system's.
     pub fn wait(&self, timeout: Duration) -> Result<Woken, std::io::Error> {
@@ -107,9 +109,9 @@ impl Watch {
         }
     }
 
-    /// Makes the descriptor unreadable until the next change. Look at the log after this, not before.
+    /// Makes the descriptor unreadable until the next change. Read the log after this, not before.
     pub fn clear(&self) {
-        // Whole events of inotify fit; an eventfd gives eight bytes.
+        // Room for several inotify events; an eventfd has eight bytes.
         let mut events = [0; 4096];
         loop {
             match rustix::io::read(&*self.fd, &mut events) {
@@ -144,7 +146,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    // Broken if it failed: somebody who follows a log would sleep through an append, or never sleep.
+    // Broken if it failed: a follower of a log would miss an append, or wake again and again.
     #[test]
     fn a_notification_wakes_all_who_watch_once() {
         let signal = Signal::default();
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(signal.watches.lock().len(), 1);
     }
 
-    // Broken if it failed: a reader beside another process would see its appends only now and then.
+    // Broken if it failed: a reader beside another process would see its appends late.
     #[test]
     fn a_change_in_a_directory_wakes_and_reading_does_not() {
         let dir = tempfile::tempdir().unwrap();
@@ -184,7 +186,7 @@ mod tests {
         assert_eq!(watch.wait(Duration::ZERO).unwrap(), Woken::TimedOut);
         std::fs::write(dir.path().join("00000000000000000002.log"), b"").unwrap();
         assert_eq!(watch.wait(LONG).unwrap(), Woken::Changed);
-        // Without a directory there is nothing to wake, and still a descriptor to wait on.
+        // Without a directory there is no event, and there must still be a descriptor to wait on.
         let none = Watch::directory(&dir.path().join("none")).unwrap();
         assert_eq!(none.wait(Duration::ZERO).unwrap(), Woken::TimedOut);
     }

@@ -7,8 +7,9 @@
 //! user_activity 1 98   (LeaderEpochCheckpointFile)
 //! ```
 //!
-//! Each line ends in `\n`, the last one too. An empty file has no entries: Kafka creates it so. Files are replaced
-//! whole (`CheckpointFile`), so a crash leaves the old or the new one. Written by whoever holds the directory's lock.
+//! Each line ends in `\n`, the last one too. An empty file has no entries; Kafka creates it so. Files are
+//! replaced whole (`CheckpointFile`), so a crash leaves the old or the new one. Only the holder of the
+//! directory's lock writes them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +20,7 @@ pub use super::names::{
 use crate::error::{Result, StorageError};
 use crate::files;
 
-/// A checkpoint has one line per partition of a broker; this is far beyond any.
+/// Far more than any broker has partitions: one line each.
 const SIZE_MAX: u64 = 256 << 20;
 
 /// Offsets of partitions, by topic and partition number.
@@ -78,7 +79,7 @@ pub fn write_epochs(path: &Path, epochs: &[(i32, i64)]) -> Result<()> {
     files::replace_file(path, epochs_text(epochs).as_bytes())
 }
 
-/// The same without waiting for the disk ([`files::replace_file_unsynced`]).
+/// [`write_epochs`] without waiting for the disk ([`files::replace_file_unsynced`]).
 pub(crate) fn write_epochs_unsynced(path: &Path, epochs: &[(i32, i64)]) -> Result<()> {
     files::replace_file_unsynced(path, epochs_text(epochs).as_bytes())
 }
@@ -123,7 +124,7 @@ fn read_lines(path: &Path) -> Result<Vec<Line>> {
         position += raw.len() as u64;
     }
     if lines.len() < 2 {
-        // Empty, or a version and nothing else: Kafka reads both as no entries.
+        // Kafka also reads an empty file, or one with only a version, as no entries.
         return Ok(Vec::new());
     }
     if lines[0].text != "0" {
@@ -155,7 +156,7 @@ fn text_of(count: usize, lines: impl Iterator<Item = String>) -> String {
 mod tests {
     use super::*;
 
-    // Broken if it failed: Kafka could not read our checkpoints, nor we Kafka's.
+    // Broken if it failed: Kafka could not read our checkpoints, or we could not read Kafka's.
     #[test]
     fn golden_bytes() {
         let dir = tempfile::tempdir().unwrap();
@@ -177,7 +178,8 @@ mod tests {
         assert_eq!(read_epochs(&path).unwrap(), [(0, 0), (3, 77)]);
     }
 
-    // Broken if it failed: a damaged checkpoint would be taken for offsets, or an empty one would stop the start.
+    // Broken if it failed: a damaged checkpoint would be read as offsets, or an empty one would stop the
+    // start.
     #[test]
     fn damaged_and_empty() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Every change this crate makes to a disk: files created, written, cut, renamed, removed, and brought to disk.
+//! Every change that this crate makes to a disk: files created, written, cut, renamed, removed and flushed.
 //!
-//! Nothing is decided here. The functions are those of `std::fs` with the path in hand, so that a test can stand between
-//! the crate and the disk: under `cfg(test)` each change is shown to the `Watcher` of its directory first, which may
-//! record it, refuse it, or let a write through in part. What is stored through a memory mapping is not seen: only index
+//! The functions are those of `std::fs`, with the path as an argument, so that tests can see and fail each
+//! change: under `cfg(test)` the `Watcher` of the directory sees a change before it is made, and may record
+//! it, refuse it, or let part of a write through. Stores through a memory mapping are not seen. Only index
 //! files are mapped, and they are hints.
 
 use std::fs::{self, File, OpenOptions};
@@ -19,11 +19,11 @@ use rustix::io::Errno;
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) enum Change<'a> {
-    /// A file is created, or emptied if it is there.
+    /// A file is created, or emptied if it exists.
     Create {
         path: &'a Path,
     },
-    /// A file is created unless it is there.
+    /// A file is created unless it exists.
     Open {
         path: &'a Path,
     },
@@ -32,21 +32,21 @@ pub(crate) enum Change<'a> {
         position: u64,
         bytes: &'a [u8],
     },
-    /// A file is cut, or grows by zeros.
+    /// A file is cut, or extended with zeros.
     SetLen {
         path: &'a Path,
         len: u64,
     },
-    /// Blocks are given to a file up to `end`; its length stays.
+    /// Disk blocks up to `end` are allocated; the length stays.
     Allocate {
         path: &'a Path,
         end: u64,
     },
-    /// A file's bytes and length are brought to disk.
+    /// A file's bytes and length are flushed.
     Sync {
         path: &'a Path,
     },
-    /// A directory's entries are brought to disk.
+    /// A directory's entries are flushed.
     SyncDir {
         path: &'a Path,
     },
@@ -60,7 +60,7 @@ pub(crate) enum Change<'a> {
     CreateDir {
         path: &'a Path,
     },
-    /// A directory is removed with all that is in it.
+    /// A directory is removed with its content.
     RemoveDir {
         path: &'a Path,
     },
@@ -68,7 +68,7 @@ pub(crate) enum Change<'a> {
 
 #[cfg(test)]
 impl<'a> Change<'a> {
-    /// Of what it is a change; of a rename, the name before.
+    /// The path that changes; of a rename, the old name.
     pub(crate) fn path(&self) -> &'a Path {
         match self {
             Self::Create { path }
@@ -97,7 +97,7 @@ fn allow(change: Change<'_>) -> io::Result<()> {
     watch::ask(change).map(|_all| ())
 }
 
-/// A file to be read and written, empty.
+/// Creates or empties a file for reading and writing.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     allow(Change::Create { path })?;
     OpenOptions::new()
@@ -108,7 +108,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// A file to be read and written, created when it is not there.
+/// Opens a file for reading and writing; creates it if it does not exist.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     allow(Change::Open { path })?;
     OpenOptions::new()
@@ -119,7 +119,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Writes all of `bytes` at `position`. After an error any part of them may be there.
+/// Writes all of `bytes` at `position`. After an error any part of them may have been written.
 pub(crate) fn write_all_at(file: &File, path: &Path, bytes: &[u8], position: u64) -> io::Result<()> {
     #[cfg(test)]
     {
@@ -135,7 +135,7 @@ pub(crate) fn write_all_at(file: &File, path: &Path, bytes: &[u8], position: u64
     }
     #[cfg(not(test))]
     let _ = path;
-    // Not the standard library's: it goes by way of libc, which takes 6% of a small append's time.
+    // The standard library's function calls libc, which takes 6 % of the time of a small append.
     let (mut rest, mut position) = (bytes, position);
     while !rest.is_empty() {
         match rustix::io::pwrite(file, rest, position) {
@@ -156,7 +156,7 @@ pub(crate) fn set_len(file: &File, path: &Path, len: u64) -> io::Result<()> {
     file.set_len(len)
 }
 
-/// Gives `length` bytes from `position` on blocks on disk; the file's length stays.
+/// Allocates disk blocks for `length` bytes from `position`; the file's length stays.
 pub(crate) fn allocate(file: &File, path: &Path, position: u64, length: u64) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     use rustix::io::Errno;
@@ -165,30 +165,30 @@ pub(crate) fn allocate(file: &File, path: &Path, position: u64, length: u64) -> 
         end: position + length,
     })?;
     match fallocate(file, FallocateFlags::KEEP_SIZE, position, length) {
-        // A file system without fallocate allocates as it likes; there is nothing better to do than to write.
+        // A file system without fallocate allocates blocks when they are written.
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Brings a file's bytes, and what is needed to find them again, to disk.
+/// Flushes a file's bytes and the metadata that is needed to find them.
 pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
     allow(Change::Sync { path })?;
     file.sync_data()
 }
 
-/// Brings the first `len` bytes of a mapped file, and the file's length, to disk.
+/// Flushes the first `len` bytes of a mapped file, and the file's length.
 pub(crate) fn sync_map(map: &MmapRaw, path: &Path, len: usize) -> io::Result<()> {
     allow(Change::Sync { path })?;
     map.flush_range(0, len)
 }
 
-/// Sets when a file was last written. Not shown to watchers: no byte and no name depends on it.
+/// Sets the time of the last write. Watchers do not see it, because no byte and no name depends on it.
 pub(crate) fn set_modified(file: &File, time: SystemTime) -> io::Result<()> {
     file.set_modified(time)
 }
 
-/// Makes entries of a directory (new, renamed and removed files) survive a power loss.
+/// Makes the entries of a directory (new, renamed and removed files) survive a power loss.
 pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     allow(Change::SyncDir { path })?;
     File::open(path)?.sync_all()
@@ -209,7 +209,7 @@ pub(crate) fn create_dir(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// The directory and those above it, as far as they are not there.
+/// Creates the directory and its missing parents.
 pub(crate) fn create_dir_all(path: &Path) -> io::Result<()> {
     allow(Change::CreateDir { path })?;
     fs::create_dir_all(path)
@@ -222,7 +222,7 @@ pub(crate) fn remove_dir_all(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 pub(crate) mod watch {
-    //! Tests that stand between the crate and the disk.
+    //! Watchers, by which tests see the changes to a disk.
 
     use std::io;
     use std::path::{Path, PathBuf};
@@ -234,14 +234,14 @@ pub(crate) mod watch {
 
     /// Sees every change in a directory before it is made.
     pub(crate) trait Watcher: Send + Sync {
-        /// `Ok(None)`: it is made. `Ok(Some((part, error)))`: of a write, the first `part` bytes are written and then
-        /// `error` is given. `Err`: nothing is made.
+        /// `Ok(None)`: the change is made. `Ok(Some((part, error)))`: the first `part` bytes of a write are
+        /// written, and then it fails with `error`. `Err`: the change is not made.
         fn before(&self, change: Change<'_>) -> io::Result<Option<(usize, io::Error)>>;
     }
 
     static WATCHERS: RwLock<Vec<(PathBuf, Arc<dyn Watcher>)>> = RwLock::new(Vec::new());
 
-    /// Shows `watcher` all changes in `root` and below, until what is returned is dropped.
+    /// Shows `watcher` all changes in `root` and below until the result is dropped.
     pub(crate) fn watch(root: &Path, watcher: Arc<dyn Watcher>) -> Watching {
         WATCHERS.write().push((root.to_path_buf(), watcher));
         Watching(root.to_path_buf())

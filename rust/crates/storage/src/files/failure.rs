@@ -1,8 +1,9 @@
-//! Why nothing is written to a log directory any more (`LogDirFailureChannel`).
+//! Why a log directory is offline (`LogDirFailureChannel`).
 //!
-//! One for each directory, shared by the logs in it: what one log's write or fsync meets, the disk would do to the others
-//! too. Set once, from any thread; the directory has to be opened anew. A damaged file is no reason, and neither are a full disk
-//! nor a want of descriptors: see [`StorageError::is_directory_failure`].
+//! All logs in a directory share one value, because they share the disk: after one log's write or fsync
+//! fails, the others must not write either. Any thread may set it, once. The directory must be opened again.
+//! Damaged files, a full disk and a lack of descriptors do not take a directory offline: see
+//! [`StorageError::is_directory_failure`].
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -13,14 +14,14 @@ use crate::error::{Result, StorageError};
 pub(crate) struct DirFailure(OnceLock<String>);
 
 impl DirFailure {
-    /// Takes the directory offline if `error` is its disk's fault.
+    /// Takes the directory offline if `error` is a failure of its disk.
     pub(crate) fn note(&self, error: &StorageError) {
         if error.is_directory_failure() {
             let _first_reason_stays = self.0.set(error.to_string());
         }
     }
 
-    /// Why the directory is offline, if it is.
+    /// Why the directory is offline; `None` when it is not.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }

@@ -1,15 +1,18 @@
-//! Up to where a log is on disk for certain, noted at every flush.
+//! The offset up to which a log is on disk, noted at every flush.
 //!
 //! ```text
 //! flushed   8 bytes of magic, then the offset, big-endian: replaced in place
 //! ```
 //!
-//! A log in a broker's directory has the broker's recovery point. One that is by itself has its last segment's base offset, and
-//! if whoever appends acknowledges what is flushed, this file, with which damage to what was acknowledged is told from the torn
-//! tail of what was not ([`crate::StandaloneLog::note_flushes`]). It goes when the log is closed.
+//! Used by a log without a broker whose caller acknowledges what it flushed
+//! ([`crate::StandaloneLog::note_flushes`]). The mark tells damage to acknowledged batches from a torn tail
+//! of batches that were not acknowledged. Without the mark, the base offset of the last segment is all that
+//! is known to be on disk. A log in a broker's directory has the broker's recovery point instead. Closing the
+//! log removes the file.
 //!
-//! The note is not flushed itself, so a power loss leaves an older one, which says less. Before the log is cut it is lowered,
-//! on disk: the note is never beyond what may be missing. Eight bytes are written as one.
+//! The mark itself is not flushed, so a power loss may leave an older one, which claims less. Before the log
+//! is truncated the mark is lowered, and that is flushed: it never claims more than the disk has. The disk
+//! writes eight bytes at once.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -24,17 +27,17 @@ use crate::files::disk;
 const MAGIC: &[u8; 8] = b"LCFLUSH1";
 const SIZE: u64 = 16;
 
-/// The note of a log that is open.
+/// The mark of an open log.
 #[derive(Debug)]
 pub(crate) struct FlushedMark {
     file: File,
     path: PathBuf,
-    /// Nothing beyond it is noted: the log is about to be cut there.
+    /// No higher offset is noted while the log is truncated to it.
     ceiling: Mutex<i64>,
 }
 
 impl FlushedMark {
-    /// Begins to note, on disk when it returns.
+    /// Creates the mark; it is on disk when this returns.
     pub(crate) fn create(dir: &Path, offset: i64) -> Result<Self> {
         let path = dir.join(FLUSHED_FILE);
         let file = disk::open(&path).map_err(StorageError::io("create", &path))?;
@@ -51,15 +54,15 @@ impl FlushedMark {
         })
     }
 
-    /// Notes what a flush has come to, which is asked for once nobody cuts the log.
+    /// Notes the recovery point after a flush. It is read under the lock that truncations take.
     pub(crate) fn note(&self, recovery_point: impl FnOnce() -> i64) {
         let ceiling = self.ceiling.lock();
         let offset = recovery_point().min(*ceiling);
-        // An older note says less, and is as true.
+        // After a failed write the file has an older mark, which is also true.
         let _ = disk::write_all_at(&self.file, &self.path, &offset.to_be_bytes(), 8);
     }
 
-    /// Before the log is cut at `end`; on disk when it returns.
+    /// Lowers the mark before the log is truncated to `end`; it is on disk when this returns.
     pub(crate) fn lower(&self, end: i64, recovery_point: i64) -> Result<()> {
         let mut ceiling = self.ceiling.lock();
         *ceiling = end;
@@ -69,13 +72,13 @@ impl FlushedMark {
             .map_err(StorageError::io("write", &self.path))
     }
 
-    /// The log is cut.
+    /// Ends a truncation.
     pub(crate) fn rise(&self) {
         *self.ceiling.lock() = i64::MAX;
     }
 }
 
-/// What the note of a log that is not open says; nothing that is no note says anything.
+/// The mark of a log that is not open; `None` for a file that is no mark.
 pub(crate) fn read(dir: &Path) -> Option<i64> {
     let bytes = files::read_small(&dir.join(FLUSHED_FILE), SIZE).ok()??;
     let (magic, offset) = bytes.split_first_chunk::<8>()?;
@@ -83,7 +86,7 @@ pub(crate) fn read(dir: &Path) -> Option<i64> {
     (magic == MAGIC && offset >= 0).then_some(offset)
 }
 
-/// Forgets the note.
+/// Removes the mark.
 pub(crate) fn remove(dir: &Path) -> Result<()> {
     files::remove_if_exists(&dir.join(FLUSHED_FILE)).map(|_| ())
 }

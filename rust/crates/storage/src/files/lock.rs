@@ -1,10 +1,11 @@
-//! The lock on a directory: one writer among all processes, Apache Kafka's included.
+//! The lock on a directory: one writer among all processes, Apache Kafka included.
 //!
-//! The file is Kafka's `.lock`. Java's `FileChannel.lock` is a POSIX record lock of the whole file; ours is a lock of the
-//! open file description on the same range (`F_OFD_SETLK`, Linux 3.15), because the two exclude each other, but ours stays
-//! when this process opens and closes the file again, as a backup does, and refuses a second opening in this process as it
-//! does another's. A forked child shares the description: it never frees the lock, and when it is freed here it is free,
-//! however long the child lives. The lock goes with the processes that have it; the file stays, as Kafka's does.
+//! The file is Kafka's `.lock`. Java's `FileChannel.lock` is a POSIX record lock of the whole file. Ours is a
+//! lock of the open file description on the same range (`F_OFD_SETLK`, Linux 3.15). The two exclude each
+//! other. Unlike a record lock, ours stays when this process opens and closes the file again, as a backup
+//! does, and it excludes a second opening in the same process. A forked child shares the description but
+//! never frees the lock; when the parent frees it, it is free. The kernel frees the lock when the processes
+//! end. The file stays, as in Kafka.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,18 +14,18 @@ use std::path::Path;
 
 pub use super::names::LOCK_FILE;
 use crate::error::{Result, StorageError};
-use crate::process;
+use crate::process::Owner;
 
-/// A directory that is ours until this is dropped.
+/// A directory that this process has locked, until this is dropped.
 #[derive(Debug)]
 pub struct DirLock {
     file: File,
-    /// The process that took it.
-    owner: u32,
+    /// The process that took the lock.
+    owner: Owner,
 }
 
 impl DirLock {
-    /// Takes the lock of an existing directory, without waiting.
+    /// Takes the lock of an existing directory without waiting.
     pub fn acquire(dir: &Path) -> Result<Self> {
         let dir = dir.canonicalize().map_err(StorageError::io("resolve", dir))?;
         let path = dir.join(LOCK_FILE);
@@ -38,7 +39,7 @@ impl DirLock {
         match ask(&file, libc::F_OFD_SETLK, libc::F_WRLCK) {
             Ok(_) => Ok(Self {
                 file,
-                owner: process::id(),
+                owner: Owner::this(),
             }),
             Err(error) if is_taken(&error) => Err(StorageError::Locked { dir }),
             Err(error) => Err(StorageError::io("lock", &path)(error)),
@@ -48,14 +49,14 @@ impl DirLock {
 
 impl Drop for DirLock {
     fn drop(&mut self) {
-        if self.owner == process::id() {
-            // Should it fail, the lock goes with the descriptor.
+        if self.owner.is_this() {
+            // If this fails, closing the descriptor frees the lock.
             let _ = ask(&self.file, libc::F_OFD_SETLK, libc::F_UNLCK);
         }
     }
 }
 
-/// True when somebody holds the lock of a directory: this process, or another. Takes and creates nothing.
+/// True when a process has the lock, this one or another. Takes and creates nothing.
 pub fn is_held(dir: &Path) -> bool {
     File::open(dir.join(LOCK_FILE))
         .ok()
@@ -63,7 +64,7 @@ pub fn is_held(dir: &Path) -> bool {
         .is_some_and(|found| found != libc::F_UNLCK)
 }
 
-/// Asks the kernel for a lock of the whole file or about one; what it says there is.
+/// Sets or queries a lock of the whole file; returns the lock type that the kernel reports.
 fn ask(file: &File, command: libc::c_int, kind: libc::c_int) -> io::Result<libc::c_int> {
     let mut whole = libc::flock {
         l_type: kind as libc::c_short,
@@ -72,8 +73,8 @@ fn ask(file: &File, command: libc::c_int, kind: libc::c_int) -> io::Result<libc:
         l_len: 0,
         l_pid: 0,
     };
-    // SAFETY: the descriptor is open as long as `file` is borrowed; these commands take a pointer to a `flock`, which
-    // lives until the call is over, and nobody else has a reference to it.
+    // SAFETY: the descriptor is open while `file` is borrowed. These commands take a pointer to a `flock`,
+    // which lives until the call returns and has no other reference.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut whole) };
     if result == -1 {
         return Err(io::Error::last_os_error());
@@ -89,7 +90,7 @@ fn is_taken(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    // Broken if it failed: two writers would share a directory, in one process or in two.
+    // Broken if it failed: two writers, in one process or in two, would share a directory.
     #[test]
     fn one_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
@@ -103,7 +104,7 @@ mod tests {
         drop(DirLock::acquire(dir.path()).unwrap());
     }
 
-    // Broken if it failed: a backup that reads the directory would let Apache Kafka in beside us.
+    // Broken if it failed: a backup that reads the directory would let Apache Kafka write beside us.
     #[test]
     fn reading_the_file_does_not_free_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -113,7 +114,8 @@ mod tests {
             .write(true)
             .open(dir.path().join(LOCK_FILE))
             .unwrap();
-        // What Java's `FileChannel.tryLock` asks for. It answers for another process only, and this lock is nobody's.
+        // Java's `FileChannel.tryLock` asks this. The answer names locks of other owners, and this lock is
+        // one.
         let found = ask(&file, libc::F_GETLK, libc::F_WRLCK).unwrap();
         assert_eq!(found, libc::F_WRLCK);
         drop(lock);
@@ -121,7 +123,7 @@ mod tests {
         assert_eq!(found, libc::F_UNLCK);
     }
 
-    // Broken if it failed: a log that was closed would stay locked as long as a worker lives that was forked before.
+    // Broken if it failed: a closed log would stay locked while a worker lives that was forked before.
     #[test]
     fn a_copy_of_the_descriptor_does_not_keep_it() {
         let dir = tempfile::tempdir().unwrap();

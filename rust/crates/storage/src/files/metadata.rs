@@ -1,4 +1,5 @@
-//! The small files that say whose a directory is: `meta.properties`, `partition.metadata`, `.kafka_cleanshutdown`.
+//! The small files that identify a directory: `meta.properties`, `partition.metadata`,
+//! `.kafka_cleanshutdown`.
 //!
 //! `meta.properties` (`MetaProperties`, version 0 as in ZooKeeper mode) is a Java properties file:
 //!
@@ -10,9 +11,9 @@
 //! version=0
 //! ```
 //!
-//! `partition.metadata` (`PartitionMetadataFile`): `version: 0\ntopic_id: <base64>`, no newline at the end.
-//! `.kafka_cleanshutdown` (`CleanShutdownFileHandler`): `{"version":0,"brokerEpoch":-1}`; only its presence counts
-//! here. Written by whoever holds the directory's lock, read at the start.
+//! `partition.metadata` (`PartitionMetadataFile`): `version: 0\ntopic_id: <base64>`, without a newline at the
+//! end. `.kafka_cleanshutdown` (`CleanShutdownFileHandler`): `{"version":0,"brokerEpoch":-1}`; only its
+//! existence counts here. Only the holder of the directory's lock writes them. They are read at the start.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,15 +28,15 @@ use crate::files::uuid::{self, TopicId};
 
 const SIZE_MAX: u64 = 64 << 10;
 
-/// What `meta.properties` says. Keys not known here are kept when the file is written again.
+/// The content of `meta.properties`. Unknown keys are kept when the file is written again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetaProperties {
-    /// Key to value, unescaped.
+    /// Keys and unescaped values.
     pub properties: BTreeMap<String, String>,
 }
 
 impl MetaProperties {
-    /// What a new directory of a broker says.
+    /// The content for a new directory of a broker.
     pub fn new(broker_id: i32, cluster_id: &str) -> Self {
         let properties = BTreeMap::from([
             ("broker.id".to_owned(), broker_id.to_string()),
@@ -71,7 +72,6 @@ impl MetaProperties {
         }
     }
 
-    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.properties.get(key).map(String::as_str)
     }
@@ -135,7 +135,7 @@ impl Calendar {
     fn of(time: SystemTime) -> Self {
         let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let (days, second) = (seconds / 86_400, seconds % 86_400);
-        // Days since 1970-01-01 to a date of the Gregorian calendar, in eras of 400 years that begin on 1 March.
+        // Days from 1970-01-01 in the Gregorian calendar, in eras of 400 years that begin on 1 March.
         let shifted = days + 719_468;
         let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
         let year_of_era =
@@ -153,7 +153,7 @@ impl Calendar {
     }
 }
 
-/// A time as it stands in a directory's name, `20261121T093800Z`.
+/// A time for a directory's name: `20261121T093800Z`.
 pub(crate) fn time_for_name(time: SystemTime) -> String {
     let at = Calendar::of(time);
     format!(
@@ -167,7 +167,7 @@ pub(crate) fn time_for_name(time: SystemTime) -> String {
     )
 }
 
-/// A time as `java.util.Date` prints it in UTC, which is the comment Java's properties begin with.
+/// A time as `java.util.Date` prints it in UTC: the comment at the top of Java's properties files.
 fn java_date(time: SystemTime) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = [
@@ -186,8 +186,8 @@ fn java_date(time: SystemTime) -> String {
     )
 }
 
-/// The topic id of a partition's directory; `None` when the file is missing or was cut short by a power loss, in
-/// which case the broker writes it again from what the cluster says.
+/// The topic id of a partition's directory. `None` when the file is missing, or was cut short by a power
+/// loss; the broker then writes it again from the cluster's metadata.
 pub fn read_topic_id(dir: &Path) -> Result<Option<TopicId>> {
     let path = dir.join(PARTITION_METADATA_FILE);
     let Some(bytes) = files::read_small(&path, SIZE_MAX)? else {
@@ -214,10 +214,8 @@ pub fn read_topic_id(dir: &Path) -> Result<Option<TopicId>> {
     }
 }
 
-/// Writes a partition's topic id.
-///
-/// Not fsynced: the cluster's metadata has the id too, and a thousand new partitions should not cost a thousand
-/// fsyncs.
+/// Writes a partition's topic id, without an fsync: the cluster's metadata has the id too, and a thousand new
+/// partitions should not cost a thousand fsyncs.
 pub fn write_topic_id(dir: &Path, id: &TopicId) -> Result<()> {
     let path = dir.join(PARTITION_METADATA_FILE);
     let temporary = dir.join(format!("{PARTITION_METADATA_FILE}.tmp"));
@@ -232,16 +230,16 @@ fn clean_shutdown_path(dir: &Path) -> PathBuf {
     dir.join(CLEAN_SHUTDOWN_FILE)
 }
 
-/// Says that everything in the directory is on disk. The last thing written before the lock is freed.
+/// Marks that everything in the directory is on disk. It is the last write before the lock is freed.
 pub fn write_clean_shutdown(dir: &Path) -> Result<()> {
     files::replace_file(&clean_shutdown_path(dir), br#"{"version":0,"brokerEpoch":-1}"#)
 }
 
-/// Takes the marker away, before anything is written; true when it was there.
+/// Removes the marker before the first write; true when it existed.
 pub fn take_clean_shutdown(dir: &Path) -> Result<bool> {
     let was_clean = files::remove_if_exists(&clean_shutdown_path(dir))?;
     if was_clean {
-        // A marker that comes back after a power loss would hide a torn tail.
+        // A marker that reappears after a power loss would hide a torn tail.
         files::sync_dir(dir)?;
     }
     Ok(was_clean)
@@ -252,7 +250,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    // Broken if it failed: Kafka would refuse our directory, or we would not know one of Kafka's as ours.
+    // Broken if it failed: Kafka would refuse our directory, or we would refuse Kafka's.
     #[test]
     fn meta_properties() {
         let dir = tempfile::tempdir().unwrap();
@@ -293,7 +291,7 @@ mod tests {
         assert_eq!(name, "20000229T123456Z");
     }
 
-    // Broken if it failed: a topic's id would be lost between Kafka and us.
+    // Broken if it failed: Kafka and we would not agree on a topic's id.
     #[test]
     fn topic_ids() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
-//! The files of a log directory: their names, the few operations that all of them share, and the small files themselves.
+//! The files of a log directory: their names, the operations that they share, and the small files themselves.
 //!
-//! A crash between the two steps of [`replace_file`] leaves the old file whole and a `.tmp` file beside it, which is never read.
+//! A crash between the two steps of [`replace_file`] leaves the old file whole and a `.tmp` file beside it,
+//! which is never read.
 
 pub mod checkpoints;
 pub(crate) mod disk;
@@ -22,7 +23,7 @@ use crate::error::{Result, StorageError};
 
 pub(crate) use names::*;
 
-/// True for a directory that has something in it and no file of a partition: somebody else's.
+/// True for a directory that has files and none of a partition's files.
 pub(crate) fn is_strangers(dir: &Path) -> Result<bool> {
     let mut found = false;
     for entry in fs::read_dir(dir).map_err(StorageError::io("list", dir))? {
@@ -35,11 +36,11 @@ pub(crate) fn is_strangers(dir: &Path) -> Result<bool> {
     Ok(found)
 }
 
-/// The first name in a directory that a partition's would not have, if there is one.
+/// The first name in a directory that a partition's directory does not have.
 pub(crate) fn first_foreign_name(dir: &Path) -> Result<Option<OsString>> {
     for entry in fs::read_dir(dir).map_err(StorageError::io("list", dir))? {
         let name = entry.map_err(StorageError::io("list", dir))?.file_name();
-        // The file system's own, where a disk is mounted.
+        // The file system's own directory at the top of a disk.
         let known = |name: &str| is_of_partition(name) || name == "lost+found";
         if !name.to_str().is_some_and(known) {
             return Ok(Some(name));
@@ -48,21 +49,20 @@ pub(crate) fn first_foreign_name(dir: &Path) -> Result<Option<OsString>> {
     Ok(None)
 }
 
-/// True when there is a segment in a directory.
 pub(crate) fn has_segments(dir: &Path) -> Result<bool> {
     let names = file_names(dir)?;
     Ok(names.iter().any(|name| offset_of(name, LOG_SUFFIX).is_some()))
 }
 
-/// True for a directory, also one that a link leads to, as for Kafka.
+/// True for a directory, and for a link to one, as in Kafka.
 pub(crate) fn is_dir(entry: &fs::DirEntry) -> bool {
     entry.file_type().is_ok_and(|kind| {
         kind.is_dir() || (kind.is_symlink() && fs::metadata(entry.path()).is_ok_and(|dir| dir.is_dir()))
     })
 }
 
-/// Names of the plain files in a directory, also of those that links lead to, sorted; names that are not UTF-8 are none of
-/// ours and left out.
+/// Names of the plain files in a directory and of links to plain files, sorted. Names that are not UTF-8 are
+/// left out.
 pub(crate) fn file_names(dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(StorageError::io("list", dir))? {
@@ -84,8 +84,8 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     disk::sync_dir(dir).map_err(StorageError::io("fsync directory", dir))
 }
 
-/// Makes the entry of `path` in the directory it is in survive a power loss. A directory that we may not read, a mount
-/// point's say, is its owner's to bring to disk.
+/// Makes the entry of `path` in its parent directory survive a power loss. A parent that this process may not
+/// read, such as a mount point, is left to its owner.
 pub(crate) fn sync_parent(path: &Path) -> Result<()> {
     let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) else {
         return Ok(());
@@ -96,18 +96,18 @@ pub(crate) fn sync_parent(path: &Path) -> Result<()> {
     }
 }
 
-/// Writes a file whole, or leaves the old one: `.tmp` beside it, fsync, rename, fsync of the directory.
+/// Replaces a file whole: writes `.tmp` beside it, fsync, rename, fsync of the directory.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     put_in_place(path, bytes, disk::sync)?;
     path.parent().map_or(Ok(()), sync_dir)
 }
 
-/// The same without waiting for the disk: a power loss may leave the old file, the new one, or an empty or torn one.
+/// [`replace_file`] without fsync: a power loss may leave the old file, the new one, or an empty or torn one.
 pub(crate) fn replace_file_unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
     put_in_place(path, bytes, |_, _| Ok(()))
 }
 
-/// Brings such a file to disk.
+/// Flushes such a file.
 pub(crate) fn sync_in_place(path: &Path) -> Result<()> {
     fs::File::open(path)
         .and_then(|file| disk::sync(&file, path))
@@ -141,7 +141,7 @@ pub(crate) fn remove_if_exists(path: &Path) -> Result<bool> {
     }
 }
 
-/// Reads a small text or binary file of ours; `None` when it is not there. More than `limit` bytes is corruption.
+/// Reads a small file; `None` when it does not exist. More than `limit` bytes is corruption.
 pub fn read_small(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
     let size = match fs::metadata(path) {
         Ok(metadata) => metadata.len(),

@@ -1,6 +1,7 @@
 //! Names of the files in a log directory and in a partition's directory.
 //!
-//! Names are Kafka's (`LogFileUtils`): the base offset in 20 digits and a suffix. Only `logcore-moved` and `flushed` are ours.
+//! Names are Kafka's (`LogFileUtils`): the base offset in 20 digits and a suffix. Only `logcore-moved` and
+//! `flushed` are ours.
 
 use std::path::{Path, PathBuf};
 
@@ -33,8 +34,8 @@ pub const LOCK_FILE: &str = ".lock";
 pub const LEADER_EPOCH_FILE: &str = "leader-epoch-checkpoint";
 /// In a partition's directory: the topic's id.
 pub const PARTITION_METADATA_FILE: &str = "partition.metadata";
-/// In a partition's directory: another log directory has the whole log now, and this directory is about to be deleted. The file
-/// has the name of the copy's directory, without a line end. Kafka ignores it.
+/// In a partition's directory: another log directory has the whole log now, and this directory is about to be
+/// deleted. The file has the name of the copy's directory, without a line end. Kafka ignores it.
 pub(crate) const MOVED_FILE: &str = "logcore-moved";
 /// In the directory of a log that is used without a broker: see [`super::flushed_mark`].
 pub(crate) const FLUSHED_FILE: &str = "flushed";
@@ -89,7 +90,8 @@ pub(crate) fn base_of(name: &str) -> Option<i64> {
     SEGMENT_SUFFIXES.iter().find_map(|suffix| offset_of(name, suffix))
 }
 
-/// The base offset of a segment's file with a further suffix: 42 for `00000000000000000042.log.swap` and `.swap`.
+/// The base offset of a segment's file with a further suffix: 42 for `00000000000000000042.log.swap` and
+/// `.swap`.
 pub(crate) fn base_of_unfinished(name: &str, suffix: &str) -> Option<i64> {
     base_of(name.strip_suffix(suffix)?)
 }
@@ -101,7 +103,8 @@ pub(crate) fn is_temporary(name: &str) -> bool {
     })
 }
 
-/// True for a file that an interrupted step left in a partition's directory. Foreign files have no such names.
+/// True for a file that an interrupted step left in a partition's directory. Foreign files have no such
+/// names.
 pub(crate) fn is_unfinished(name: &str) -> bool {
     [DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX]
         .iter()

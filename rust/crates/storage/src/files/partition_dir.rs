@@ -1,11 +1,10 @@
-//! Names of the directories in a log directory (`LocalLog`): a partition's own, and those of a replica that is on its way in
-//! or out.
+//! Names of the directories in a log directory (`LocalLog`).
 //!
 //! ```text
-//! user_activity-0                                       the log
-//! user_activity-0.<32 hex digits>-delete                was deleted; goes at the next opening at the latest
-//! user_activity-0.<32 hex digits>-future                a copy that is to take the place of the log in another directory
-//! user_activity-0.<32 hex digits>-stray                 a log nobody knows any more; kept for the operator to decide
+//! user_activity-0                          the log
+//! user_activity-0.<32 hex digits>-delete   deleted; removed at the next opening at the latest
+//! user_activity-0.<32 hex digits>-future   a copy that will replace the log in another directory
+//! user_activity-0.<32 hex digits>-stray    a log that the cluster no longer knows; for the operator
 //! ```
 
 use std::path::Path;
@@ -20,7 +19,7 @@ pub(crate) type Key = (String, i32);
 /// The longest name of a file.
 pub(crate) const NAME_MAX: usize = 255;
 
-/// What a directory in a log directory is.
+/// The kind of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Current,
@@ -41,7 +40,7 @@ impl Kind {
     }
 }
 
-/// Whose directory has this name; `None` for one that is no partition's.
+/// Partition and kind of a directory's name; `None` when it is no partition's.
 pub(crate) fn parse(name: &str) -> Option<(Key, Kind)> {
     if let Some(key) = parse_partition_dir(name) {
         return Some((key, Kind::Current));
@@ -56,8 +55,8 @@ pub(crate) fn parse(name: &str) -> Option<(Key, Kind)> {
         })
 }
 
-/// Topic and partition of a directory's name, `user_activity-0`; `None` for other names, also of directories that are
-/// being deleted or moved (`-delete`, `-future`, `-stray`).
+/// Topic and partition of a directory's name, `user_activity-0`; `None` for other names, also for `-delete`,
+/// `-future` and `-stray`.
 pub fn parse_partition_dir(name: &str) -> Option<(String, i32)> {
     let (topic, number) = name.rsplit_once('-')?;
     let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
@@ -67,7 +66,7 @@ pub fn parse_partition_dir(name: &str) -> Option<(String, i32)> {
     Some((topic.to_owned(), number.parse().ok()?))
 }
 
-/// A new name of that kind, the topic cut to what a file's name may have (`LocalLog.logDirNameWithSuffixCappedLength`).
+/// A new name of a kind. The topic is cut to fit a file name (`LocalLog.logDirNameWithSuffixCappedLength`).
 pub(crate) fn with_suffix(topic: &str, partition: i32, kind: Kind) -> Result<String> {
     let id: String = uuid::random()?.iter().map(|byte| format!("{byte:02x}")).collect();
     let suffix = format!("-{partition}.{id}{}", kind.suffix());
@@ -78,14 +77,14 @@ pub(crate) fn with_suffix(topic: &str, partition: i32, kind: Kind) -> Result<Str
     Ok(format!("{}{suffix}", &topic[..end]))
 }
 
-/// How many bytes the name of a future log's directory has. One with more than a file's name may have cannot be moved: unlike
-/// that of a deleted log it is not cut, for it says whose log it is (`LocalLog.logFutureDirName`).
+/// Bytes of the name of a future log's directory. A longer name than a file may have cannot be moved: the
+/// topic is not cut, because the name identifies the log (`LocalLog.logFutureDirName`).
 pub fn future_dir_name_len(topic: &str, partition: i32) -> usize {
     const ID_LEN: usize = 32;
     format!("{topic}-{partition}.").len() + ID_LEN + Kind::Future.suffix().len()
 }
 
-/// Errors: [`StorageError::WrongDirectory`] for a log that was moved to a directory which is not there.
+/// Errors: [`StorageError::WrongDirectory`] for a log whose new directory is missing.
 pub(crate) fn check_not_moved(dir: &Path) -> Result<()> {
     if !dir.join(MOVED_FILE).exists() {
         return Ok(());
@@ -93,7 +92,7 @@ pub(crate) fn check_not_moved(dir: &Path) -> Result<()> {
     Err(StorageError::WrongDirectory {
         path: dir.to_path_buf(),
         reason: format!(
-            "was moved to another log directory that is not there; bring that one back, or remove the file {MOVED_FILE} to have what is here served, which may be old"
+            "was moved to another log directory that is missing; bring that one back, or remove the file {MOVED_FILE} to use the log here, which may be old"
         ),
     })
 }
@@ -102,7 +101,8 @@ pub(crate) fn check_not_moved(dir: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    // Broken if it failed: a move or a deletion that Kafka began would not be recognised, or somebody's directory taken for one.
+    // Broken if it failed: a move or a deletion that Kafka began would not be recognised, or a foreign
+    // directory would be.
     #[test]
     fn kinds() {
         let id = "0123456789abcdef0123456789abcdef";

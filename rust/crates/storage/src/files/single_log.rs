@@ -1,4 +1,5 @@
-//! What a log that is used without a broker keeps in its own directory: where it begins, and up to where it is on disk.
+//! What a log that is used without a broker keeps in its own directory: where it begins, and up to where it
+//! is on disk.
 //!
 //! Inside a broker's log directory the broker's checkpoint files have both instead.
 
@@ -23,8 +24,8 @@ pub(crate) fn forget_own_start(dir: &Path) -> Result<()> {
     remove_if_exists(&dir.join(LOG_START_FILE)).map(|_| ())
 }
 
-/// The offset below which a single log is on disk: each segment is flushed when the next begins, and the flushed mark may be
-/// further.
+/// The offset below which a single log is on disk: each segment is flushed when the next begins, and the
+/// flushed mark may be further.
 pub(crate) fn own_recovery_point(dir: &Path) -> Result<i64> {
     let names = file_names(dir)?;
     let last_base = names

@@ -1,17 +1,16 @@
-//! Kafka's ids: 16 random bytes shown as URL-safe base64 without padding (`org.apache.kafka.common.Uuid`), 22
-//! characters that never begin with a dash.
+//! Kafka's ids: 16 random bytes, written as URL-safe base64 without padding (`org.apache.kafka.common.Uuid`):
+//! 22 characters that never begin with a dash.
 
 use std::fs::File;
 use std::io::Read;
 
 use crate::error::{Result, StorageError};
 
-/// 16 bytes that name a topic, whatever its name.
+/// The id of a topic.
 pub type TopicId = [u8; 16];
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// The 22 characters of an id.
 pub fn encode(id: &TopicId) -> String {
     let mut text = String::with_capacity(22);
     for chunk in id.chunks(3) {
@@ -24,7 +23,7 @@ pub fn encode(id: &TopicId) -> String {
     text
 }
 
-/// An id from its characters; `None` when they are not one.
+/// The id of 22 characters; `None` when they are no id.
 pub fn decode(text: &str) -> Option<TopicId> {
     let text = text.trim_end_matches('=');
     if text.len() != 22 {
@@ -47,7 +46,7 @@ pub fn decode(text: &str) -> Option<TopicId> {
     Some(id)
 }
 
-/// A new random id (version 4), none of which begins with a dash, so that it can be an argument on a command line.
+/// A new random id (version 4). It never begins with a dash, so it can be an argument on a command line.
 pub fn random() -> Result<TopicId> {
     loop {
         let mut id = [0; 16];
@@ -69,7 +68,7 @@ mod tests {
     // Broken if it failed: topic ids on disk and on the wire would differ from Kafka's.
     #[test]
     fn golden() {
-        // 16 bytes 0..16, as Java's Base64.getUrlEncoder().withoutPadding() writes them.
+        // The bytes 0 to 15, as Java's Base64.getUrlEncoder().withoutPadding() writes them.
         let id: TopicId = std::array::from_fn(|i| i as u8);
         assert_eq!(encode(&id), "AAECAwQFBgcICQoLDA0ODw");
         assert_eq!(decode("AAECAwQFBgcICQoLDA0ODw"), Some(id));

@@ -1,15 +1,17 @@
 //! The file behind an index: fixed-size entries of 32-bit words, big-endian, memory-mapped.
 //!
-//! An active segment's file is preallocated to `segment.index.bytes` as a hole (Kafka's `AbstractIndex`) and trimmed
-//! to its entries when the segment is sealed or the log closed; what follows the entries before that is zeros.
+//! An active segment's file is preallocated to `segment.index.bytes` as a hole (Kafka's `AbstractIndex`).
+//! Zeros follow its entries. It is trimmed to its entries when the segment is sealed or the log is closed.
 //!
-//! One thread appends (whoever holds the log's writer lock), any number read, nobody waits: an entry's words are
-//! stored first, then the count of entries is published. Words are atomics, so there is no data race to reason about.
+//! One thread appends, with the log's writer lock. Any number of threads read, and none waits: an entry's
+//! words are stored first, then the count of entries is published. The words are atomics, so there is no data
+//! race.
 //!
-//! Faults. Touching a mapping past the file's end, or a hole that the full disk cannot fill, is SIGBUS. So only files
-//! we own are mapped (a read-only log copies its indexes into memory instead), a page is allocated before the first
-//! store into it, files are never trimmed below their published entries, and nothing past those entries is touched
-//! after trimming. A crash leaves any subset of the pages written; the loader checks or rebuilds, for an index is a hint.
+//! Faults. Access to a mapping past the file's end, or a store into a hole on a full disk, is SIGBUS.
+//! Therefore only our own files are mapped (a read-only log copies its indexes into memory), a page is
+//! allocated before the first store into it, files are never trimmed below their published entries, and
+//! nothing past those is accessed after trimming. A crash may leave any subset of the pages written. The
+//! loader checks or rebuilds an index.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -24,16 +26,15 @@ use crate::slice::read_at_most;
 
 const PAGE: u64 = 4096;
 
-/// How many [`Mapping`]s there are.
 static MAPPINGS: AtomicU64 = AtomicU64::new(0);
 
-/// How many index files the process has mapped into its memory, of which the system allows so many (`vm.max_map_count`): two
-/// for each segment that is written to, and at most two for each other that has been read from.
+/// How many index files this process has mapped. The system has a limit (`vm.max_map_count`). A segment that
+/// is written to has two, any other segment that was read from at most two.
 pub fn mappings() -> u64 {
     MAPPINGS.load(Ordering::Relaxed)
 }
 
-/// A mapping that is counted.
+/// A mapping that is counted in [`MAPPINGS`].
 #[derive(Debug)]
 struct Mapping(MmapRaw);
 
@@ -54,7 +55,7 @@ impl Drop for Mapping {
 enum Memory {
     Mapped(Mapping),
     Heap(Vec<AtomicU32>),
-    /// Entries that are in no file yet: the disk had no room for one.
+    /// Entries without a file, because the disk had no space for one.
     Unsaved(Vec<AtomicU32>),
 }
 
@@ -65,19 +66,19 @@ pub(crate) struct IndexFile<const WORDS: usize> {
     memory: Memory,
     entries: AtomicUsize,
     capacity: AtomicUsize,
-    /// Bytes at the front of the file that have blocks on disk; touched by the appending thread only.
+    /// Bytes at the front of the file that have disk blocks. Only the appending thread uses it.
     allocated: AtomicU64,
 }
 
 impl<const WORDS: usize> IndexFile<WORDS> {
     pub(crate) const ENTRY_SIZE: u64 = 4 * WORDS as u64;
 
-    /// A new, empty file for an active segment; one that is there is emptied.
+    /// A new, empty file for an active segment; an existing file is emptied.
     pub(crate) fn create(path: &Path, max_bytes: u32) -> Result<Self> {
         Self::map(path, true, max_bytes)
     }
 
-    /// A trimmed file, to be appended to again.
+    /// A trimmed file, to append to it again.
     pub(crate) fn open_active(path: &Path, max_bytes: u32) -> Result<Self> {
         Self::map(path, false, max_bytes)
     }
@@ -107,12 +108,12 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         })
     }
 
-    /// A trimmed file of a sealed segment, to be read only.
+    /// The trimmed file of a sealed segment, for reading only.
     pub(crate) fn open_sealed(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(StorageError::io("open", path))?;
         let used = Self::whole_entries(path, &file)?;
         let memory = if used == 0 {
-            // There is no mapping of no bytes.
+            // A mapping cannot be empty.
             Memory::Heap(Vec::new())
         } else {
             let map = MmapOptions::new()
@@ -125,7 +126,8 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         Ok(Self::fixed(path, memory, used as usize))
     }
 
-    /// A copy in memory of a file somebody else may be writing: the entries up to the first that is all zeros.
+    /// A copy in memory of a file that another process may be writing: the entries up to the first that is
+    /// all zeros.
     pub(crate) fn copy(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(StorageError::io("open", path))?;
         let total = Self::whole_entries(path, &file)?;
@@ -136,7 +138,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
                 .map_err(StorageError::io("read", path))?;
             Ok(filled == bytes.len() && bytes.iter().any(|byte| *byte != 0))
         };
-        // Entries are written in order, so those in use are a prefix.
+        // Entries are written in order, so the used ones are a prefix.
         let (mut low, mut high) = (0, total);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -156,12 +158,12 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         Ok(Self::fixed(path, Memory::Heap(words), used))
     }
 
-    /// An index without entries and without a file: everything is found by scanning.
+    /// An index without entries and without a file: searches scan the log.
     pub(crate) fn none(path: &Path) -> Self {
         Self::fixed(path, Memory::Heap(Vec::new()), 0)
     }
 
-    /// An index without a file, for a disk that has no room for one, to which `entries` can be appended.
+    /// An index without a file, for `entries` entries, when the disk has no space for a file.
     pub(crate) fn unsaved(path: &Path, entries: usize) -> Self {
         let words = (0..entries * WORDS).map(|_| AtomicU32::new(0)).collect();
         let index = Self::fixed(path, Memory::Unsaved(words), 0);
@@ -169,7 +171,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         index
     }
 
-    /// True for an index that is in no file.
+    /// True for an index without a file.
     pub(crate) fn is_unsaved(&self) -> bool {
         matches!(self.memory, Memory::Unsaved(_))
     }
@@ -199,9 +201,10 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     fn words(&self) -> &[AtomicU32] {
         match &self.memory {
             Memory::Heap(words) | Memory::Unsaved(words) => words,
-            // SAFETY: the mapping lives as long as `self`, begins on a page, and is as long as it says; AtomicU32 has
-            // the size and alignment of u32 and any bits are one. All access in this process is through these atomics.
-            // The pages past the file's end, after trimming, are never loaded: see `get`.
+            // SAFETY: the mapping lives as long as `self`, begins on a page, and has the length that it
+            // states. AtomicU32 has the size and alignment of u32, and any bits are valid. All access in this
+            // process is through these atomics. Pages past the file's end, after trimming, are never loaded:
+            // see `get`.
             Memory::Mapped(Mapping(map)) => unsafe {
                 std::slice::from_raw_parts(map.as_mut_ptr().cast::<AtomicU32>(), map.len() / 4)
             },
@@ -217,7 +220,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         self.capacity.load(Ordering::Relaxed).saturating_sub(self.len())
     }
 
-    /// Entry `number`, which must be less than a length seen before.
+    /// Entry `number`, which must be below a length that was read before.
     pub(crate) fn get(&self, number: usize) -> [u32; WORDS] {
         debug_assert!(number < self.len());
         let words = &self.words()[number * WORDS..(number + 1) * WORDS];
@@ -238,7 +241,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         low
     }
 
-    /// Appends an entry; false when there is no room. One thread at a time.
+    /// Appends an entry; false when the file is full. One thread at a time.
     pub(crate) fn push(&self, entry: [u32; WORDS]) -> Result<bool> {
         if self.free() == 0 {
             return Ok(false);
@@ -253,7 +256,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         Ok(true)
     }
 
-    /// Gives the next `entries` entries, as far as there is room for them, blocks on disk. One thread at a time.
+    /// Allocates disk blocks for the next `entries` entries, as far as they fit. One thread at a time.
     pub(crate) fn reserve(&self, entries: usize) -> Result<()> {
         match self.free().min(entries) {
             0 => Ok(()),
@@ -261,7 +264,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         }
     }
 
-    /// Gives the file's bytes up to `end` blocks on disk, so that a store into the mapping cannot fail.
+    /// Allocates disk blocks up to `end`, so that a store into the mapping cannot fail.
     fn allocate(&self, end: u64) -> Result<()> {
         let allocated = self.allocated.load(Ordering::Relaxed);
         if end <= allocated || self.is_unsaved() {
@@ -278,7 +281,7 @@ impl<const WORDS: usize> IndexFile<WORDS> {
         Ok(())
     }
 
-    /// Cuts the file to its entries. Nothing can be appended after.
+    /// Cuts the file to its entries. Nothing can be appended afterwards.
     pub(crate) fn trim(&self) -> Result<()> {
         let entries = self.len();
         self.capacity.store(entries, Ordering::Relaxed);
@@ -292,7 +295,6 @@ impl<const WORDS: usize> IndexFile<WORDS> {
             .map_err(StorageError::io("trim", &self.path))
     }
 
-    /// Brings the entries to disk.
     pub(crate) fn flush(&self) -> Result<()> {
         let bytes = self.len() * Self::ENTRY_SIZE as usize;
         match &self.memory {
@@ -304,14 +306,14 @@ impl<const WORDS: usize> IndexFile<WORDS> {
     }
 }
 
-/// Without this the first store into a page has the kernel read ahead in the file: of an active segment's hole it makes as many
-/// pages of zeros as the device's `read_ahead_kb` says, which may be all of it. A search has no use for the next pages either.
+/// Turns off read-ahead. With it, the first store into a page of the hole makes the kernel create as many
+/// pages of zeros as `read_ahead_kb` says, possibly all. A search does not use the next pages either.
 fn read_at_random(map: MmapRaw) -> io::Result<MmapRaw> {
     map.advise(Advice::Random)?;
     Ok(map)
 }
 
-/// True when an index file is there and of a plausible size, without opening it.
+/// True when an index file exists with a plausible size. Does not open it.
 pub(crate) fn looks_whole(path: &Path, entry_size: u64) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.len() % entry_size == 0)
 }

@@ -14,12 +14,13 @@
 //! 8  relative offset  i32   the last offset of the batch that has it, less the segment's base offset
 //! ```
 //!
-//! Guarantee of the offset index: every batch before `position` ends before the entry's offset. Guarantee of the time index: no
-//! record before the entry's batch has a larger timestamp. Both get one entry for `index.interval.bytes` of log. The time index
-//! gets one more for the segment's largest timestamp when the segment is sealed or the log is closed.
+//! Guarantee of the offset index: every batch before `position` ends before the entry's offset. Guarantee of
+//! the time index: no record before the entry's batch has a larger timestamp. Both get one entry for
+//! `index.interval.bytes` of log. The time index gets one more for the segment's largest timestamp when the
+//! segment is sealed or the log is closed.
 //!
-//! Threads and crashes: see [`super::file`]. An index is a hint: a lookup is checked against the batch it leads to, and both files
-//! can be rebuilt from the `.log` file.
+//! Threads and crashes: see [`super::file`]. An index is a hint: a lookup is checked against the batch it
+//! leads to, and both files can be rebuilt from the `.log` file.
 
 use std::marker::PhantomData;
 use std::path::Path;
@@ -224,8 +225,8 @@ impl<E: Entry<WORDS>, const WORDS: usize> SparseIndex<E, WORDS> {
 }
 
 impl OffsetIndex {
-    /// Where to start a search for `offset` in the first `end` bytes of the log: the last entry at or before it, or the start of
-    /// the segment.
+    /// Where to start a search for `offset` in the first `end` bytes of the log: the last entry at or before
+    /// it, or the start of the segment.
     pub(crate) fn lookup(&self, offset: i64, end: u64) -> OffsetEntry {
         self.last_where(|entry| entry.offset <= offset && entry.position < end)
             .unwrap_or(OffsetEntry {
@@ -234,7 +235,8 @@ impl OffsetIndex {
             })
     }
 
-    /// The offset of the first entry at or after `position`. It is larger than every offset before that position.
+    /// The offset of the first entry at or after `position`. It is larger than every offset before that
+    /// position.
     pub(crate) fn upper_bound(&self, position: u64) -> Option<i64> {
         let before = self.partition_point(|entry| entry.position < position);
         (before < self.file.len()).then(|| self.get(before).offset)
@@ -257,7 +259,8 @@ impl OffsetIndex {
             .try_for_each(|entry| other.push(entry))
     }
 
-    /// True when the entries fit a segment whose offsets end before `next_offset` and whose `.log` file has `log_size` bytes.
+    /// True when the entries fit a segment whose offsets end before `next_offset` and whose `.log` file has
+    /// `log_size` bytes.
     pub(crate) fn is_sane(&self, next_offset: i64, log_size: u64) -> bool {
         self.is_ordered(|last| last.offset < next_offset && last.position < log_size)
     }
@@ -294,7 +297,8 @@ impl TimeIndex {
 mod tests {
     use super::*;
 
-    // Broken if it failed: kafka-dump-log or a broker would read other positions from our index than we wrote.
+    // Broken if it failed: kafka-dump-log or a broker would read other positions from our index than we
+    // wrote.
     #[test]
     fn an_offset_index_has_kafkas_bytes_and_is_trimmed_to_them() {
         let dir = tempfile::tempdir().unwrap();
@@ -390,7 +394,8 @@ mod tests {
         assert!(index.is_sane(62) && !index.is_sane(61));
     }
 
-    // Broken if it failed: a sealed segment could lose its largest timestamp, and lookups by time would skip it.
+    // Broken if it failed: a sealed segment could lose its largest timestamp, and lookups by time would skip
+    // it.
     #[test]
     fn one_entry_of_a_time_index_is_kept_for_sealing() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
-//! The transaction index of a segment: which transactions that ended here were aborted (`TransactionIndex`, KIP-98).
+//! The transaction index of a segment: the aborted transactions that ended in it (`TransactionIndex`,
+//! KIP-98).
 //!
-//! A reader of committed records leaves out what an aborted transaction wrote; this file tells it which those are.
-//! File layout, big-endian, one entry for each transaction whose abort marker is in the segment, in the markers' order:
+//! A reader of committed records leaves out the records of aborted transactions; this file names them.
+//! Layout, big-endian, one entry for each transaction whose abort marker is in the segment, in the order of
+//! the markers:
 //!
 //! ```text
 //! 0   version             i16   0
@@ -11,10 +13,10 @@
 //! 26  last stable offset  i64   of the log when the marker was written
 //! ```
 //!
-//! Most segments have no such file: it is created by the first entry. Appended to by whoever holds the log's writer
-//! lock; readers take the entries as they are at that moment. It is rebuilt by recovery, from the batches and the producers'
-//! state before them, and checked when a log that was closed cleanly is opened; one that is missing is rebuilt when the
-//! segment's transactions are first asked for, if the producers at its end have ended any.
+//! Most segments have no such file: the first entry creates it. Appends happen with the log's writer lock;
+//! readers take the entries of that moment. Recovery rebuilds the file from the batches and the producers'
+//! state before them. It is checked when a log is opened after a clean close. A missing file is rebuilt when
+//! the transactions of the segment are first read, if a producer at its end has ended any.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -29,16 +31,15 @@ use crate::files::{self, LOG_SUFFIX};
 /// Bytes of an entry.
 pub(crate) const ENTRY_SIZE: usize = 34;
 const VERSION: i16 = 0;
-/// The largest segment there can be.
 const LOG_SIZE_MAX: u64 = i32::MAX as u64;
 
 /// A transaction that was aborted (`AbortedTxn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AbortedTxn {
     pub producer_id: i64,
-    /// Of the transaction's first batch.
+    /// The first offset of the transaction's first batch.
     pub first_offset: i64,
-    /// Of its abort marker.
+    /// The offset of its abort marker.
     pub last_offset: i64,
     /// The log's last stable offset when the marker was written.
     pub last_stable_offset: i64,
@@ -60,7 +61,7 @@ impl AbortedTxn {
         out
     }
 
-    /// One entry; what is wrong with it, in words.
+    /// Decodes one entry; the error says what is wrong with it.
     pub(crate) fn decode(bytes: &[u8; ENTRY_SIZE]) -> Result<Self, String> {
         let version = i16::from_be_bytes([bytes[0], bytes[1]]);
         if version != VERSION {
@@ -87,7 +88,7 @@ impl AbortedTxn {
     }
 }
 
-/// The entries of a file's bytes; where and why they are no whole entries in rising order, if they are not.
+/// Decodes a file's bytes. The error has the position and the reason.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<AbortedTxn>, (usize, String)> {
     let mut entries: Vec<AbortedTxn> = Vec::with_capacity(bytes.len() / ENTRY_SIZE);
     let (whole, rest) = bytes.as_chunks::<ENTRY_SIZE>();
@@ -111,13 +112,13 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<AbortedTxn>, (usize, String)> {
     }
 }
 
-/// The most bytes a file can have: each entry has its abort marker in the segment, which is larger than the entry.
+/// The most bytes a file can have: each entry's abort marker is in the segment and is larger than the entry.
 fn size_max(path: &Path) -> u64 {
     let log = path.with_extension(&LOG_SUFFIX[1..]);
     std::fs::metadata(log).map_or(LOG_SIZE_MAX, |log| log.len())
 }
 
-/// The entries of a file; none when it is not there.
+/// The entries of a file; none when it does not exist.
 ///
 /// Errors: [`StorageError::Corrupt`].
 pub(crate) fn read(path: &Path) -> Result<Vec<AbortedTxn>> {
@@ -129,7 +130,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<AbortedTxn>> {
     })
 }
 
-/// The file of one segment and its entries, which are few and stay in memory.
+/// The file of one segment, and its entries, which are few and kept in memory.
 #[derive(Debug)]
 pub(crate) struct TxnIndex {
     path: PathBuf,
@@ -139,27 +140,27 @@ pub(crate) struct TxnIndex {
 #[derive(Debug, Default)]
 struct State {
     entries: Vec<AbortedTxn>,
-    /// How many of them are in the file; fewer when the disk had no room for all while the log was opened.
+    /// How many of them are in the file; fewer when the disk was full while the log was opened.
     saved: usize,
-    /// Open once there is something to append.
+    /// Open after the first append.
     file: Option<File>,
 }
 
 impl TxnIndex {
-    /// An index without entries; a file that is there is removed.
+    /// An index without entries; an existing file is removed.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         files::remove_if_exists(path)?;
         Ok(Self::with(path, Vec::new()))
     }
 
-    /// The entries of a file; none when it is not there.
+    /// Opens a file; an index without entries when it does not exist.
     ///
     /// Errors: [`StorageError::Corrupt`].
     pub(crate) fn open(path: &Path) -> Result<Self> {
         Ok(Self::with(path, read(path)?))
     }
 
-    /// The entries of a file that somebody else may be writing: the last may not be whole yet.
+    /// The entries of a file that another process may be writing. The last may be incomplete.
     pub(crate) fn copy(path: &Path) -> Result<Self> {
         let mut bytes = files::read_small(path, size_max(path))?.unwrap_or_default();
         bytes.truncate(bytes.len() / ENTRY_SIZE * ENTRY_SIZE);
@@ -171,7 +172,7 @@ impl TxnIndex {
         Ok(Self::with(path, entries))
     }
 
-    /// Entries that nobody writes down: the file is somebody else's.
+    /// Entries that are never written, because another process owns the file.
     pub(crate) fn kept(path: &Path, entries: &[AbortedTxn]) -> Self {
         Self::with(path, entries.to_vec())
     }
@@ -187,7 +188,7 @@ impl TxnIndex {
         }
     }
 
-    /// Makes sure that `entries` more can be appended as far as the disk has a say in it.
+    /// Allocates disk space for `entries` more entries.
     pub(crate) fn reserve(&self, entries: usize) -> Result<()> {
         let mut state = self.state.write();
         self.save_all(&mut state)?;
@@ -199,7 +200,7 @@ impl TxnIndex {
         Ok(())
     }
 
-    /// Appends an entry, to the file too, which is created by the first.
+    /// Appends an entry in memory and to the file.
     pub(crate) fn append(&self, entry: AbortedTxn) -> Result<()> {
         let mut state = self.state.write();
         self.save_all(&mut state)?;
@@ -211,7 +212,8 @@ impl TxnIndex {
         Ok(())
     }
 
-    /// [`TxnIndex::append`] that a full disk does not refuse: the entry is in memory then, until [`TxnIndex::save`].
+    /// [`TxnIndex::append`] that a full disk does not refuse: the entry stays in memory until
+    /// [`TxnIndex::save`].
     pub(crate) fn append_or_hold(&self, entry: AbortedTxn) -> Result<()> {
         match self.append(entry) {
             Err(error) if error.is_disk_full() => {
@@ -222,13 +224,13 @@ impl TxnIndex {
         }
     }
 
-    /// True when there are entries that are not in the file.
+    /// True when entries are missing in the file.
     pub(crate) fn is_unsaved(&self) -> bool {
         let state = self.state.read();
         state.saved < state.entries.len()
     }
 
-    /// Writes the entries that are not in the file.
+    /// Writes the entries that are missing in the file.
     pub(crate) fn save(&self) -> Result<()> {
         self.save_all(&mut self.state.write())
     }
@@ -246,7 +248,7 @@ impl TxnIndex {
         Ok(())
     }
 
-    /// Taken out, so that one with which something went wrong is opened anew.
+    /// Takes the open file out of `state`, so that it is opened again after an error.
     fn file(&self, state: &mut State) -> Result<File> {
         match state.file.take() {
             Some(file) => Ok(file),
@@ -263,13 +265,12 @@ impl TxnIndex {
         self.state.read().entries.is_empty()
     }
 
-    /// All entries.
     pub(crate) fn entries(&self) -> Vec<AbortedTxn> {
         self.state.read().entries.clone()
     }
 
-    /// Adds to `found` the aborted transactions that a reader of `[from, upper_bound)` may meet here; true when no later
-    /// segment can have any more of them (`collectAbortedTxns`).
+    /// Adds to `found` the aborted transactions that a reader of `[from, upper_bound)` may meet in this
+    /// segment. True when no later segment has more of them (`collectAbortedTxns`).
     pub(crate) fn collect(&self, from: i64, upper_bound: i64, found: &mut Vec<AbortedTxn>) -> bool {
         for entry in &self.state.read().entries {
             if entry.last_offset >= from && entry.first_offset < upper_bound {
@@ -282,7 +283,7 @@ impl TxnIndex {
         false
     }
 
-    /// Forgets transactions whose marker is at or after `offset`, in the file too, and brings that to disk.
+    /// Removes transactions whose marker is at or after `offset`, also from the file, and flushes that.
     pub(crate) fn truncate_to(&self, offset: i64) -> Result<()> {
         let mut state = self.state.write();
         let kept = state.entries.partition_point(|entry| entry.last_offset < offset);
@@ -304,7 +305,6 @@ impl TxnIndex {
         Ok(())
     }
 
-    /// Brings the entries to disk.
     pub(crate) fn flush(&self) -> Result<()> {
         self.save()?;
         match File::open(&self.path) {
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    // Broken if it failed: Kafka would read other transactions than were aborted, or we of its files.
+    // Broken if it failed: Kafka would read other transactions from our file, or we from Kafka's.
     #[test]
     fn golden_bytes() {
         let mut golden = vec![0, 0];
@@ -345,7 +345,8 @@ mod tests {
         assert!(decode(&golden).is_err());
     }
 
-    // Broken if it failed: a reader of committed records would be handed aborted ones, after a restart or a truncation.
+    // Broken if it failed: a reader of committed records would get aborted ones after a restart or a
+    // truncation.
     #[test]
     fn entries_are_kept_and_found() {
         let dir = tempfile::tempdir().unwrap();
@@ -378,8 +379,8 @@ mod tests {
         assert_eq!(TxnIndex::open(&path).unwrap().entries(), entries[..2]);
     }
 
-    // Broken if it failed: a segment of many aborted transactions could not be opened, or a huge file that is none would be
-    // read whole.
+    // Broken if it failed: a segment with many aborted transactions could not be opened, or a huge foreign
+    // file would be read whole.
     #[test]
     fn as_many_entries_as_the_segment_has_markers() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
-//! Which leader wrote from which offset on (`LeaderEpochFileCache`, KIP-101).
+//! The leader epochs of a log: which leader wrote from which offset (`LeaderEpochFileCache`, KIP-101).
 //!
-//! A short list of (epoch, first offset), both rising, kept in memory and in `leader-epoch-checkpoint`. Changed under
-//! the log's writer lock. A file that is missing or damaged is mended by recovery, which sees the epochs in the batches'
+//! A short list of (epoch, first offset), both rising, in memory and in `leader-epoch-checkpoint`. It changes
+//! under the log's writer lock. Recovery repairs a missing or damaged file from the epochs in the batches'
 //! headers.
 //!
-//! An epoch is on disk before its first batch is written, but for the first one of a log, which has nothing before it to be
-//! told from: that is in the file, but brought to disk only before the recovery point moves or there is a second segment, so that
-//! the first append to each new partition does not wait for the disk.
+//! An epoch is on disk before its first batch is written. The exception is the first epoch of a log: it is in
+//! the file, but it is flushed only before the recovery point moves or a second segment begins. So the first
+//! append to a new partition does not wait for the disk. No earlier epoch can be confused with it.
 
 pub(crate) mod runs;
 
@@ -20,29 +20,30 @@ use crate::files;
 use crate::files::checkpoints::{LEADER_EPOCH_FILE, read_epochs, write_epochs, write_epochs_unsynced};
 use crate::leader_epochs::runs::EpochRuns;
 
-/// No epoch (`OffsetsForLeaderEpochResponse.UNDEFINED_EPOCH`). Nobody has other negative ones, but they can be asked for.
+/// No epoch (`OffsetsForLeaderEpochResponse.UNDEFINED_EPOCH`). A client may ask for other negative epochs;
+/// none exists.
 const UNDEFINED: i32 = -1;
 
 #[derive(Debug, Default, Clone)]
 pub(crate) struct LeaderEpochs {
     path: PathBuf,
     entries: Vec<(i32, i64)>,
-    /// The file has other entries.
+    /// The entries differ from the file.
     changed: bool,
     /// The file has no entries.
     is_file_empty: bool,
-    /// The file has them, but perhaps not after a power loss.
+    /// The file has the entries, but a power loss may take them back.
     is_unsynced: bool,
 }
 
-/// The epochs of a log, read by anybody.
+/// The epochs of a log, for concurrent readers.
 #[derive(Debug)]
 pub(crate) struct SharedEpochs {
-    /// Changes are made here, and may wait for the disk.
+    /// Changes are made here and may wait for the disk.
     changing: Mutex<LeaderEpochs>,
-    /// As they were after the last change; nobody waits for the disk with this lock.
+    /// The state after the last change. This lock is never held over disk access.
     epochs: RwLock<LeaderEpochs>,
-    /// [`LeaderEpochs::saved_latest`], [`NONE`] for none: appends ask for it each time, and want no lock for that.
+    /// [`LeaderEpochs::saved_latest`], or [`NONE`]. Every append reads it, without a lock.
     saved_latest: AtomicI32,
 }
 
@@ -61,12 +62,12 @@ impl SharedEpochs {
         self.epochs.read()
     }
 
-    /// The latest epoch, when the file has it too.
+    /// The latest epoch, if it is in the file.
     pub(crate) fn saved_latest(&self) -> Option<i32> {
         Some(self.saved_latest.load(Ordering::Acquire)).filter(|epoch| *epoch != NONE)
     }
 
-    /// Makes changes, which others see when they are done; for whoever holds the log's writer lock.
+    /// Makes changes and publishes them. The caller has the log's writer lock.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut LeaderEpochs) -> T) -> T {
         let mut epochs = self.changing.lock();
         let result = change(&mut epochs);
@@ -78,8 +79,8 @@ impl SharedEpochs {
 }
 
 impl LeaderEpochs {
-    /// Reads the file of a partition's directory. One that is damaged or contradicts itself counts as empty: recovery
-    /// fills it from the log again as far as it scans.
+    /// Reads the file of a partition's directory. A damaged file counts as empty: recovery fills it from the
+    /// log as far as it scans.
     pub(crate) fn load(dir: &Path) -> Result<Self> {
         let path = dir.join(LEADER_EPOCH_FILE);
         let mut epochs = Self {
@@ -89,7 +90,7 @@ impl LeaderEpochs {
         match read_epochs(&epochs.path) {
             Ok(entries) if rises(&entries) => {
                 epochs.is_file_empty = entries.is_empty();
-                // The process that wrote a first epoch may have ended before it was on disk.
+                // The process that wrote a first epoch may have ended before a flush.
                 epochs.is_unsynced = entries.len() == 1;
                 epochs.entries = entries;
             }
@@ -111,13 +112,13 @@ impl LeaderEpochs {
         (latest == epoch).then_some(start)
     }
 
-    /// The latest epoch, when the file has it too, on disk or not; a full disk may have kept it from being written.
+    /// The latest epoch, if it is in the file. A full disk may have kept it out.
     fn saved_latest(&self) -> Option<i32> {
         self.latest().filter(|_| !self.changed)
     }
 
-    /// Notes that `epoch` writes from `offset` on; true when that was new. Epochs before it that claim later offsets
-    /// wrote nothing that is still there, and go.
+    /// Notes that `epoch` writes from `offset` on; true when that is new. Earlier epochs that begin at or
+    /// after `offset` have no batch any more and are removed.
     pub(crate) fn assign(&mut self, epoch: i32, offset: i64) -> bool {
         if epoch < 0 || self.latest().is_some_and(|latest| epoch <= latest) {
             return false;
@@ -128,8 +129,8 @@ impl LeaderEpochs {
         true
     }
 
-    /// Takes in what the batches say that recovery read. A file that is sound had each epoch before its first batch was
-    /// written, so what one batch alone says against it is a flipped bit.
+    /// Adds the epochs of the batches that recovery read. An intact file got each epoch before its first
+    /// batch was written, so a single batch that contradicts it has a flipped bit.
     pub(crate) fn take_in(&mut self, runs: EpochRuns) {
         let is_sound = !self.entries.is_empty();
         for run in runs.resolve().believed {
@@ -139,19 +140,19 @@ impl LeaderEpochs {
         }
     }
 
-    /// True when a batch at `offset` is of the epoch that it says, as far as is known here.
+    /// True when a batch of `epoch` at `offset` fits the entries.
     pub(crate) fn agrees(&self, epoch: i32, offset: i64) -> bool {
         self.entries.is_empty() || self.epoch_of(offset) == Some(epoch)
     }
 
-    /// Forgets epochs that begin at or after the log's end.
+    /// Removes epochs that begin at or after the log's end.
     pub(crate) fn truncate_from_end(&mut self, end: i64) {
         let before = self.entries.len();
         self.entries.retain(|(_, start)| *start < end);
         self.changed |= self.entries.len() != before;
     }
 
-    /// Forgets epochs that ended before the log's start; the one that wrote at the start begins there.
+    /// Removes epochs that ended before the log's start. The epoch of the start begins there.
     pub(crate) fn truncate_from_start(&mut self, start: i64) {
         let covering = self.entries.partition_point(|(_, first)| *first <= start);
         if let Some(index) = covering.checked_sub(1)
@@ -163,8 +164,8 @@ impl LeaderEpochs {
         }
     }
 
-    /// The largest epoch not after the one asked for, and the offset its records end before
-    /// (`LeaderEpochFileCache.endOffsetFor`). `None` when this log knows no such epoch.
+    /// The largest epoch that is at most `epoch`, and the offset at which it ends
+    /// (`LeaderEpochFileCache.endOffsetFor`). `None` when this log has no such epoch.
     pub(crate) fn end_offset(&self, epoch: i32, log_end: i64) -> Option<(i32, i64)> {
         let latest = self.latest().filter(|_| epoch != UNDEFINED)?;
         if epoch == latest {
@@ -184,7 +185,7 @@ impl LeaderEpochs {
         Some(self.entries[after.checked_sub(1)?].0)
     }
 
-    /// Writes the file if anything changed since, and creates it when it is not there.
+    /// Writes the file if the entries changed or it does not exist.
     pub(crate) fn save(&mut self) -> Result<()> {
         if self.changed {
             write_epochs(&self.path, &self.entries)?;
@@ -194,7 +195,7 @@ impl LeaderEpochs {
         Ok(())
     }
 
-    /// The same before an append. The first epoch of a log is not brought to disk.
+    /// [`LeaderEpochs::save`] before an append: the first epoch of a log is not flushed.
     pub(crate) fn save_before_append(&mut self) -> Result<()> {
         if self.changed && self.is_file_empty && self.entries.len() == 1 {
             write_epochs_unsynced(&self.path, &self.entries)?;
@@ -209,12 +210,12 @@ impl LeaderEpochs {
         self.is_file_empty = self.entries.is_empty();
     }
 
-    /// Whether the file is still to be brought to disk.
+    /// True when the file still needs a flush.
     pub(crate) fn is_unsynced(&self) -> bool {
         self.is_unsynced
     }
 
-    /// Brings it there. That takes no space.
+    /// Flushes the file. That needs no disk space.
     pub(crate) fn sync(&mut self) -> Result<()> {
         files::sync_in_place(&self.path)?;
         self.is_unsynced = false;
@@ -222,7 +223,7 @@ impl LeaderEpochs {
     }
 }
 
-/// True when epochs and offsets both rise, from 0 at the least.
+/// True when epochs and offsets both rise and are at least 0.
 pub(crate) fn rises(entries: &[(i32, i64)]) -> bool {
     let from_zero = entries.iter().all(|(epoch, start)| *epoch >= 0 && *start >= 0);
     from_zero
@@ -235,7 +236,7 @@ pub(crate) fn rises(entries: &[(i32, i64)]) -> bool {
 mod tests {
     use super::*;
 
-    // Broken if it failed: a follower would truncate at a wrong offset and two logs would differ.
+    // Broken if it failed: a follower would truncate at a wrong offset, and two logs would differ.
     #[test]
     fn end_offsets() {
         let dir = tempfile::tempdir().unwrap();
@@ -245,7 +246,7 @@ mod tests {
             assert!(epochs.assign(epoch, offset));
         }
         assert!(!epochs.assign(4, 20) && !epochs.assign(-1, 20) && !epochs.assign(5, 20));
-        // As in Kafka's own cache: an epoch before the first gets its own number back.
+        // As in Kafka: for an epoch before the first, the epoch that was asked for is returned.
         assert_eq!(epochs.end_offset(1, 100), Some((1, 6)));
         assert_eq!(epochs.end_offset(-2, 100), Some((-2, 6)));
         assert_eq!(epochs.end_offset(-1, 100), None);
@@ -274,13 +275,13 @@ mod tests {
         assert_eq!(epochs.entries, [(3, 8), (5, 9)]);
         epochs.truncate_from_end(9);
         assert_eq!(epochs.entries, [(3, 8)]);
-        // A leader that wrote nothing leaves no trace once another writes at its offset.
+        // A leader that wrote nothing leaves no entry once another leader writes at its offset.
         epochs.assign(7, 20);
         epochs.assign(8, 20);
         assert_eq!(epochs.entries, [(3, 8), (8, 20)]);
     }
 
-    // Broken if it failed: whoever asks for epochs would wait for the disk with those who save them.
+    // Broken if it failed: readers of epochs would wait for the disk with a thread that saves them.
     #[test]
     fn a_change_keeps_no_reader_waiting() {
         let dir = tempfile::tempdir().unwrap();
@@ -293,7 +294,7 @@ mod tests {
         assert_eq!(shared.read().latest(), Some(3));
     }
 
-    // Broken if it failed: a damaged hint would stop the log from opening.
+    // Broken if it failed: a damaged file would stop the log from opening.
     #[test]
     fn damage_counts_as_empty() {
         let dir = tempfile::tempdir().unwrap();

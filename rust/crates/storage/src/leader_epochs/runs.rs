@@ -1,16 +1,16 @@
-//! Leader epochs as the batches of a log tell them.
+//! Leader epochs from the batches of a log.
 //!
-//! No checksum covers a batch's leader epoch, and epochs never go back. So where batches contradict each other, those are
-//! believed that the most batches agree with: the longest sequence of epochs that do not fall. A flipped bit then costs
-//! its batch's word, and not the log its epochs, by which leaders are fenced and followers truncate.
+//! No checksum covers a batch's leader epoch, and epochs never go back. Where batches contradict each other,
+//! the longest sequence of batches whose epochs do not fall is believed. So a flipped bit makes one batch
+//! doubtful, and does not cost the log its epochs, which fence leaders and truncate followers.
 //!
-//! A plain value of whoever walks over the batches, in their order.
+//! A plain value. The caller adds the batches in their order.
 
 use std::collections::BTreeMap;
 
-/// Contradictions are resolved whenever there are so many runs, so that a log full of them takes no more memory.
+/// Contradictions are resolved at this number of runs, so that memory is bounded.
 const RUNS_MAX: usize = 1 << 16;
-/// Runs that are not believed and told one by one.
+/// The most runs that are reported as doubtful.
 const DOUBTED_MAX: usize = 1_000;
 
 /// Batches of one leader epoch, one after another.
@@ -20,7 +20,7 @@ pub(crate) struct EpochRun {
     /// The base offsets of the first and the last batch.
     pub(crate) first: i64,
     pub(crate) last: i64,
-    /// Where the first batch is in its segment.
+    /// The position of the first batch in its segment.
     pub(crate) position: u64,
     pub(crate) batches: u64,
 }
@@ -43,17 +43,18 @@ impl Default for EpochRuns {
     }
 }
 
-/// Epochs that do not contradict each other, and those that contradict them.
+/// Epochs that do not contradict each other, and those that do.
 #[derive(Debug, Default)]
 pub(crate) struct Resolved {
-    /// One run an epoch, epochs and offsets rising. A run is of all its epoch's batches, and begins with the first.
+    /// One run for each epoch; epochs and offsets rise. A run has all batches of its epoch, and begins with
+    /// the first.
     pub(crate) believed: Vec<EpochRun>,
     /// In the order of offsets; the first thousand.
     pub(crate) doubted: Vec<EpochRun>,
 }
 
 impl EpochRuns {
-    /// Takes in the next batch. One without an epoch (the old formats, -1) says nothing.
+    /// Adds the next batch. A batch without an epoch (old formats, -1) is skipped.
     pub(crate) fn add(&mut self, epoch: i32, offset: i64, position: u64) {
         if epoch < 0 {
             return;
@@ -76,7 +77,7 @@ impl EpochRuns {
         });
     }
 
-    /// What the batches say, contradictions resolved.
+    /// The result, with contradictions resolved.
     pub(crate) fn resolve(mut self) -> Resolved {
         self.resolve_runs();
         Resolved {
@@ -108,17 +109,17 @@ impl EpochRuns {
 }
 
 impl Resolved {
-    /// The entries of a file of epochs.
+    /// The entries for the epochs' file.
     pub(crate) fn entries(&self) -> Vec<(i32, i64)> {
         let entry = |run: &EpochRun| (run.epoch, run.first);
         self.believed.iter().map(entry).collect()
     }
 }
 
-/// The numbers of the runs that together have the most batches while their epochs do not fall; of several such choices the
-/// one with the lower epochs, which fence nobody who is right.
+/// The indexes of the runs that together have the most batches while their epochs do not fall. Of equal
+/// choices the one with lower epochs, because a lower epoch fences no current leader.
 fn longest_rising(runs: &[EpochRun]) -> Vec<usize> {
-    // By the last epoch of a choice: its batches, which rise with the epoch, and its last run.
+    // For the last epoch of a choice: its number of batches, which rises with the epoch, and its last run.
     let mut best: BTreeMap<i32, (u64, usize)> = BTreeMap::new();
     let mut before: Vec<Option<usize>> = Vec::with_capacity(runs.len());
     for (number, run) in runs.iter().enumerate() {
@@ -158,7 +159,7 @@ mod tests {
         (resolved.entries(), doubted)
     }
 
-    // Broken if it failed: one flipped bit, in any batch, would make another epoch the log's.
+    // Broken if it failed: one flipped bit in any batch would change the epochs of the log.
     #[test]
     fn one_flipped_bit() {
         const BIG: i32 = 1 << 30;
@@ -170,7 +171,7 @@ mod tests {
             (&[5, 5, 1, 5, 5], &[(5, 0)], &[2]),
             (&[0, 5, 5, 1], &[(0, 0), (5, 1)], &[3]),
             (&[0, 0, BIG, 1, 1], &[(0, 0), (1, 3)], &[2]),
-            // No epoch at all.
+            // Without an epoch.
             (&[-1, 2, -1, 2], &[(2, 1)], &[]),
             (&[], &[], &[]),
         ] {
@@ -182,7 +183,7 @@ mod tests {
         }
     }
 
-    // Broken if it failed: a log whose epochs go to and fro would take memory without bound.
+    // Broken if it failed: a log whose epochs go back and forth would take memory without bound.
     #[test]
     fn contradictions_without_end() {
         let mut runs = EpochRuns::default();
@@ -195,7 +196,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        // Broken if it failed: what is believed would fall, or fewer batches be believed than could.
+        // Broken if it failed: believed epochs would fall, or fewer batches would be believed than possible.
         #[test]
         fn as_many_as_can_be(epochs in proptest::collection::vec(0i32..6, 0..10)) {
             let (entries, _) = resolve(&epochs);

@@ -1,9 +1,9 @@
 //! Appending, and rolling when a segment is full.
 //!
-//! Batches are checked before the writer lock is taken. Under the lock they get offsets, their producers are checked, and the bytes
-//! are written in one piece. An append that is acknowledged only once it is on disk waits for that without the lock. A failure
-//! after the checks is the disk's and takes the log offline. The exception is a full disk: it refuses the append, and the log
-//! stays as it was.
+//! Batches are checked before the writer lock is taken. Under the lock they get offsets, their producers are
+//! checked, and the bytes are written in one piece. An append that is acknowledged only once it is on disk
+//! waits for that without the lock. A failure after the checks is the disk's and takes the log offline. The
+//! exception is a full disk: it refuses the append, and the log stays as it was.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,11 +52,12 @@ pub struct ProduceOptions {
     pub now_ms: i64,
     /// Decompress every compressed batch and check its records.
     pub check_compressed: bool,
-    /// The most memory to decompress one batch with. Checking needs it only for raw snappy and large zstd windows; encoding a
-    /// batch anew needs it for all of its records.
+    /// The most memory to decompress one batch with. Checking needs it only for raw snappy and large zstd
+    /// windows; encoding a batch anew needs it for all of its records.
     pub buffer_max: usize,
-    /// Runs what may take long: decompressing a long batch, waiting for a lock whose holder waits for the disk, rolling a
-    /// segment. Not the fsync of what is appended, nor of its epoch ([`Log::has_saved_epoch`]).
+    /// Runs what may take long: decompressing a long batch, waiting for a lock whose holder waits for the
+    /// disk, rolling a segment. Not the fsync of what is appended, nor of its epoch
+    /// ([`Log::has_saved_epoch`]).
     pub offload: Offload,
 }
 
@@ -112,23 +113,26 @@ pub(super) struct Written {
 }
 
 impl Log {
-    /// Appends whole v2 batches, with one write. Offsets, leader epoch and, where the topic has append time, timestamps are set
-    /// in `batches` itself. Batches that are encoded anew for the topic's codec are copied.
+    /// Appends whole v2 batches, with one write. Offsets, leader epoch and, where the topic has append time,
+    /// timestamps are set in `batches` itself. Batches that are encoded anew for the topic's codec are
+    /// copied.
     ///
-    /// Batches that an idempotent producer sends again are not written again. When all are repeated, the result is `duplicate`
-    /// with their first offsets. When only the first few are (a retry after a crash that cut the rest), the rest is written.
+    /// Batches that an idempotent producer sends again are not written again. When all are repeated, the
+    /// result is `duplicate` with their first offsets. When only the first few are (a retry after a crash
+    /// that cut the rest), the rest is written.
     ///
-    /// Errors: see [`StorageError`]. Unless it is a storage failure nothing was written, and `batches` is unchanged.
+    /// Errors: see [`StorageError`]. Unless it is a storage failure nothing was written, and `batches` is
+    /// unchanged.
     pub fn append_as_leader(&self, batches: &mut [u8], leader_epoch: i32, now_ms: i64) -> Result<Appended> {
         let parsed = ParsedBatches::parse(batches)?;
         self.append_produced(batches, &parsed, ProduceOptions::new(leader_epoch, now_ms))
     }
 
-    /// [`Log::append_as_leader`] for a server: the batches are parsed already, memory is bounded, and long work is offloaded.
-    /// `parsed` are the batches of all of `batches`.
+    /// [`Log::append_as_leader`] for a server: the batches are parsed already, memory is bounded, and long
+    /// work is offloaded. `parsed` are the batches of all of `batches`.
     ///
-    /// Errors: also [`StorageError::DecompressedTooLarge`] when a batch needs more memory than `buffer_max`. The append may be
-    /// tried again with more.
+    /// Errors: also [`StorageError::DecompressedTooLarge`] when a batch needs more memory than `buffer_max`.
+    /// The append may be tried again with more.
     pub fn append_produced(
         &self,
         batches: &mut [u8],
@@ -146,8 +150,8 @@ impl Log {
         self.append_on(batches, parsed, Terms { rules, leader_epoch })
     }
 
-    /// [`Log::append_as_leader`] as the leader that wrote last, at the system's time. Batches that are `trusted`, because this
-    /// process built them, are not decompressed to be checked.
+    /// [`Log::append_as_leader`] as the leader that wrote last, at the system's time. Batches that are
+    /// `trusted`, because this process built them, are not decompressed to be checked.
     pub fn append_as_last_leader(&self, batches: &mut [u8], trusted: bool) -> Result<Appended> {
         let rules = Rules {
             now: Now::System,
@@ -159,9 +163,9 @@ impl Log {
         self.append_on(batches, &parsed, Terms { rules, leader_epoch })
     }
 
-    /// [`Log::append_as_leader`] for the group coordinator and the transaction coordinator. They may also write the markers that
-    /// end transactions ([`logcore_records::end_txn_marker`]), and batches of a producer without a sequence. No batch counts as
-    /// repeated.
+    /// [`Log::append_as_leader`] for the group coordinator and the transaction coordinator. They may also
+    /// write the markers that end transactions ([`logcore_records::end_txn_marker`]), and batches of a
+    /// producer without a sequence. No batch counts as repeated.
     ///
     /// Errors: also [`StorageError::TransactionCoordinatorFenced`].
     pub fn append_as_coordinator(
@@ -179,8 +183,8 @@ impl Log {
         self.append_on(batches, &parsed, Terms { rules, leader_epoch })
     }
 
-    /// Whether batches would be accepted, for a caller that appends them in several pieces. Does not check what depends on
-    /// producers or the disk.
+    /// Whether batches would be accepted, for a caller that appends them in several pieces. Does not check
+    /// what depends on producers or the disk.
     ///
     /// Errors: those of [`Log::append_as_leader`]; a position counts from the start of `batches`.
     pub fn check_append(&self, batches: &[u8]) -> Result<()> {
@@ -366,15 +370,16 @@ impl Log {
         Ok(Written {
             first_offset,
             end,
-            // Also behind an earlier append that waits for the disk. Otherwise a crash could lose more than `flush.messages`.
+            // Also behind an earlier append that waits for the disk. Otherwise a crash could lose more than
+            // `flush.messages`.
             until: writer.sync_end,
             truncations: self.truncations.count(),
         })
     }
 
-    /// Ends an append. With `flush.messages` the append that reaches the number waits for the disk without the writer lock. Other
-    /// appends go on meanwhile and share the next fsync. With `lead`, readers may then read up to its end, unless the log has
-    /// replicas.
+    /// Ends an append. With `flush.messages` the append that reaches the number waits for the disk without
+    /// the writer lock. Other appends go on meanwhile and share the next fsync. With `lead`, readers may then
+    /// read up to its end, unless the log has replicas.
     pub(super) fn acknowledge(
         &self,
         writer: MutexGuard<'_, Writer>,
@@ -439,8 +444,8 @@ impl Log {
             || active.indexes.is_full()
             || active.age_ms(now, incoming.max_timestamp)? > age_max_ms(config, writer.roll_random);
         if full {
-            // At the log's end even if the batches begin later: if a full disk refuses them, another leader's batches may
-            // begin at the log's end.
+            // At the log's end even if the batches begin later: if a full disk refuses them, another leader's
+            // batches may begin at the log's end.
             let end = self.log_end_offset();
             let far = incoming.last_offset - end > i64::from(i32::MAX);
             let base = if far { incoming.first_offset } else { end };
@@ -490,7 +495,8 @@ impl Log {
             // Recovery after a crash would start after this segment and trust its indexes.
             self.flush_through(&active, end)?;
         }
-        // After a power loss the directory must not have the second segment without the first: the log would begin there.
+        // After a power loss the directory must not have the second segment without the first: the log would
+        // begin there.
         self.sync_first_epoch()
             .map_err(|e| self.fail_unless_out_of_files(e))?;
         let next = Segment::create(&self.dir, base, loader::settings(config), now_ms)
@@ -504,8 +510,8 @@ impl Log {
         Ok(next)
     }
 
-    /// Removes the files of a segment that could not be created. A file that stayed would fix the end of the segment before it,
-    /// even after that was truncated and written again.
+    /// Removes the files of a segment that could not be created. A file that stayed would fix the end of the
+    /// segment before it, even after that was truncated and written again.
     fn take_back_segment(&self, base: i64, error: StorageError) -> Result<Segment> {
         loader::remove_log_and_indexes(&self.dir, base)
             .and_then(|()| files::sync_dir(&self.dir))
@@ -543,8 +549,8 @@ fn placed(headers: &[BatchHeader]) -> impl ExactSizeIterator<Item = Placed> {
 }
 
 /// The age at which a segment is rolled: `segment.ms` less a random part of `segment.jitter.ms`
-/// (`LogConfig.randomSegmentJitter`). In a compacted log at most `max.compaction.lag.ms`, because an active segment is not
-/// compacted (`LogConfig.maxSegmentMs`).
+/// (`LogConfig.randomSegmentJitter`). In a compacted log at most `max.compaction.lag.ms`, because an active
+/// segment is not compacted (`LogConfig.maxSegmentMs`).
 fn age_max_ms(config: &LogConfig, random: u32) -> i64 {
     let age_max = if config.cleanup_compact {
         config.segment_ms.min(config.max_compaction_lag_ms)

@@ -1,10 +1,9 @@
 //! Flushing and closing.
 //!
-//! An fsync runs without the writer lock, so it holds up no append; one runs at a time. Appends that wait for one while another
-//! runs are all served by the next: it covers whatever is in the log when it begins. The recovery point moves only after
-//! everything before it is on disk.
+//! An fsync runs without the writer lock, so it blocks no append. One runs at a time. All appends that wait
+//! meanwhile are served by the next fsync. The recovery point moves once everything below it is on disk.
 //!
-//! Of the active segment only the records are brought to disk: its indexes are built anew when it is not closed. Theirs follow
+//! Of the active segment only the `.log` file is flushed: recovery rebuilds its indexes. They are flushed
 //! when it is sealed.
 
 use std::sync::atomic::Ordering;
@@ -20,9 +19,9 @@ use crate::producers::snapshot;
 use crate::segment::{Access, Segment};
 
 impl Log {
-    /// Brings everything appended so far to disk. When this returns, a power loss costs none of it.
+    /// Flushes everything that was appended so far. After this a power loss loses none of it.
     ///
-    /// Errors: an fsync that failed, after which the log is offline.
+    /// Errors: a failed fsync, after which the log is offline.
     pub fn flush(&self) -> Result<()> {
         self.check_writable()?;
         self.complete_now()?;
@@ -32,15 +31,15 @@ impl Log {
         if let Some(mut writer) = self.writer.try_lock()
             && self.log_end_offset() == end
         {
-            // An append that came in between has its own count to go by.
+            // Appends since then count from 0.
             writer.unflushed = 0;
             writer.unflushed_since_ms = None;
         }
         Ok(())
     }
 
-    /// Writes what the full disk had no room for when the log was opened. Nothing is appended before, and no recovery point moves
-    /// over it.
+    /// Writes what did not fit on a full disk when the log was opened. It is done before anything is appended
+    /// and before the recovery point moves over it.
     pub(super) fn complete(&self, writer: &mut Writer) -> Result<()> {
         if !self.incomplete.load(Ordering::Acquire) {
             return Ok(());
@@ -50,7 +49,7 @@ impl Log {
         Ok(())
     }
 
-    /// [`Log::complete`] for who does not hold the writer lock.
+    /// [`Log::complete`] without the writer lock.
     pub(super) fn complete_now(&self) -> Result<()> {
         if self.incomplete.load(Ordering::Acquire) {
             self.complete(&mut self.writer.lock())
@@ -70,8 +69,8 @@ impl Log {
         self.snapshot_producers(writer, self.log_end_offset(), false)
     }
 
-    /// Fsyncs all segments up to and including `last` that have bytes after the recovery point, which then is at least
-    /// `end`. A failure takes the log offline before anybody else can try.
+    /// Flushes all segments up to `last` that have bytes after the recovery point, and then moves it to `end`
+    /// at least. A failure takes the log offline before another thread can try.
     pub(super) fn flush_through(&self, last: &Segment, end: i64) -> Result<()> {
         let _one_at_a_time = self.flushing.lock();
         self.check_online()?;
@@ -82,12 +81,13 @@ impl Log {
         Ok(())
     }
 
-    /// Notes at every flush from here on, in the directory, up to where the log is on disk: what is damaged before is told from a
-    /// torn tail, and stops the next start. For logs that are used by themselves and acknowledge what they flushed.
+    /// From here on every flush notes in the directory up to where the log is on disk. Damage below that
+    /// offset stops the next start; a torn tail above it is cut. For a log without a broker whose caller
+    /// acknowledges what it flushed.
     ///
     /// Errors: the disk's.
     pub(crate) fn note_flushes(&self) -> Result<()> {
-        // Nobody cuts the log between what is read here and what is noted.
+        // No truncation runs between reading the recovery point and noting it.
         let _writer = self.writer.lock();
         if !self.is_noting_flushes() {
             let mark = FlushedMark::create(&self.dir, self.recovery_point())?;
@@ -96,7 +96,6 @@ impl Log {
         Ok(())
     }
 
-    /// Whether flushes are noted since [`Log::note_flushes`].
     pub(crate) fn is_noting_flushes(&self) -> bool {
         self.flushed_mark.get().is_some()
     }
@@ -108,7 +107,7 @@ impl Log {
         }
     }
 
-    /// The log is about to be cut at `end`, and `cut` does so.
+    /// Lowers the mark, then runs `cut`, which truncates the log to `end`.
     pub(super) fn with_mark_lowered<T>(
         &self,
         end: impl FnOnce() -> Result<i64>,
@@ -126,9 +125,9 @@ impl Log {
         done
     }
 
-    /// Waits until as much is on disk as an append needs; with `lead` the high watermark may then follow.
+    /// Waits until an append is on disk. With `lead` the high watermark may then follow.
     ///
-    /// Errors: a failed fsync; [`StorageError::Truncated`] when the log was cut meanwhile.
+    /// Errors: a failed fsync; [`StorageError::Truncated`] when the log was truncated meanwhile.
     pub(super) fn sync_to(&self, written: &Written, lead: bool) -> Result<()> {
         let _one_at_a_time = self.flushing.lock();
         if self.truncations.count() != written.truncations {
@@ -136,7 +135,7 @@ impl Log {
         }
         if self.recovery_point() < written.until {
             self.check_online()?;
-            // Read first: what is appended from here on may or may not be covered.
+            // Read first: this fsync may or may not include later appends.
             let end = self.log_end_offset();
             self.sync_through(&self.active())
                 .map_err(|e| self.fail_unless_out_of_files(e))?;
@@ -148,7 +147,7 @@ impl Log {
         Ok(())
     }
 
-    /// Brings the first epoch to disk, and the directory with it, if that was not done yet.
+    /// Flushes the first epoch and the directory, once.
     pub(super) fn sync_first_epoch(&self) -> Result<()> {
         if self.epochs.read().is_unsynced() {
             self.epochs.change(LeaderEpochs::sync)?;
@@ -167,7 +166,7 @@ impl Log {
             }
             segment.flush()?;
             if !segment.directory_synced.load(Ordering::Acquire) {
-                // Once the segments before are deleted, their producers are in this snapshot only.
+                // Once the earlier segments are deleted, only this snapshot has their producers.
                 snapshot::sync(&self.dir, segment.base_offset)?;
                 new_entries.push(segment);
             }
@@ -176,21 +175,21 @@ impl Log {
             return Ok(());
         }
         files::sync_dir(&self.dir)?;
-        // The first time, the entry of the directory itself may be new as well.
+        // The first time, the directory's own entry may be new, too.
         files::sync_parent(&self.dir)?;
-        // Not before: for want of a descriptor the directory is not synced now, but the next time.
+        // Only now: if the directory could not be synced, it is tried again next time.
         for segment in new_entries {
             segment.directory_synced.store(true, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Flushes, gives the files their final size, writes the producers' snapshot. Appends and reads after this fail;
-    /// slices taken before stay readable. Closing again does nothing.
+    /// Flushes, trims the files and writes the producers' snapshot. Later appends and reads fail; slices that
+    /// were returned before stay readable. Closing again does nothing.
     ///
-    /// Errors: when something could not be brought to disk, or could not before: the shutdown is not clean then.
+    /// Errors: something could not be flushed, now or earlier; then the shutdown is not clean.
     pub fn close(&self) -> Result<()> {
-        // Before the writer lock is taken: a compaction that runs may be waiting for that.
+        // Before the writer lock: a running compaction may wait for that lock.
         let _no_compaction = self.cleaning.pause();
         let mut writer = self.writer.lock();
         if self.closed.swap(true, Ordering::AcqRel) || self.access == Access::Foreign {
@@ -212,7 +211,7 @@ impl Log {
         closed.map_err(|e| self.fail(e))
     }
 
-    /// Ends all use without bringing anything to disk: the directory is about to be deleted.
+    /// Ends all use without a flush, because the directory will be deleted.
     pub(crate) fn abandon(&self) {
         let _no_compaction = self.cleaning.pause();
         let _writer = self.writer.lock();
@@ -220,8 +219,7 @@ impl Log {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// True while the last step of a move is near or under way: an append may have to wait for the fsyncs of two disks. Whoever
-    /// must not wait asks first.
+    /// True before and during the last step of a move. An append may then wait for fsyncs on two disks.
     pub fn is_about_to_move(&self) -> bool {
         self.about_to_move.load(Ordering::Acquire)
     }
@@ -230,9 +228,9 @@ impl Log {
         self.about_to_move.store(is_so, Ordering::Release);
     }
 
-    /// Lets nobody append while `work` puts another log into this one's place, and ends all use once it did. Who waits for
-    /// an append to be on disk is told that it is: `work` brought all of it to the other disk. If `work` fails, or finds that
-    /// it is too early (`None`), this log goes on. `work` is given what this log knows of its producers.
+    /// Stops appends while `work` puts another log into the place of this one, and ends all use of this log
+    /// when it succeeds. Appends that wait for the disk are then acknowledged, because `work` flushed them to
+    /// the other disk. If `work` fails or returns `None`, this log goes on. `work` gets the producers' state.
     ///
     /// The caller has paused compaction.
     pub(crate) fn hand_over<T>(
@@ -252,22 +250,21 @@ impl Log {
         Ok(Some(done))
     }
 
-    /// Takes over what another log knows of its producers, the one that this log is a copy of.
+    /// Takes over the producers' state of the log that this one is a copy of.
     pub(crate) fn set_producers(&self, producers: ProducerState) {
         let mut writer = self.writer.lock();
         if writer.producers != producers {
             writer.producers = producers;
-            // A snapshot at the log's end is of what was known before.
+            // A snapshot at the log end has the state from before.
             writer.snapshot_offset = -1;
         }
     }
 
-    /// What is known of producers, for another log. The caller does not use this one any more.
+    /// The producers' state, for another log. The caller does not use this log any more.
     pub(crate) fn take_producers(&self) -> ProducerState {
         std::mem::take(&mut self.writer.lock().producers)
     }
 
-    /// True when the log was closed, deleted, or moved.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }

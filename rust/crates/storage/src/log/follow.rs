@@ -1,8 +1,8 @@
-//! Appending what a leader sent, as it is (`UnifiedLog.appendAsFollower`).
+//! Appending a leader's batches to a follower's log (`UnifiedLog.appendAsFollower`).
 //!
-//! The leader has given offsets, epochs and times and checked the producers. Here it is only checked that the bytes are
-//! whole and go on where this log ends; offsets may have gaps, for the leader's log may be compacted. Old message formats
-//! pass as they are.
+//! The leader has assigned offsets, epochs and timestamps, and checked the producers. The follower checks
+//! that the bytes are whole and continue its log. Offsets may have gaps, because the leader's log may be
+//! compacted. Old message formats are stored as they are.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -18,15 +18,15 @@ use crate::segment::Placed;
 use crate::segment::scan::StoredBatch;
 use crate::slice::Appended;
 
-/// The shortest batch of any format, behind its length: a message of format 0.
+/// The smallest length field of any format: a message v0.
 const LENGTH_MIN: i32 = 14;
 
 impl Log {
-    /// Appends whole batches of a leader's log. Does not move the high watermark: [`Log::set_high_watermark`] does. What
-    /// is cut off at the end is left out; without one whole batch nothing is appended.
+    /// Appends whole batches of a leader's log. Does not move the high watermark: [`Log::set_high_watermark`]
+    /// does. An incomplete last batch is dropped; without a whole batch nothing is appended.
     ///
-    /// Errors: [`StorageError::UnexpectedAppendOffset`] for batches that begin before this log's end, after which nothing
-    /// was appended; [`StorageError::InvalidRecord`] when offsets or epochs go back; damage; the disk's.
+    /// Errors: [`StorageError::UnexpectedAppendOffset`] for batches that begin below this log's end (nothing
+    /// was appended); [`StorageError::InvalidRecord`] for offsets or epochs that go back; damage; the disk's.
     pub fn append_as_follower(&self, batches: &[u8], now_ms: i64) -> Result<Appended> {
         self.check_writable()?;
         let config = self.config();
@@ -53,11 +53,11 @@ impl Log {
             let written = self
                 .write_run(&mut writer, &config, batches, &found[run], now_ms)
                 .inspect_err(|_| {
-                    // Another leader may go on in an epoch before that of what was refused.
+                    // Another leader may continue with an epoch below that of the refused batches.
                     let end = self.log_end_offset();
                     self.epochs.change(|epochs| epochs.truncate_from_end(end));
                 })?;
-            // It waits for what those before wait for.
+            // It waits for the disk with the runs before it.
             last_run = Some(written);
         }
         if let Some(written) = last_run {
@@ -67,8 +67,8 @@ impl Log {
         Ok(appended)
     }
 
-    /// Moves the log's end to `offset`, for a leader's log that has no batch before that any more: the offsets must not be given
-    /// again.
+    /// Moves the log end to `offset`, for a leader's log that has no batch below it any more: these offsets
+    /// must not be used again.
     pub(crate) fn skip_to(&self, offset: i64, now_ms: i64) -> Result<()> {
         let mut writer = self.writer.lock();
         self.check_writable()?;
@@ -162,12 +162,12 @@ impl Log {
         if batch.header.is_some() {
             return self.assign_epoch(batch.leader_epoch, batch.base_offset);
         }
-        // The old formats have no epochs: what is known of those before could not be compared any more.
+        // Old formats have no epochs, so the known epochs could not be compared with later ones.
         self.forget_epochs(0)
     }
 }
 
-/// The batches that are whole, checked.
+/// The whole batches, checked.
 fn whole_batches(bytes: &[u8]) -> Result<Vec<StoredBatch>> {
     let mut found = Vec::new();
     let mut position = 0;
@@ -184,7 +184,7 @@ fn whole_batches(bytes: &[u8]) -> Result<Vec<StoredBatch>> {
         position += size;
         found.push(batch);
     }
-    // What follows is the front of a batch, which has at least room for its own header.
+    // The front of a further batch, which has at least a header's length.
     let length = bytes[whole..].get(8..12).and_then(|l| l.first_chunk());
     match length.map(|length| i32::from_be_bytes(*length)) {
         Some(length) if length < LENGTH_MIN => Err(StorageError::CorruptBatch {
@@ -195,7 +195,7 @@ fn whole_batches(bytes: &[u8]) -> Result<Vec<StoredBatch>> {
     }
 }
 
-/// Cuts a sequence of batches into parts that each fit into a segment, by their bytes and by their offsets.
+/// Splits batches into runs that each fit into a segment, by bytes and by offsets.
 fn runs(batches: &[StoredBatch], limit: u64) -> Result<Vec<Range<usize>>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let (mut filled, mut base) = (0, 0);

@@ -1,11 +1,12 @@
-//! Reading a log that another process owns, perhaps a broker that is writing it now (Spark's tasks, read-only opens).
+//! Reading a log that another process owns, perhaps a broker that is writing it (Spark's tasks, read-only
+//! opens).
 //!
-//! Takes no lock and writes nothing. Index files are copied into memory as far as they are filled, never mapped: their
-//! owner may trim them at any time. The end is found by checking batches from the last index entry on; a batch that is
-//! not whole is one still being written. Segments that vanish during the listing were deleted by retention.
+//! Takes no lock and writes nothing. Index files are copied into memory, never mapped, because their owner
+//! may trim them. The log end is found by checking batches from the last index entry on: a batch that is not
+//! whole is still being written. Segments that vanish during the listing were deleted by retention.
 //!
-//! Transactions are followed through the batches themselves: an owner writes an abort marker before it notes the
-//! transaction in the `.txnindex`, so of the newest segment the index may not tell all.
+//! Transactions are read from the batches: the owner writes an abort marker before it adds the transaction to
+//! the `.txnindex`, so the index of the newest segment may lack some.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -32,17 +33,17 @@ use crate::producers::snapshot;
 use crate::segment::scan::StoredBatch;
 use crate::segment::{Access, Segment};
 
-/// Which directory it is, whatever its name.
+/// Identifies a directory, whatever its name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DirIdentity {
     device: u64,
     inode: u64,
-    /// For a file system that uses the numbers of what was deleted again; not all tell.
+    /// For file systems that reuse the numbers of deleted directories. Not all file systems have it.
     created: Option<SystemTime>,
 }
 
 impl DirIdentity {
-    /// The default is that of none.
+    /// The default identifies no directory.
     pub(super) fn of(dir: &Path) -> Result<Self> {
         match std::fs::metadata(dir) {
             Ok(metadata) => Ok(Self {
@@ -59,23 +60,23 @@ impl DirIdentity {
 /// How often a listing is repeated when segments vanish during it.
 const LISTINGS_MAX: usize = 10;
 
-/// The transactions of a log that another process writes, as far as its batches were looked at.
+/// The transactions of a foreign log, as far as its batches were read.
 #[derive(Debug, Default)]
 pub(super) struct ForeignTransactions {
     producers: ProducerState,
-    /// Of the newest segment and what else was looked at, in the order of their markers.
+    /// Of the newest segment and of other batches that were read, in the order of their markers.
     aborted: Vec<AbortedTxn>,
-    /// Everything before this offset was looked at.
+    /// All batches below this offset were read.
     end: i64,
-    /// The last batch before `end`. If another is there, the owner has cut its log or compacted it.
+    /// The last batch before `end`. If another one is there now, the owner truncated or compacted its log.
     last: Option<StoredBatch>,
 }
 
 impl Log {
-    /// Opens a log for reading only, whoever may be writing it. The end is where it was at that moment, until
-    /// [`Log::refresh`].
+    /// Opens a log for reading only, beside a process that may be writing it. The log end stays as it is now
+    /// until [`Log::refresh`].
     ///
-    /// Errors: [`StorageError::NotFound`] when there is no segment in `dir`.
+    /// Errors: [`StorageError::NotFound`] when `dir` has no segment.
     pub fn open_read_only(dir: &Path) -> Result<Self> {
         let dir_identity = DirIdentity::of(dir)?;
         let segments = list(dir, &[])?;
@@ -99,7 +100,7 @@ impl Log {
         })
     }
 
-    /// Picks up what its owner has done to a log that was opened read-only; does nothing to another.
+    /// Reads what the owner has changed in a log that was opened read-only. Does nothing for other logs.
     pub fn refresh(&self) -> Result<()> {
         self.check_open()?;
         if self.access == Access::Owned {
@@ -107,12 +108,12 @@ impl Log {
         }
         let _one_at_a_time = self.writer.lock();
         if DirIdentity::of(&self.dir)? != self.dir_identity {
-            // Deleted, and another log has its name.
+            // It was deleted, and another log has its name.
             return Err(StorageError::NotFound { path: self.dir() });
         }
         let known = self.segments();
         let segments = match list(&self.dir, &known) {
-            // Its owner begins it anew at another offset, and has not made the first segment yet.
+            // Its owner starts it again at another offset, and has not created the first segment yet.
             Err(StorageError::NotFound { .. }) if self.dir.is_dir() => return Ok(()),
             listed => listed?,
         };
@@ -128,8 +129,8 @@ impl Log {
 }
 
 impl Log {
-    /// [`Log::last_stable_offset`] of a log that was opened read-only, too: the latest producer snapshot and the headers
-    /// of the batches behind it are read for it, and after that only what is new.
+    /// [`Log::last_stable_offset`], also of a log that was opened read-only. The first call reads the latest
+    /// producer snapshot and the headers of the batches after it; later calls read what is new.
     pub fn find_last_stable_offset(&self) -> Result<i64> {
         if self.access == Access::Owned {
             return Ok(self.last_stable_offset());
@@ -141,7 +142,7 @@ impl Log {
         Ok(undecided.max(log_start).min(log_end))
     }
 
-    /// Aborted transactions that the `.txnindex` of the newest segment may not have yet.
+    /// Aborted transactions that the `.txnindex` of the newest segment may lack.
     pub(super) fn foreign_aborted(&self) -> Result<Vec<AbortedTxn>> {
         match self.access {
             Access::Owned => Ok(Vec::new()),
@@ -149,7 +150,7 @@ impl Log {
         }
     }
 
-    /// The transactions up to the log's end, and where the log begins.
+    /// The transactions up to the log end, and the log start.
     fn look_at_transactions(&self) -> Result<(MutexGuard<'_, ForeignTransactions>, i64)> {
         let mut known = self.foreign.lock();
         let segments = self.segments();
@@ -160,7 +161,7 @@ impl Log {
 }
 
 impl ForeignTransactions {
-    /// Takes in the batches up to `end`, those that are new if what was looked at before is still there.
+    /// Reads the batches up to `end`: only the new ones, if those that were read before are still there.
     fn look(&mut self, dir: &Path, segments: &[Arc<Segment>], end: i64) -> Result<()> {
         let mut from = self.end;
         if from > end || self.last.is_none() || last_before(segments, from)? != self.last {
@@ -170,14 +171,14 @@ impl ForeignTransactions {
                 producers,
                 ..Self::default()
             };
-            // Also before the log's start: a transaction may have begun there.
+            // Also before the log start, where a transaction may have begun.
             from = snapshot;
         }
-        // What fails on the way is begun anew.
+        // After an error everything is read again.
         let before = std::mem::take(self);
         let (mut producers, mut aborted) = (before.producers, before.aborted);
         aborted.extend(replay_range(&mut producers, segments, from, end)?);
-        // An index is whole once the next segment has begun.
+        // The index of a segment is complete once the next segment has begun.
         let newest = segments.last().map_or(0, |newest| newest.base_offset);
         aborted.retain(|aborted| aborted.last_offset >= newest);
         *self = Self {
@@ -190,7 +191,7 @@ impl ForeignTransactions {
     }
 }
 
-/// The batch that has the last offset before `end`, if the segments have one.
+/// The batch with the last offset before `end`.
 fn last_before(segments: &[Arc<Segment>], end: i64) -> Result<Option<StoredBatch>> {
     let after = segments.partition_point(|segment| segment.base_offset < end);
     let Some(segment) = after.checked_sub(1).map(|index| &segments[index]) else {
@@ -199,13 +200,13 @@ fn last_before(segments: &[Arc<Segment>], end: i64) -> Result<Option<StoredBatch
     segment.locate(end - 1, segment.size())
 }
 
-/// Where the log of these segments begins, not before `log_start`, and ends.
+/// The start, at least `log_start`, and the end of these segments.
 fn span(segments: &[Arc<Segment>], log_start: i64) -> (i64, i64) {
     let end = segments.last().map_or(log_start, |last| last.next_offset());
     (log_start.min(end), end)
 }
 
-/// Opens the segments of a directory, keeping those of `known` that are sealed.
+/// Opens the segments of a directory. Sealed segments in `known` are kept.
 fn list(dir: &Path, known: &[Arc<Segment>]) -> Result<Vec<Arc<Segment>>> {
     for _ in 0..LISTINGS_MAX {
         let names = match files::file_names(dir) {
@@ -239,7 +240,7 @@ fn open_all(dir: &Path, bases: &[i64], known: &[Arc<Segment>]) -> Result<Option<
         let same = known
             .iter()
             .find(|k| k.base_offset == *base && Some(&k.next_offset()) == next && k.is_sealed())
-            // Its owner may have cut it and gone on.
+            // Its owner may have truncated it and continued.
             .filter(|k| k.file_size().is_ok_and(|size| size == k.size()));
         if let Some(same) = same {
             segments.push(same.clone());
@@ -261,7 +262,7 @@ fn open_all(dir: &Path, bases: &[i64], known: &[Arc<Segment>]) -> Result<Option<
     Ok(Some(segments))
 }
 
-/// Where the log begins and ends. The directory's checkpoint may say that it begins later than its first segment.
+/// The log start and end. The directory's checkpoint may have a later start than the first segment.
 fn bounds(dir: &Path, segments: &[Arc<Segment>]) -> Result<(i64, i64)> {
     let first = segments.first().map_or(0, |first| first.base_offset);
     let end = segments.last().map_or(first, |last| last.next_offset());
@@ -270,7 +271,7 @@ fn bounds(dir: &Path, segments: &[Arc<Segment>]) -> Result<(i64, i64)> {
         .ok()
         .and_then(|dir| Some((dir.parent()?.join(LOG_START_FILE), partition_of(&dir)?)));
     let start = match checkpoint {
-        // A damaged checkpoint is for its owner to report.
+        // The owner reports a damaged checkpoint.
         Some((path, key)) => read_offsets(&path)
             .ok()
             .and_then(|offsets| offsets.get(&key).copied()),

@@ -1,10 +1,11 @@
-//! From a directory's files to a log that can be used (`LogLoader`).
+//! Loading a log from its directory (`LogLoader`).
 //!
-//! Runs in the thread that opens the log, before anybody else sees it, with the directory locked. After a clean
-//! shutdown nothing is read but names, sizes and the last few batches. After anything else, every segment from the
-//! recovery point on is read and checked: the log ends after the last whole batch, what follows is cut off, indexes (those
-//! of aborted transactions too), leader epochs and producer state are built from what is left. Damage to what was already known to be on disk is not
-//! cut but reported: it is no torn tail. A crash during recovery leaves a directory that recovers the same way.
+//! Runs in the thread that opens the log, with the directory locked, before any other thread has the log.
+//! After a clean shutdown it reads only names, sizes and the last few batches. Otherwise it reads and checks
+//! every segment from the recovery point on. The log then ends after the last whole batch; the rest is cut
+//! off. Indexes, leader epochs and producers' state are rebuilt from what is left. Damage to what was known
+//! to be on disk is an error and is not cut, because it is no torn tail. A crash during recovery leaves a
+//! directory that recovers the same way.
 
 use std::fs;
 use std::path::Path;
@@ -28,35 +29,35 @@ use crate::producers::{CompletedTxn, ProducerState};
 use crate::segment::scan::{Next, Scanner, StoredBatch};
 use crate::segment::{Access, IndexSettings, Segment, Torn};
 
-/// How a log was left, as far as its directory's checkpoints tell.
+/// What a directory's checkpoints say of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LastKnown {
     /// The log was closed: every file is whole.
     pub clean_shutdown: bool,
-    /// Everything before this offset is on disk for certain.
+    /// Everything below this offset is on disk.
     pub recovery_point: i64,
-    /// Where the log begins, if later than its first segment.
+    /// The log start offset, if it is above the first segment.
     pub log_start_offset: i64,
-    /// The high watermark of a log that has replicas elsewhere; `None` for one that has not: its end.
+    /// The high watermark of a log with other replicas; `None` without, when it is the log end.
     pub high_watermark: Option<i64>,
 }
 
-/// What opening a log did to it.
+/// What the opening of a log did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Segments that were read and checked.
     pub segments_checked: usize,
     /// Bytes of those segments.
     pub bytes_checked: u64,
-    /// Bytes cut off because they were no whole batch.
+    /// Bytes that were cut off because they were no whole batch.
     pub truncated_bytes: u64,
-    /// Segments removed because they followed such bytes.
+    /// Segments that were removed because they followed such bytes.
     pub segments_removed: usize,
-    /// Why bytes were cut off, in words.
+    /// Why bytes were cut off.
     pub reason: Option<String>,
 }
 
-/// How far the loading of logs is, for whoever watches it from another thread. One for all that are loaded together.
+/// The progress of loading, for another thread. All logs that are loaded together share it.
 #[derive(Debug, Default)]
 pub struct LoadProgress {
     logs_total: AtomicU64,
@@ -71,17 +72,17 @@ impl LoadProgress {
         self.logs_total.load(Ordering::Relaxed)
     }
 
-    /// Logs that were loaded, or could not be.
+    /// Logs that were loaded, or failed to load.
     pub fn logs_done(&self) -> u64 {
         self.logs_done.load(Ordering::Relaxed)
     }
 
-    /// Bytes that recovery has to read in the logs found so far; 0 when they were closed.
+    /// Bytes that recovery has to read in the logs found so far; 0 after a clean shutdown.
     pub fn bytes_total(&self) -> u64 {
         self.bytes_total.load(Ordering::Relaxed)
     }
 
-    /// Bytes of those that were read and checked. What is cut off a log is not among them.
+    /// Bytes that were read and checked. Bytes that were cut off are not counted.
     pub fn bytes_checked(&self) -> u64 {
         self.bytes_checked.load(Ordering::Relaxed)
     }
@@ -100,9 +101,9 @@ impl LoadProgress {
     }
 }
 
-/// Bytes that recovery of the log in `dir` is to read, as far as names and sizes tell.
+/// Bytes that recovery of the log in `dir` will read, by names and sizes.
 pub(crate) fn bytes_to_check(dir: &Path, recovery_point: i64) -> u64 {
-    // What cannot be asked now is told of by the loading.
+    // Loading reports an error here.
     let names = files::file_names(dir).unwrap_or_default();
     let segments: Vec<_> = names
         .iter()
@@ -126,8 +127,8 @@ pub(crate) struct Loaded {
     pub(crate) unreplicated: Vec<CompletedTxn>,
     pub(crate) epochs: LeaderEpochs,
     pub(crate) recovery: Recovery,
-    /// The disk was full: indexes, a snapshot or epochs are in memory only, and have to be written before anything is
-    /// appended.
+    /// The disk was full: indexes, a snapshot or epochs are only in memory, and must be written before the
+    /// next append.
     pub(crate) incomplete: bool,
 }
 
@@ -138,7 +139,8 @@ pub(crate) fn settings(config: &LogConfig) -> IndexSettings {
     }
 }
 
-/// Loads the log in `dir`, which is created when missing. `progress` is told of the bytes that are read and checked.
+/// Loads the log in `dir`; creates it if it is missing. Bytes that are read and checked are added to
+/// `progress`.
 pub(crate) fn load(
     dir: &Path,
     config: &LogConfig,
@@ -222,7 +224,7 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Lets pass what a full disk refused and what can be made up for: a log whose records are all there is opened.
+    /// Ignores a full disk for a step that can be done later, because the records are all there.
     fn or_later(&mut self, step: Result<()>) -> Result<()> {
         match step {
             Err(error) if error.is_disk_full() => {
@@ -233,7 +235,7 @@ impl Loader<'_> {
         }
     }
 
-    /// False when the disk had no room for it.
+    /// False when the disk was full.
     fn write_snapshot(&mut self, offset: i64, producers: &ProducerState) -> Result<bool> {
         match snapshot::write(self.dir, offset, producers, false) {
             Err(error) if error.is_disk_full() => {
@@ -245,8 +247,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Opens every `.log` file; each ends where the next begins. Index files without a segment are removed, segments
-    /// without sound index files get new ones.
+    /// Opens every `.log` file; each ends where the next begins. Index files without a segment are removed.
+    /// Segments without sound index files get new ones.
     fn open_segments(&self) -> Result<Vec<Arc<Segment>>> {
         let names = files::file_names(self.dir)?;
         let bases: Vec<i64> = names
@@ -271,7 +273,7 @@ impl Loader<'_> {
         Ok(segments)
     }
 
-    /// Builds what is missing or not sane of the indexes of segment `number`, which nothing else is wrong with.
+    /// Rebuilds the missing or damaged indexes of segment `number`, whose records are sound.
     fn ensure_indexes(&self, segments: &[Arc<Segment>], number: usize) -> Result<()> {
         let segment = &segments[number];
         let sound = self.has_sound_indexes(segment);
@@ -288,9 +290,9 @@ impl Loader<'_> {
             && looks_whole(&path(TIME_INDEX_SUFFIX), TimeIndex::ENTRY_SIZE)
     }
 
-    /// Checks a segment's transaction index. Most segments have none, so one that is missing is not noticed here, unless the
-    /// other index files are missing too (`others_sound`): see [`Segment::may_lack_aborted`]. For that reason these are built
-    /// after it, and it is on disk before.
+    /// Checks a segment's transaction index. Most segments have none, so a missing one is noticed only if the
+    /// other index files are missing, too (`others_sound`): see [`Segment::may_lack_aborted`]. Therefore
+    /// those are rebuilt after it, and it is flushed before.
     fn ensure_txn_index(&self, segments: &[Arc<Segment>], number: usize, others_sound: bool) -> Result<()> {
         let segment = &segments[number];
         let path = segment_file(self.dir, segment.base_offset, TXN_INDEX_SUFFIX);
@@ -298,7 +300,7 @@ impl Loader<'_> {
         if others_sound && size.is_none() {
             return Ok(());
         }
-        // The first entry creates it: one without entries has lost them.
+        // The first entry creates the file, so an empty file has lost entries.
         let looks_sound = others_sound && size != Some(0);
         match segment.txn_index() {
             Ok(_) if looks_sound => return Ok(()),
@@ -307,7 +309,7 @@ impl Loader<'_> {
         }
         segment.replace_aborted(&find_aborted(self.dir, segments, number)?)?;
         if segment.is_incomplete() {
-            // Without index files, too, it is built again should the process end before it is written.
+            // The index files stay away until it is written, so that a crash before that rebuilds it again.
             segment.hold_indexes()?;
         } else {
             segment.flush_txn_index()?;
@@ -329,15 +331,15 @@ impl Loader<'_> {
             last.replace_aborted(&find_aborted(self.dir, segments, sealed.len())?)?;
         }
         if last.is_incomplete() {
-            // Its files come first.
+            // The index files must be written after it.
             self.incomplete = true;
             return Ok(());
         }
         self.or_later(last.reopen_active())
     }
 
-    /// Checks the segments from the recovery point on and cuts the log where it is not whole. Returns the producers at its
-    /// end.
+    /// Checks the segments from the recovery point on and cuts the log at the first damage. Returns the
+    /// producers at its end.
     fn recover(&mut self, segments: &mut Vec<Arc<Segment>>) -> Result<Option<ProducerState>> {
         let after = segments.partition_point(|s| s.base_offset <= self.known.recovery_point);
         let from = after.saturating_sub(1);
@@ -390,8 +392,8 @@ impl Loader<'_> {
         Ok(Some(producers))
     }
 
-    /// Ends the log with `segment`, as far as that is whole. From the end on, each step on disk before the next: a crash in
-    /// between must not leave what was behind with nothing before it.
+    /// Ends the log after the whole part of `segment`. Works from the end of the log, and flushes each step
+    /// before the next, so that a crash leaves no gap.
     fn cut(
         &mut self,
         segments: &mut Vec<Arc<Segment>>,
@@ -410,7 +412,7 @@ impl Loader<'_> {
         segment.truncate_to_published()
     }
 
-    /// A log whose start is behind its end has lost its files: nothing of it may be read any more. True when it was so.
+    /// Empties a log whose start is above its end: it has lost its files. True when that was so.
     fn drop_all_before_start(&mut self, segments: &mut Vec<Arc<Segment>>) -> Result<bool> {
         let end = segments.last().map(|last| last.next_offset());
         if end.is_none_or(|end| end >= self.known.log_start_offset) {
@@ -424,7 +426,7 @@ impl Loader<'_> {
         Ok(true)
     }
 
-    /// Producer state at the log's end: what recovery found, or the latest snapshot and the batches after it.
+    /// The producers at the log's end: from recovery, or from the latest snapshot and the batches after it.
     fn producers(
         &mut self,
         segments: &[Arc<Segment>],
@@ -433,14 +435,14 @@ impl Loader<'_> {
     ) -> Result<(ProducerState, i64)> {
         let latest = snapshot::load_latest(self.dir, log_end)?;
         let (from, mut state) = match (replayed, latest) {
-            // One at the end is not believed where the batches say something else: some may be gone that it knew.
+            // Not the snapshot at the log end where recovery disagrees: it may include batches that are gone.
             (Some(state), Latest::At(offset, kept)) => {
                 let agrees = snapshot::encode(&kept) == snapshot::encode(&state);
                 let is_kept = agrees || offset < log_end;
                 (if is_kept { offset } else { 0 }, state)
             }
             (Some(state), Latest::None | Latest::Damaged) => (0, state),
-            // Kafka, too, takes a log that was closed and has no snapshot for one without producers.
+            // As in Kafka, a closed log without a snapshot has no producers.
             (None, Latest::None) => (log_end, ProducerState::default()),
             (None, Latest::Damaged) => {
                 let none = ProducerState::default();
@@ -470,7 +472,7 @@ impl Loader<'_> {
         snapshot::remove_stray(self.dir, &bases)
     }
 
-    /// The transactions that were ended at `from` or behind.
+    /// The transactions that ended at or after `from`.
     fn ended_from(&self, segments: &[Arc<Segment>], from: i64, log_end: i64) -> Result<Vec<CompletedTxn>> {
         let mut ended = Vec::new();
         if from >= log_end {
@@ -500,7 +502,7 @@ pub(crate) fn remove_segment_files(dir: &Path, base_offset: i64) -> Result<()> {
     Ok(())
 }
 
-/// As [`remove_segment_files`], but for the producers' snapshot, which is of the log before it.
+/// [`remove_segment_files`] without the producers' snapshot, which belongs to the log before it.
 pub(crate) fn remove_log_and_indexes(dir: &Path, base_offset: i64) -> Result<()> {
     for suffix in SEGMENT_SUFFIXES {
         if suffix != SNAPSHOT_SUFFIX {
@@ -510,8 +512,8 @@ pub(crate) fn remove_log_and_indexes(dir: &Path, base_offset: i64) -> Result<()>
     Ok(())
 }
 
-/// Finishes what a crash interrupted: deletions are done, a cleaner's unfinished output (`.cleaned`) goes, its finished
-/// output (`.swap`) replaces the segments it was made from.
+/// Finishes what a crash interrupted: deletes `.deleted` files and a cleaner's unfinished output
+/// (`.cleaned`). A cleaner's finished output (`.swap`) replaces the segments that it was made from.
 fn finish_interrupted(dir: &Path) -> Result<()> {
     let names = files::file_names(dir)?;
     let ending = |suffix: &'static str| {
@@ -525,7 +527,8 @@ fn finish_interrupted(dir: &Path) -> Result<()> {
         removed |= files::remove_if_exists(&dir.join(name))?;
     }
     if removed {
-        // Where the log begins may be told by its first segment alone from here on: those before must not come back.
+        // From here on the first segment alone may define the log start, so earlier segments must not come
+        // back.
         files::sync_dir(dir)?;
     }
     let unfinished = ending(CLEANED_SUFFIX).map(|(_, base)| base).min();

@@ -1,8 +1,8 @@
-//! Retention and the work that is done now and then (`UnifiedLog.deleteOldSegments`, `LogManager`).
+//! Retention and regular work (`UnifiedLog.deleteOldSegments`, `LogManager`).
 //!
-//! Nothing here runs by itself: the server's housekeeping thread calls [`Log::maintain`]. A segment that is deleted
-//! leaves the list first, then its files become `.deleted`, and after `file.delete.delay.ms` they are removed; a crash
-//! in between leaves `.deleted` files, which the loader removes.
+//! The server's housekeeping thread calls [`Log::maintain`]. A deleted segment is first removed from the
+//! list, then its files are renamed to `.deleted`, and after `file.delete.delay.ms` they are removed. A crash
+//! leaves `.deleted` files, which the loader removes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::files::{self, DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file};
 use crate::producers::snapshot;
 use crate::segment::Segment;
 
-/// Whether it is time to look for what retention lets go (`log.retention.check.interval.ms`).
+/// Whether to apply retention (`log.retention.check.interval.ms`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
     Due,
@@ -24,8 +24,8 @@ pub enum Retention {
 }
 
 impl Log {
-    /// Flushes rolled segments and what `flush.ms` asks for, applies retention, removes files whose time has come,
-    /// forgets idle producers. Writes what a full disk had no room for when the log was opened.
+    /// Flushes rolled segments and what `flush.ms` requires, applies retention, removes files that are due
+    /// and idle producers. Writes what did not fit on a full disk when the log was opened.
     pub fn maintain(&self, now_ms: i64) -> Result<()> {
         self.look_after(now_ms, Retention::Due)
     }
@@ -34,7 +34,7 @@ impl Log {
     pub fn look_after(&self, now_ms: i64, retention: Retention) -> Result<()> {
         self.check_writable()?;
         match self.flush_due(now_ms) {
-            // Retention may make some.
+            // Retention may free space.
             Err(error) if error.is_disk_full() => self.check_writable()?,
             flushed => flushed?,
         }
@@ -42,7 +42,7 @@ impl Log {
             Retention::Due => self.delete_old_segments(now_ms),
             Retention::NotDue => Ok(0),
         };
-        // Also when nothing could be deleted for want of space: this makes some.
+        // Also when a full disk kept retention from deleting: this frees space.
         let due = take_due(&mut self.writer.lock(), now_ms);
         remove(&due);
         deleted?;
@@ -54,7 +54,7 @@ impl Log {
         self.flush_rolled()?;
         let flush_due = {
             let mut writer = self.writer.lock();
-            // Counted from the first look, as Kafka's scheduler counts from its start.
+            // Counted from the first call, as Kafka's scheduler counts from its start.
             let checked = *writer.producers_checked_ms.get_or_insert(now_ms);
             if now_ms.saturating_sub(checked) >= config.producer_id_expiration_check_ms {
                 writer.producers_checked_ms = Some(now_ms);
@@ -72,7 +72,7 @@ impl Log {
         Ok(())
     }
 
-    /// Brings the segments before the active one to disk, so that recovery after a crash begins at the active one.
+    /// Flushes the segments before the active one, so that recovery after a crash begins at the active one.
     pub(crate) fn flush_rolled(&self) -> Result<()> {
         self.complete_now()?;
         let segments = self.segments();
@@ -80,7 +80,7 @@ impl Log {
             return Ok(());
         };
         if self.recovery_point() < active.base_offset {
-            // The producers' state goes first: once a segment is deleted, it is only in the snapshots of later ones.
+            // The snapshot first: after the deletion of a segment, only later snapshots have its producers.
             snapshot::sync(&self.dir, active.base_offset)
                 .and_then(|()| files::sync_dir(&self.dir))
                 .map_err(|e| self.fail_unless_out_of_files(e))?;
@@ -89,12 +89,12 @@ impl Log {
         Ok(())
     }
 
-    /// Deletes the oldest segments as far as `retention.ms`, `retention.bytes` and the log's start allow; returns how
-    /// many.
+    /// Deletes the oldest segments as far as `retention.ms`, `retention.bytes` and the log start allow;
+    /// returns their number.
     pub fn delete_old_segments(&self, now_ms: i64) -> Result<usize> {
         self.check_writable()?;
         match self.flush_rolled() {
-            // What is not written of a log that was opened on a full disk must not keep it full.
+            // Unwritten state of a log that was opened on a full disk must not keep the disk full.
             Err(error) if error.is_disk_full() => self.check_writable()?,
             flushed => flushed?,
         }
@@ -109,12 +109,13 @@ impl Log {
                     .map_err(|e| self.fail_unless_full(e))?,
             }
         };
-        // No checkpoint tells a start that is simply the first segment's: a power loss must not bring others back.
+        // No checkpoint has a log start that is the first segment's. A power loss must not bring back earlier
+        // segments.
         files::sync_dir(&self.dir).map_err(|e| self.fail(e))?;
         Ok(deleted)
     }
 
-    /// How many segments from the oldest on may go.
+    /// The number of segments that may be deleted, from the oldest on.
     fn deletable(&self, config: &LogConfig, now_ms: i64) -> Result<usize> {
         let segments = self.segments();
         let high_watermark = self.high_watermark();
@@ -147,8 +148,8 @@ impl Log {
         Ok(count)
     }
 
-    /// Deletes the first `count` segments, or one less when all were to go and a full disk has no room for a new one: what
-    /// is deleted makes that room. Returns how many.
+    /// Deletes the first `count` segments; returns their number. When all should go and a full disk has no
+    /// space for a new one, the last stays until the others have freed space.
     fn delete_first(
         &self,
         writer: &mut Writer,
@@ -160,7 +161,7 @@ impl Log {
             match self.roll_locked(writer, config, self.log_end_offset(), now_ms) {
                 Err(error) if error.is_disk_full() && count > 1 => count -= 1,
                 rolled => {
-                    // The log's end and the producers must not go with what is deleted.
+                    // The log end and the producers must not be lost with the segments.
                     let next = rolled?;
                     snapshot::sync(&self.dir, next.base_offset)?;
                     files::sync_dir(&self.dir)?;
@@ -172,7 +173,8 @@ impl Log {
             let (removed, kept) = segments.split_at(count);
             let removed = removed.to_vec();
             let new_start = kept.first().map_or(0, |first| first.base_offset);
-            // The start moves before the list shrinks: a reader finds a segment or an error, never the wrong batch.
+            // The log start moves before the list shrinks, so that a reader finds a segment or an error,
+            // never a wrong batch.
             self.log_start.fetch_max(new_start, Ordering::AcqRel);
             *segments = Arc::new(kept.to_vec());
             removed
@@ -205,10 +207,10 @@ impl Log {
         Ok(())
     }
 
-    /// Moves the log's start forward (DeleteRecords); whole segments before it go with the next
-    /// [`Log::delete_old_segments`]. Returns the start as it is then.
+    /// Moves the log start forward (DeleteRecords). The next [`Log::delete_old_segments`] deletes whole
+    /// segments below it. Returns the log start.
     ///
-    /// Errors: [`StorageError::OffsetOutOfRange`] beyond the high watermark.
+    /// Errors: [`StorageError::OffsetOutOfRange`] above the high watermark.
     pub fn advance_log_start_offset(&self, offset: i64) -> Result<i64> {
         let _writer = self.writer.lock();
         self.check_writable()?;
@@ -225,7 +227,7 @@ impl Log {
         Ok(start)
     }
 
-    /// On a full disk the file keeps some that are gone until it is saved next, which harms nobody.
+    // On a full disk the file keeps some removed epochs until it is saved next. They do no harm.
     fn forget_epochs_before(&self, start: i64) -> Result<()> {
         self.epochs.change(|epochs| {
             epochs.truncate_from_start(start);
@@ -237,21 +239,21 @@ impl Log {
     }
 }
 
-/// The files whose time to be removed has come.
+/// Takes the files that are due for removal.
 pub(super) fn take_due(writer: &mut Writer, now_ms: i64) -> Vec<PathBuf> {
     let is_due = |(due_ms, _): &mut (i64, _)| *due_ms <= now_ms;
     let due = writer.deletions.extract_if(.., is_due);
     due.flat_map(|(_, files)| files).collect()
 }
 
-/// Removes files. One that cannot be removed is left for the next opening.
+/// Removes files. The next opening removes those that cannot be removed now.
 pub(super) fn remove(files: &[PathBuf]) {
     for path in files {
         let _left_for_the_loader = disk::remove(path);
     }
 }
 
-/// The time of a segment's newest record, or when its file was last written if no record has one.
+/// The largest timestamp of a segment, or the time of its file's last write if no record has a timestamp.
 fn newest_ms(segment: &Segment) -> Result<i64> {
     if let Some(largest) = segment.largest()? {
         return Ok(largest.timestamp);

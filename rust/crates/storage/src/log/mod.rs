@@ -1,22 +1,31 @@
 //! One partition's log (`UnifiedLog`, `LocalLog`): its segments, its offsets, and the one writer lock.
 //!
-//! Owns the order in which things become true: bytes are written, indexes follow, the tail is published, then the log's
-//! end and high watermark move. Appending is in `append` and `follow`, flushing and closing in `durability`, how far readers may go in
-//! `watermark`, reading in `read`, looking for times in `time_search`, cutting the end off in `truncate`, retention and background work in `maintain`, compaction
-//! in `compaction`, reading a directory that another process writes in `foreign`.
+//! Owns the order of an append's effects: bytes are written, indexes follow, the tail is published, then the
+//! log end and the high watermark move.
 //!
-//! Threads: a `Log` is shared freely. Appending, rolling, deleting and closing take the writer lock. Readers never do:
-//! they take the list of segments as it is at that moment, and a segment that is deleted under them stays readable
-//! through its open file. Flushing takes a lock of its own, so an fsync holds up nobody.
+//! | module | concept |
+//! |---|---|
+//! | `loader`, `replay` | opening, recovery, rebuilding producers' state |
+//! | `append`, `follow`, `splits` | appends of a leader and of a follower; splitting a log for readers |
+//! | `durability` | flushing and closing |
+//! | `watermark` | the high watermark and the last stable offset |
+//! | `read`, `time_search` | reading by offset and by timestamp |
+//! | `truncate` | truncation of a follower |
+//! | `maintain`, `cleaning` | retention and background work; the log's part in compaction |
+//! | `foreign` | reading a log that another process writes |
 //!
-//! A full disk refuses appends and nothing else: what the refused append wrote is cut off again, reads go on, and appends
-//! work again once there is space. A log is opened on a full disk, too: what has no room of its indexes, its snapshot and its
-//! epochs is kept in memory, and written before the next append or by [`Log::maintain`].
+//! Threads: a `Log` is shared freely. Appending, rolling, deleting and closing take the writer lock. Readers
+//! never do: they take the current list of segments. A segment that is deleted meanwhile stays readable
+//! through its open file. Flushing has a lock of its own, so an fsync blocks no append.
 //!
-//! Failures: when a write or an fsync fails otherwise, the log is offline from then on. What failed is not tried again, for after
-//! a failed fsync the kernel may have dropped the pages and a second one would lie; nothing is acknowledged any more;
-//! what was published before stays readable. So are the other logs of its directory, for it is one disk's. The directory has
-//! to be opened anew, which recovers it.
+//! A full disk refuses appends and nothing else. What the refused append wrote is cut off, reads go on, and
+//! appends work again once there is space. A log can be opened on a full disk: indexes, a snapshot and epochs
+//! that do not fit are kept in memory, and written before the next append or by [`Log::maintain`].
+//!
+//! Failures: any other failed write or fsync takes the log and its whole directory offline, because the disk
+//! is the same. The operation is not tried again: after a failed fsync the kernel may have dropped the pages,
+//! and a second fsync would report success. Nothing more is acknowledged. What was published stays readable.
+//! The directory must be opened again, which recovers it.
 //!
 //! A crash: see [`crate::log::loader`].
 
@@ -76,7 +85,7 @@ pub struct Log {
     dir: PathBuf,
     access: Access,
     config: RwLock<LogConfig>,
-    /// In order of base offsets, never empty; replaced whole.
+    /// Sorted by base offset, never empty, replaced whole.
     segments: RwLock<Arc<Vec<Arc<Segment>>>>,
     writer: Mutex<Writer>,
     epochs: SharedEpochs,
@@ -89,64 +98,67 @@ pub struct Log {
     /// [`Unstable::follows_freely`], for appends.
     follows_freely: AtomicBool,
     recovery_point: AtomicI64,
-    /// Where that is noted, if it is.
+    /// Where the recovery point is noted, if it is noted.
     flushed_mark: OnceLock<FlushedMark>,
     flushing: Mutex<()>,
     truncations: Truncations,
     cleaning: Cleaning,
     foreign: Mutex<ForeignTransactions>,
-    /// The directory that was opened read-only.
+    /// Identifies the directory of a log that was opened read-only.
     dir_identity: DirIdentity,
-    /// Why this log is offline by itself.
+    /// Why this log alone is offline.
     failure: OnceLock<String>,
-    /// Why its directory is.
+    /// Why its directory is offline.
     dir_failure: Arc<DirFailure>,
     closed: AtomicBool,
     /// [`Log::is_about_to_move`].
     about_to_move: AtomicBool,
-    /// The directory is not this log's any more: what fails there says nothing of the disk.
+    /// The directory does not belong to this log any more, so an error there does not mean that the disk
+    /// failed.
     gone: AtomicBool,
     recovery: Recovery,
-    /// Where recovery found the end a truncation may have cut it, which is not on disk: what it cut off must not come back to
-    /// be taken for a later epoch's.
+    /// Recovery may have found an end that a truncation before the crash made and did not flush. It must be
+    /// flushed before a new epoch begins: otherwise a power loss could bring back what was cut off, as
+    /// batches of the new epoch.
     end_unsynced: AtomicBool,
     /// The disk was full when the log was opened: see [`Log::complete`].
     incomplete: AtomicBool,
 }
 
-/// What only the holder of the writer lock may touch.
+/// State that only the holder of the writer lock accesses.
 #[derive(Debug)]
 struct Writer {
     producers: ProducerState,
-    /// When was last looked whether any of them is idle.
+    /// The time of the last check for idle producers.
     producers_checked_ms: Option<i64>,
-    /// The active segment as the last append left it; `None` when another became the active one since, or it was cut.
+    /// The active segment as the last append left it; `None` after a roll or a truncation.
     active: Option<OpenSegment>,
     snapshot_offset: i64,
-    /// What the active segment's part of `segment.jitter.ms` is taken from.
+    /// The source of the active segment's part of `segment.jitter.ms`.
     roll_random: u32,
-    /// Records appended since the last flush, and when the first of them was.
+    /// Records since the last flush, and the time of the first of them.
     unflushed: i64,
     unflushed_since_ms: Option<i64>,
-    /// The end of the last append that is acknowledged only once it is on disk. Those after it are, too, once that one is.
+    /// The end of the last append that is acknowledged only once it is on disk. Later appends wait for it,
+    /// too.
     sync_end: i64,
-    /// Files to remove, and when.
+    /// Files to remove, and the time to do so.
     deletions: Vec<(i64, Vec<PathBuf>)>,
 }
 
-/// A number for jitter: each of the standard library's hashers has other keys.
+/// A number for jitter. Each hasher of the standard library has other keys.
 fn random() -> u32 {
     RandomState::new().hash_one(()) as u32
 }
 
 impl Log {
-    /// Opens the log in `dir` for reading and appending, creating it when missing. The caller holds the lock on the
-    /// directory ([`crate::LogDir`] or [`crate::StandaloneLog`] do).
+    /// Opens the log in `dir` for reading and appending; creates it if it is missing. The caller has the lock
+    /// of the directory, as [`crate::LogDir`] and [`crate::StandaloneLog`] do.
     ///
-    /// `clean_shutdown`: the log was closed and nothing needs to be checked. Otherwise everything from the segment
-    /// with `recovery_point` on is checked and the log cut after the last whole batch.
+    /// `clean_shutdown`: the log was closed, so nothing is checked. Otherwise everything from the segment
+    /// with `recovery_point` on is checked, and the log is cut after the last whole batch.
     ///
-    /// Errors: the disk's, and [`StorageError::Corrupt`] for damage before the recovery point.
+    /// Errors: the disk's, and [`StorageError::Corrupt`] for damage below the recovery point.
     pub fn open(dir: &Path, config: LogConfig, clean_shutdown: bool, recovery_point: i64) -> Result<Self> {
         let known = LastKnown {
             clean_shutdown,
@@ -156,12 +168,12 @@ impl Log {
         Self::open_with(dir, config, known)
     }
 
-    /// [`Log::open`] for a log whose start was moved.
+    /// [`Log::open`] with what the checkpoints say of the log.
     pub fn open_with(dir: &Path, config: LogConfig, known: LastKnown) -> Result<Self> {
         Self::open_in(dir, config, known, &Surroundings::default())
     }
 
-    /// [`Log::open_with`] for one of the logs of a directory.
+    /// [`Log::open_with`] for a log of a directory.
     pub(crate) fn open_in(
         dir: &Path,
         config: LogConfig,
@@ -198,7 +210,7 @@ impl Log {
                 active: None,
                 snapshot_offset: loaded.snapshot_offset,
                 roll_random: random(),
-                // What a process before this one has left to be flushed counts, too.
+                // Also what an earlier process did not flush.
                 unflushed: loaded.log_end - loaded.recovery_point,
                 sync_end: 0,
                 unflushed_since_ms: None,
@@ -229,12 +241,11 @@ impl Log {
         }
     }
 
-    /// The directory.
     pub fn dir(&self) -> PathBuf {
         self.dir.clone()
     }
 
-    /// The settings as they are now.
+    /// The current settings.
     pub fn config(&self) -> LogConfig {
         self.config.read().clone()
     }
@@ -244,22 +255,21 @@ impl Log {
         *self.config.write() = config;
     }
 
-    /// The first offset that can be read.
     pub fn log_start_offset(&self) -> i64 {
         self.log_start.load(Ordering::Acquire)
     }
 
-    /// The offset the next record gets.
+    /// The offset of the next record.
     pub fn log_end_offset(&self) -> i64 {
         self.log_end.load(Ordering::Acquire)
     }
 
-    /// Everything before this offset is on disk for certain.
+    /// Everything below this offset is on disk.
     pub fn recovery_point(&self) -> i64 {
         self.recovery_point.load(Ordering::Acquire)
     }
 
-    /// What opening found and did.
+    /// What the opening found and did.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
@@ -269,54 +279,53 @@ impl Log {
         self.segments().iter().map(|segment| segment.size()).sum()
     }
 
-    /// How many segments there are.
     pub fn segment_count(&self) -> usize {
         self.segments().len()
     }
 
-    /// What is known of each idempotent or transactional producer, in order of their ids.
+    /// The state of each idempotent or transactional producer, by id.
     pub fn active_producers(&self) -> Vec<ActiveProducer> {
         let writer = self.writer.lock();
         let producers = writer.producers.sorted();
         producers.into_iter().map(ActiveProducer::from).collect()
     }
 
-    /// Idempotent and transactional producers known.
+    /// The number of idempotent and transactional producers.
     pub fn producer_count(&self) -> usize {
         self.writer.lock().producers.len()
     }
 
-    /// The epoch of the last leader that wrote here.
+    /// The epoch of the leader that wrote last.
     pub fn latest_epoch(&self) -> Option<i32> {
         self.epochs.read().latest()
     }
 
-    /// Whether the latest epoch is this one and in the log's file. Otherwise the next append writes it there first, and waits
-    /// for the disk unless it is the log's first.
+    /// Whether `epoch` is the latest and in the log's file. Otherwise the next append writes it there first,
+    /// and waits for the disk unless it is the log's first epoch.
     pub fn has_saved_epoch(&self, epoch: i32) -> bool {
         self.epochs.saved_latest() == Some(epoch)
     }
 
-    /// The epoch of the leader that wrote `offset`, when known.
+    /// The epoch of the leader that wrote `offset`.
     pub fn epoch_of(&self, offset: i64) -> Option<i32> {
         self.epochs.read().epoch_of(offset)
     }
 
-    /// A leader of `epoch` begins: what it will write begins at the log's end (`Partition.makeLeader`). Noted in memory; the file
-    /// has it from its first append on.
+    /// A leader of `epoch` begins at the log's end (`Partition.makeLeader`). Only in memory; the first append
+    /// of the epoch writes it to the file.
     pub fn begin_epoch(&self, epoch: i32) {
         let _writer = self.writer.lock();
         let end = self.log_end_offset();
         self.epochs.change(|epochs| epochs.assign(epoch, end));
     }
 
-    /// Where the records of the latest epoch begin, if it is `epoch`.
+    /// The first offset of the latest epoch, if that is `epoch`.
     pub fn epoch_start(&self, epoch: i32) -> Option<i64> {
         self.epochs.read().start_of_latest(epoch)
     }
 
-    /// The largest epoch not after the one asked for and the offset its records end before, as OffsetForLeaderEpoch
-    /// answers; `None` when there is no such epoch here.
+    /// The largest epoch that is at most `epoch`, and its end offset, as in OffsetForLeaderEpoch. `None` when
+    /// the log has no such epoch.
     pub fn epoch_end_offset(&self, epoch: i32) -> Option<(i32, i64)> {
         self.epochs.read().end_offset(epoch, self.log_end_offset())
     }
@@ -326,7 +335,7 @@ impl Log {
         self.segments().first().map_or(0, |first| first.base_offset)
     }
 
-    /// Why the log is offline, if it is: by itself, or with the directory it is in.
+    /// Why the log, or its directory, is offline.
     pub fn failure(&self) -> Option<&str> {
         let own = self.failure.get().map(String::as_str);
         own.or_else(|| self.dir_failure.reason())
@@ -369,8 +378,8 @@ impl Log {
         }
     }
 
-    /// Like [`Log::fail`] for what left the log as it was: neither a full disk is a reason to stop, nor a file that could
-    /// not be opened for want of a descriptor.
+    /// [`Log::fail`] for an operation that left the log as it was: a full disk and a lack of descriptors are
+    /// no failures.
     fn fail_unless_full(&self, error: StorageError) -> StorageError {
         if error.is_disk_full() {
             error
@@ -379,7 +388,7 @@ impl Log {
         }
     }
 
-    /// Like [`Log::fail`] for an fsync, which a full disk does fail for good: what was to be brought to disk may be lost.
+    /// [`Log::fail`] for an fsync. A full disk may have lost data here.
     fn fail_unless_out_of_files(&self, error: StorageError) -> StorageError {
         if error.is_out_of_files() {
             error
@@ -388,7 +397,7 @@ impl Log {
         }
     }
 
-    /// Takes the log offline if `error` is the disk's fault, and its directory if that is.
+    /// Takes the log offline for a failure of the disk, and its directory for a failure of the whole disk.
     fn fail(&self, error: StorageError) -> StorageError {
         let is_ours = self.access == Access::Owned && !self.gone.load(Ordering::Acquire);
         if error.is_storage_failure() && is_ours {

@@ -1,8 +1,7 @@
-//! Reading a log by offset. By time it is [`super::time_search`]'s.
+//! Reading a log by offset. [`super::time_search`] reads by timestamp.
 //!
-//! Runs in readers' threads without the writer lock. Nothing at or above the `upper_bound` given, or above the log's
-//! end as it was when the call began, is returned. Damage found on the way takes the log offline: it is reported and
-//! never served.
+//! Runs in readers' threads without the writer lock. Returns nothing at or above `upper_bound`, or above the
+//! log end at the start of the call. Damage takes the log offline and is never served.
 
 use std::sync::Arc;
 
@@ -14,12 +13,12 @@ use crate::segment::{Access, Segment};
 use crate::slice::LogSlice;
 
 impl Log {
-    /// The bytes from the batch with `offset` on: at most `max_bytes`, from one segment, of batches that end before
-    /// `upper_bound` (exclusive: high watermark, last stable offset or log end). With `min_one` the first batch is whole
-    /// even if larger than `max_bytes`; without, a first batch that does not fit gives an empty slice. So does an
-    /// offset at which there is nothing yet.
+    /// The bytes from the batch with `offset` on: at most `max_bytes`, from one segment, of batches that end
+    /// before `upper_bound` (the high watermark, last stable offset or log end). With `min_one` the first
+    /// batch is whole even if it is larger than `max_bytes`. Without, a first batch that does not fit gives
+    /// an empty slice, as does an offset without a record yet.
     ///
-    /// Errors: [`StorageError::OffsetOutOfRange`] before the log's start and after its end.
+    /// Errors: [`StorageError::OffsetOutOfRange`] below the log start and above the log end.
     pub fn read(&self, offset: i64, max_bytes: u64, upper_bound: i64, min_one: bool) -> Result<LogSlice> {
         self.check_open()?;
         self.undisturbed(|| self.find(offset, max_bytes, upper_bound, min_one))
@@ -40,11 +39,11 @@ impl Log {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.base_offset <= offset);
         let Some(index) = after.checked_sub(1) else {
-            // Its segment went between the two looks.
+            // Its segment was deleted since the check above.
             return Err(out_of_range());
         };
         if offset < upper_bound {
-            // A compacted segment may have lost its last offsets; what follows is in the next.
+            // A compacted segment may have lost its last offsets; the next segment continues.
             for segment in &segments[index..] {
                 let found = segment.read(offset, max_bytes, upper_bound, min_one)?;
                 if let Some(slice) = found {
@@ -55,26 +54,26 @@ impl Log {
         Ok(segments[index].empty_slice(offset))
     }
 
-    /// Whether [`Log::read`] finds the index of the segment with `offset` open. Otherwise it opens that, and reads the segment if it was
-    /// lost.
+    /// Whether [`Log::read`] finds the index of the segment with `offset` open. Otherwise it opens the index,
+    /// and reads the segment if the index was lost.
     pub fn has_index_at_hand(&self, offset: i64) -> bool {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.base_offset <= offset);
         segments[after.saturating_sub(1)].has_open_indexes()
     }
 
-    /// True when records from `offset` on are in an older segment than `end` is: a read from there stops before `end`,
-    /// however much it may take.
+    /// True when `offset` is in an older segment than `end`: a read from there stops before `end`, whatever
+    /// its size.
     pub fn is_behind_segment_of(&self, offset: i64, end: i64) -> bool {
         let segments = self.segments();
         let number = |offset| segments.partition_point(|segment| segment.base_offset <= offset);
         offset < end && number(offset) < number(end)
     }
 
-    /// How many bytes the batches have from that with `offset` on, in all segments; all batches for an offset before the log's
-    /// start, 0 for one after its end.
+    /// The bytes of all batches from the one with `offset` on; of all batches for an offset below the log
+    /// start, 0 above the log end.
     ///
-    /// Errors: damage found on the way, the disk's.
+    /// Errors: damage; the disk's.
     pub(crate) fn bytes_from(&self, offset: i64) -> Result<u64> {
         self.check_open()?;
         let count = || {
@@ -92,8 +91,9 @@ impl Log {
         self.undisturbed(count).map_err(|e| self.damaged(e))
     }
 
-    /// Where segments begin that were last written at or before `until_ms`, at most `count`, the newest first; before them the
-    /// log's end, as if it were written at `now_ms`. Both in milliseconds since the epoch. (`UnifiedLog.legacyFetchOffsetsBefore`)
+    /// The base offsets of at most `count` segments that were last written at or before `until_ms`, the
+    /// newest first, after the log end as if it were written at `now_ms`. Both in milliseconds since the
+    /// epoch (`UnifiedLog.legacyFetchOffsetsBefore`).
     pub fn segment_starts(&self, until_ms: i64, now_ms: i64, count: usize) -> Result<Vec<i64>> {
         self.check_open()?;
         let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
@@ -112,17 +112,17 @@ impl Log {
         Ok(starts)
     }
 
-    /// The aborted transactions that a reader of the records from `from` up to `upper_bound` may meet, in the order of
-    /// their markers (`UnifiedLog.collectAbortedTransactions`).
+    /// The aborted transactions that a reader of the records in `[from, upper_bound)` may meet, in the order
+    /// of their markers (`UnifiedLog.collectAbortedTransactions`).
     ///
-    /// Errors: [`StorageError::OffsetOutOfRange`] before the log's start.
+    /// Errors: [`StorageError::OffsetOutOfRange`] below the log start.
     pub fn aborted_transactions(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
         self.check_open()?;
         self.undisturbed(|| self.find_aborted(from, upper_bound))
             .map_err(|e| self.damaged(e))
     }
 
-    /// [`Log::aborted_transactions`] that a reader of `slice`, which a read at `offset` gave, may meet.
+    /// [`Log::aborted_transactions`] for a reader of `slice`, which a read at `offset` returned.
     pub fn aborted_in(&self, offset: i64, slice: &LogSlice) -> Result<Vec<AbortedTxn>> {
         self.check_open()?;
         self.undisturbed(|| {
@@ -132,8 +132,8 @@ impl Log {
         .map_err(|e| self.damaged(e))
     }
 
-    /// Whether [`Log::aborted_in`] finds all it looks at in memory. Otherwise it opens indexes, and reads batches for those that
-    /// were lost.
+    /// Whether [`Log::aborted_in`] needs only memory. Otherwise it opens indexes, and reads batches for lost
+    /// ones.
     pub fn has_aborted_at_hand(&self, offset: i64, slice: &LogSlice) -> bool {
         let segments = self.segments();
         let Ok(upper_bound) = self.end_of(&segments, slice) else {
@@ -147,7 +147,7 @@ impl Log {
         })
     }
 
-    /// An offset behind all batches of a slice, as near as the index knows.
+    /// An offset after all batches of a slice, as close as the index tells.
     fn end_of(&self, segments: &[Arc<Segment>], slice: &LogSlice) -> Result<i64> {
         let after = segments.partition_point(|s| s.base_offset <= slice.base_offset);
         let end = slice.position + slice.len;
@@ -160,14 +160,14 @@ impl Log {
     }
 
     fn find_aborted(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
-        // Looked at before the segments: what is forgotten here stands in the index of one of those.
+        // Before the segments: entries that are dropped from this list are in a segment's index.
         let newest = self.foreign_aborted()?;
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.base_offset <= from);
         let mut found = Vec::new();
         let first = after.saturating_sub(1);
         for number in first..segments.len() {
-            // Before a file is opened, or batches are read for one that may have been lost.
+            // Checked before a file is opened, or batches are read for a lost index.
             if segments[number].base_offset >= upper_bound
                 && !segments[number].has_open_txn_index()
                 && segments[number].ends_none_begun_before(upper_bound)
@@ -185,7 +185,7 @@ impl Log {
                 found.push(aborted);
             }
         }
-        // Looked at last: the files of a segment that was deleted meanwhile may have been gone.
+        // Checked last: the files of a segment that was deleted meanwhile may have been missing.
         let log_start = self.log_start_offset();
         if from < log_start {
             return Err(StorageError::OffsetOutOfRange {
@@ -197,12 +197,12 @@ impl Log {
         Ok(found)
     }
 
-    /// The transaction index of segment `number`, built anew if it may have been lost.
+    /// The transaction index of segment `number`, rebuilt if it may have been lost.
     pub(crate) fn txn_index(&self, segments: &[Arc<Segment>], number: usize) -> Result<Arc<TxnIndex>> {
         let segment = &segments[number];
         if self.may_lack_aborted(segments, number)? {
             let found = find_aborted(&self.dir, segments, number)?;
-            // Whoever truncates the log has this lock, and whoever deletes segments.
+            // Truncations and deletions of segments hold this lock.
             let _writer = self.writer.lock();
             let is_there = self.segments().iter().any(|one| Arc::ptr_eq(one, segment));
             if is_there && self.may_lack_aborted(segments, number)? {
@@ -212,7 +212,7 @@ impl Log {
         segment.txn_index()
     }
 
-    /// [`Segment::may_lack_aborted`]. The loader has looked at the index of a log's own active segment.
+    /// [`Segment::may_lack_aborted`]. The loader has checked the index of a log's own active segment.
     fn may_lack_aborted(&self, segments: &[Arc<Segment>], number: usize) -> Result<bool> {
         let is_newest = number + 1 == segments.len();
         match self.access {
@@ -222,7 +222,7 @@ impl Log {
         }
     }
 
-    /// Takes the log offline if `error` says that what is on disk is damaged.
+    /// Takes the log offline if `error` is damage on disk.
     pub(super) fn damaged(&self, error: StorageError) -> StorageError {
         if matches!(error, StorageError::Corrupt { .. }) {
             self.fail(error)

@@ -1,7 +1,7 @@
-//! What batches that are in the log say of producers and transactions, taken in once more.
+//! Rebuilding producers' state and transactions from the batches of a log.
 //!
-//! Called by whoever needs the state at an offset: the loader, a truncation, a reader of another process's log. Reads headers,
-//! and the bytes of control batches; writes nothing.
+//! Used by the loader, by truncations, and by readers of another process's log. Reads headers, and the bytes
+//! of control batches. Writes nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,16 +15,17 @@ use crate::producers::snapshot;
 use crate::segment::Segment;
 use crate::segment::scan::{Next, Scanner, StoredBatch};
 
-/// The producers as they were before the batch at `offset`: the latest snapshot not after it and the batches in between,
-/// also those before the log's start. A transaction may have begun or ended there, and a start that was moved is not
-/// certain before a checkpoint has it.
+/// The producers before the batch at `offset`: the latest snapshot at or before it and the batches in
+/// between, also those below the log start. A transaction may have begun or ended there, and a moved log
+/// start is certain only once a checkpoint has it.
 pub(crate) fn producers_at(dir: &Path, segments: &[Arc<Segment>], offset: i64) -> Result<ProducerState> {
     let found = snapshot::find_latest(dir, offset)?;
     let (from, state) = found.unwrap_or_default();
     replay_onto(state, segments, from, offset)
 }
 
-/// The transactions whose abort marker is in segment `number`, by its batches and the producers' state before them.
+/// The transactions whose abort marker is in segment `number`, from its batches and the producers' state
+/// before them.
 pub(crate) fn find_aborted(dir: &Path, segments: &[Arc<Segment>], number: usize) -> Result<Vec<AbortedTxn>> {
     let segment = &segments[number];
     let mut state = producers_at(dir, segments, segment.base_offset)?;
@@ -46,7 +47,7 @@ pub(crate) fn replay_onto(
     Ok(state)
 }
 
-/// Takes the batches from `from` up to `end` into a state; returns the transactions that they abort.
+/// Adds the batches in `[from, end)` to a state; returns the transactions that they abort.
 pub(crate) fn replay_range(
     state: &mut ProducerState,
     segments: &[Arc<Segment>],
@@ -68,7 +69,7 @@ pub(crate) fn replay_range(
     Ok(aborted)
 }
 
-/// Walks over the batches of a segment from `from` on. The bytes are there for control batches only.
+/// Calls `visit` for the batches of a segment from `from` on. The bytes are given for control batches only.
 pub(crate) fn replay(
     segment: &Segment,
     from: i64,
@@ -76,7 +77,7 @@ pub(crate) fn replay(
 ) -> Result<()> {
     let end = segment.size();
     let first = if from <= segment.base_offset {
-        // Nothing has to be asked of the index, which may be about to be built.
+        // Does not use the index, which may have to be rebuilt.
         0
     } else {
         match segment.locate(from, end)? {
@@ -98,7 +99,7 @@ pub(crate) fn replay(
     }
 }
 
-/// Takes a batch into the state of its producer; returns the transaction it aborts.
+/// Adds a batch to the state of its producer; returns the transaction that it aborts.
 pub(crate) fn replay_batch(
     batch: &StoredBatch,
     bytes: &[u8],
@@ -108,7 +109,7 @@ pub(crate) fn replay_batch(
     state.replay(header, marker_of(header, bytes))
 }
 
-/// What a control batch says. One that no coordinator could have written says nothing.
+/// The marker in a control batch. `None` for one that no coordinator could have written.
 pub(crate) fn marker_of(header: &BatchHeader, bytes: &[u8]) -> Option<EndTxnMarker> {
     if !header.is_control() {
         return None;

@@ -1,8 +1,7 @@
-//! What the offset indexes alone can tell: about where an offset is, and where to cut a range of offsets into pieces of
-//! about as many bytes, for readers that work side by side.
+//! Splitting a range of offsets by the offset indexes alone, for readers that work in parallel.
 //!
-//! Nothing of the log itself is read. They are hints: where one is missing or
-//! wrong the pieces are uneven, and still every offset is in exactly one of them.
+//! Reads nothing of the log itself. Indexes are hints: with a missing or wrong index the pieces have uneven
+//! sizes, and every offset is still in exactly one piece.
 
 use std::sync::Arc;
 
@@ -18,8 +17,8 @@ struct Piece {
 }
 
 impl Log {
-    /// The base offset of the segment that has `offset`, and a position in its file from which a walk over the batches
-    /// comes to it: the last index entry at or before it. The indexes of a segment are opened by the first call.
+    /// The base offset of the segment that has `offset`, and a position in its file at or before the batch:
+    /// that of the last index entry at or before it. The first call opens the segment's indexes.
     ///
     /// Errors: [`StorageError::OffsetOutOfRange`].
     pub fn index_position(&self, offset: i64) -> Result<(i64, u64)> {
@@ -41,10 +40,10 @@ impl Log {
         }
     }
 
-    /// The offsets at which to cut `[start, end)` into at most `parts` pieces: `start`, cuts in rising order, `end`.
-    /// A cut is where a batch begins, unless an index is damaged. Only `start` and `end` when there is nothing to cut.
+    /// The offsets at which to split `[start, end)` into at most `parts` pieces: `start`, splits in rising
+    /// order, `end`. A split is the start of a batch, unless an index is damaged.
     ///
-    /// Errors: [`StorageError::OffsetOutOfRange`] for a range that is not within the log's.
+    /// Errors: [`StorageError::OffsetOutOfRange`] for a range outside the log's.
     pub fn split_offsets(&self, start: i64, end: i64, parts: usize) -> Result<Vec<i64>> {
         self.check_open()?;
         let (log_start, log_end) = (self.log_start_offset(), self.log_end_offset());
@@ -61,7 +60,7 @@ impl Log {
         let pieces = self.pieces(start, end)?;
         let total: u64 = pieces.iter().map(|piece| piece.to - piece.from).sum();
         let mut cuts = vec![start];
-        // More cuts than bytes would be the same ones again.
+        // More splits than bytes would repeat some.
         let parts = (parts as u64).min(total);
         for number in 1..parts {
             let distance = u128::from(total) * u128::from(number) / u128::from(parts);
@@ -100,7 +99,7 @@ impl Log {
     }
 }
 
-/// Where a batch begins about `distance` bytes behind the front of the pieces.
+/// The start of a batch at about `distance` bytes from the start of the pieces.
 fn cut_at(pieces: &[Piece], mut distance: u64) -> Result<i64> {
     for piece in pieces {
         let size = piece.to - piece.from;

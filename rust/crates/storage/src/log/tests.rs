@@ -1,4 +1,5 @@
-//! Tests of a log as its callers see it: appending, reading, rolling, producers, retention, reading beside a writer.
+//! Tests of a log as its callers see it: appending, reading, rolling, producers, retention, reading beside a
+//! writer.
 
 mod content;
 mod foreign;
@@ -136,8 +137,8 @@ fn what_is_appended_is_read() {
     }
 }
 
-// Broken if it failed: a consumer could see records above the high watermark, be stuck at a large batch, or get one
-// batch where another was asked for.
+// Broken if it failed: a consumer could see records above the high watermark, be stuck at a large batch, or
+// get one batch where another was asked for.
 #[test]
 fn the_bounds_of_a_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -222,7 +223,8 @@ fn rolling_by_age() {
     assert_eq!(log.segment_count(), 2);
 }
 
-// Broken if it failed: all segments that began together would be rolled together, or later than `segment.ms` allows.
+// Broken if it failed: all segments that began together would be rolled together, or later than `segment.ms`
+// allows.
 #[test]
 fn rolling_with_jitter() {
     let dir = tempfile::tempdir().unwrap();
@@ -422,7 +424,8 @@ fn times() {
 /// Makes every further write to `file` fail, as a disk does that became read-only.
 fn break_writes(file: &std::fs::File) {
     let read_only = std::fs::File::open("/dev/null").unwrap();
-    // SAFETY: the descriptor belongs to `file`, which outlives this; it is not closed here because of ManuallyDrop.
+    // SAFETY: the descriptor belongs to `file`, which outlives this; it is not closed here because of
+    // ManuallyDrop.
     let mut target = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(file.as_raw_fd()) });
     rustix::io::dup2(&read_only, &mut target).unwrap();
 }
@@ -487,7 +490,8 @@ fn flushing_moves_the_recovery_point() {
     assert_eq!(log.recovery_point(), 6);
 }
 
-// Broken if it failed: the disk would fill up, or records go that should stay, or a reader lose what it is reading.
+// Broken if it failed: the disk would fill up, or records go that should stay, or a reader lose what it is
+// reading.
 #[test]
 fn retention() {
     let dir = tempfile::tempdir().unwrap();
@@ -607,8 +611,8 @@ fn closing() {
     assert_eq!(values_from(&log, 0).len(), 10);
 }
 
-// Broken if it failed: whoever asks for the newest record would be told that there is none, when the one with the largest
-// timestamp was deleted, or is one that compaction took.
+// Broken if it failed: whoever asks for the newest record would be told that there is none, when the one with
+// the largest timestamp was deleted, or is one that compaction took.
 #[test]
 fn the_newest_record_is_one_that_is_there() {
     let dir = tempfile::tempdir().unwrap();
@@ -673,8 +677,8 @@ fn the_newest_record_is_not_in_an_empty_batch() {
     assert_eq!((newest.offset, newest.timestamp), (1, 500));
 }
 
-// Broken if it failed: a producer whose records were deleted could not continue, or the second of a new producer's batches could be
-// appended first, and the first be refused for ever (KAFKA-15591).
+// Broken if it failed: a producer whose records were deleted could not continue, or the second of a new
+// producer's batches could be appended first, and the first be refused for ever (KAFKA-15591).
 #[test]
 fn only_a_log_that_never_had_a_record_refuses_a_first_sequence_above_0() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,13 +1,15 @@
-//! Finding records by time (KIP-79, KIP-734), one batch at a time.
+//! Finding records by timestamp (KIP-79, KIP-734), one batch at a time.
 //!
-//! Segments and headers say which batch may have the record; it is looked into, and what is found there is the answer, or the
-//! search goes on behind it: the log's start may be inside of it, or its producer gave its header another time than its
-//! records, which nobody sees before they are decompressed. So one search may have many batches to decompress, and each may be
-//! a thousand times as large then. [`Log::search_time`] therefore does one step: it looks into one batch at most, and into none
-//! that is compressed before its caller says to how much it may decompress. Who has all the time and memory there is calls
-//! [`Log::offset_for_timestamp`] and [`Log::max_timestamp`].
+//! Segments and headers tell which batch may have the record. The search reads the records of that batch. If
+//! the record is not there, the search goes on after it: the log start may be inside the batch, or its
+//! producer put another timestamp into the header than its records have. So one search may have to decompress
+//! many batches, and each may become a thousand times as large.
 //!
-//! Runs in readers' threads without the writer lock. A [`TimeSearch`] holds numbers only: it keeps no segment and no file.
+//! Therefore [`Log::search_time`] does one step: it reads at most one batch, and decompresses one only as far
+//! as its caller allows. [`Log::offset_for_timestamp`] and [`Log::max_timestamp`] do all steps.
+//!
+//! Runs in readers' threads without the writer lock. A [`TimeSearch`] has only numbers, no segment and no
+//! file.
 
 use std::sync::Arc;
 
@@ -20,33 +22,34 @@ use crate::segment::Segment;
 use crate::segment::scan::StoredBatch;
 use crate::slice::TimestampOffset;
 
-/// How far a search has come.
+/// The state of a search.
 #[derive(Debug, Clone, Copy)]
 pub struct TimeSearch {
     wanted: Wanted,
-    /// What ends before this offset has been looked at: of the log, or of the segment where the newest is looked for.
+    /// Batches that end below this offset were read: of the log, or of the current segment of a search for
+    /// the newest.
     from: i64,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Wanted {
-    /// The first record at or after this time, in milliseconds since the epoch.
+    /// The first record at or after this timestamp, in milliseconds since the epoch.
     First(i64),
     Newest(Newest),
 }
 
-/// A search for the newest goes from the last segment to the first: mostly the last has it, and of those before only what is
-/// known of them is looked at.
+/// A search for the newest record goes from the last segment to the first. Mostly the last segment has it,
+/// and of the earlier ones only their largest timestamps are read.
 #[derive(Debug, Clone, Copy)]
 struct Newest {
-    /// Segments that begin here or after have been looked at.
+    /// Segments that begin at or above this offset are done.
     below: i64,
-    /// The segment has no record of the time it is known for: that one is before the log's start, compaction left no more
-    /// of its batch than the header, or the header says what is not. Every batch of it counts now.
+    /// The segment has no record of its largest timestamp, so every batch of it must be read. That record is
+    /// below the log start, compaction removed it, or a header is wrong.
     is_thorough: bool,
-    /// The newest of this segment.
+    /// The newest record of this segment.
     here: Option<TimestampOffset>,
-    /// That of those behind it.
+    /// The newest record of the later segments.
     behind: Option<TimestampOffset>,
 }
 
@@ -57,19 +60,19 @@ const ANY_SEGMENT: Newest = Newest {
     behind: None,
 };
 
-/// What a step of a search came to.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Searched {
-    /// This is the answer.
+    /// The search is done.
     Found(Option<TimestampOffset>),
-    /// A batch was looked into, and the search goes on behind it.
+    /// A batch was read, and the search goes on after it.
     Further,
-    /// The next batch has so many bytes and decompresses to more than it may.
+    /// The next batch has this many bytes and needs more memory to be decompressed than allowed.
     Packed(usize),
 }
 
 impl TimeSearch {
-    /// For the first record at or after `timestamp` (milliseconds since the epoch), of those from the log's start on.
+    /// For the first record at or after `timestamp` (milliseconds since the epoch), from the log start on.
     pub fn first_at(timestamp: i64) -> Self {
         Self {
             wanted: Wanted::First(timestamp),
@@ -77,7 +80,7 @@ impl TimeSearch {
         }
     }
 
-    /// For the record with the largest timestamp of those from the log's start on, the first of them if several have it.
+    /// For the record with the largest timestamp from the log start on; of several the first.
     pub fn newest() -> Self {
         Self {
             wanted: Wanted::Newest(ANY_SEGMENT),
@@ -87,18 +90,18 @@ impl TimeSearch {
 }
 
 impl Newest {
-    /// The time from which on a record of a segment is of interest, whose largest timestamp this is.
+    /// The smallest timestamp of interest in a segment with this largest timestamp.
     fn least(&self, largest: i64) -> i64 {
         match (self.is_thorough, self.here, self.behind) {
             (false, _, _) => largest,
             (true, Some(here), _) => here.timestamp.saturating_add(1),
-            // Of the same time, the first is the newest.
+            // Of several records with the same timestamp, the first is the result.
             (true, None, Some(behind)) => behind.timestamp,
             (true, None, None) => 0,
         }
     }
 
-    /// Done with the segment that begins at `base_offset`.
+    /// Ends the search in the segment that begins at `base_offset`.
     fn leave(&mut self, base_offset: i64) {
         *self = Self {
             below: base_offset,
@@ -108,7 +111,7 @@ impl Newest {
     }
 }
 
-/// A batch that may have the record, and from which time on one counts.
+/// A batch that may have the record, and the smallest timestamp of interest.
 struct Candidate {
     segment: Arc<Segment>,
     batch: StoredBatch,
@@ -116,18 +119,19 @@ struct Candidate {
 }
 
 impl Log {
-    /// The first record at or after `timestamp` (milliseconds since the epoch), of those from the log's start on.
+    /// The first record at or after `timestamp` (milliseconds since the epoch), from the log start on.
     pub fn offset_for_timestamp(&self, timestamp: i64) -> Result<Option<TimestampOffset>> {
         self.search_through(TimeSearch::first_at(timestamp))
     }
 
-    /// The record with the largest timestamp of those from the log's start on, the first of them if several have it.
+    /// The record with the largest timestamp from the log start on; of several the first.
     pub fn max_timestamp(&self) -> Result<Option<TimestampOffset>> {
         self.search_through(TimeSearch::newest())
     }
 
-    /// Does the next step of a search, in which a batch may decompress to `decompressed_max` bytes; with 0 none is
-    /// decompressed. With [`DECOMPRESSED_MAX`] no batch is too large: one that decompresses to more is answered as a whole.
+    /// Does the next step of a search. A batch may decompress to `decompressed_max` bytes; with 0 none is
+    /// decompressed. With [`DECOMPRESSED_MAX`] no batch is too large: one that decompresses to more is found
+    /// as a whole.
     pub fn search_time(&self, search: &mut TimeSearch, decompressed_max: usize) -> Result<Searched> {
         self.check_open()?;
         let step = || {
@@ -185,7 +189,7 @@ impl Log {
         Ok(Searched::Further)
     }
 
-    /// The first batch from an offset on that says it has a record at or after `timestamp`.
+    /// The first batch from an offset on whose header has a timestamp at or after `timestamp`.
     fn first_candidate(&self, timestamp: i64, from: i64) -> Result<Option<Candidate>> {
         for segment in self.segments().iter() {
             if segment.next_offset() <= from
@@ -203,7 +207,7 @@ impl Log {
         Ok(None)
     }
 
-    /// The next batch that says it has a newer record than what was found.
+    /// The next batch whose header has a larger timestamp than the record found so far.
     fn newest_candidate(
         &self,
         newest: &mut Newest,
@@ -242,7 +246,7 @@ impl Log {
     }
 }
 
-/// The first batch of a segment from an offset on that says it has a record at or after `least`.
+/// The first batch of a segment from an offset on whose header has a timestamp at or after `least`.
 fn candidate_in(segment: &Arc<Segment>, least: i64, from: i64) -> Result<Option<Candidate>> {
     let batch = segment.locate_time(least, from)?;
     Ok(batch.map(|batch| Candidate {
@@ -253,11 +257,11 @@ fn candidate_in(segment: &Arc<Segment>, least: i64, from: i64) -> Result<Option<
 }
 
 impl Candidate {
-    /// The batch's first record that counts from `log_start` on, or the newest of those; `None` when the batch decompresses
-    /// to more than it may.
+    /// The batch's first record of interest from `log_start` on, or the newest of those; `None` when the
+    /// batch decompresses to more than allowed.
     ///
-    /// A batch that is as its producer sent it, by its checksum, but whose records cannot be read (they were never
-    /// decompressed) is answered as a whole: by the times and offsets of its header.
+    /// A batch with a right checksum and unreadable records is found as a whole, with the timestamp and
+    /// offset of its header. It was stored without the check of compressed batches.
     fn look_into(
         &self,
         log_start: i64,
@@ -295,7 +299,7 @@ impl Candidate {
     }
 }
 
-/// Of a message set it is not known before its messages are looked at.
+/// Whether a message set is compressed is known only when it is read.
 fn may_be_compressed(stored: &StoredBatch) -> bool {
     let header = stored.header.as_ref();
     header.is_none_or(|header| header.compression() != Ok(Compression::None))

@@ -1,14 +1,15 @@
-//! Cutting a log's end off, as a follower does that has records its leader has not (`UnifiedLog.truncateTo`).
+//! Truncation: a follower cuts off the records that its leader does not have (`UnifiedLog.truncateTo`).
 //!
-//! Runs under the writer lock and the flush lock. Readers take neither: what one found while a truncation ran is thrown
-//! away and looked for again ([`Log::undisturbed`]). A slice handed out before may then read short, or hold what was
-//! appended since; only slices above the high watermark can, and those go to followers, who check what they are sent.
+//! Runs under the writer lock and the flush lock. Readers take neither. A reader that ran beside a truncation
+//! discards its result and repeats ([`Log::undisturbed`]). A slice that was returned before may read short,
+//! or have bytes that were appended since. Only slices above the high watermark can, and those go to
+//! followers, which check what they receive.
 //!
-//! A crash: the order is such that the log is always whole. Snapshots that know what is going away are removed first,
-//! then segments from the last on, each on disk before the next, then the last one is cut and that is brought to disk
-//! before anything is appended. A crash in between leaves a longer log. What the directory's checkpoints say of the
-//! recovery point and the log's start must have been lowered before, which [`crate::LogDir::truncate_to`] does: recovery
-//! would take a torn tail below them for damage.
+//! A crash: every step leaves a whole log. Snapshots that include truncated batches are removed first, then
+//! segments from the last on, each flushed before the next. Then the last segment is cut and flushed before
+//! anything is appended. A crash in between leaves a longer log. The caller must lower the recovery point and
+//! the log start in the checkpoints before, as [`crate::LogDir::truncate_to`] does; otherwise recovery would
+//! take a torn tail below them for damage.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,12 +25,12 @@ use crate::producers::snapshot;
 use crate::segment::Segment;
 use crate::segment::scan::StoredBatch;
 
-/// Where a follower has to cut its log, by what its leader says of an epoch.
+/// Where a follower must truncate its log, by its leader's answer about an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TruncationPoint {
     pub offset: i64,
-    /// Nothing more has to be asked: up to `offset` the logs are the same. Otherwise the leader is asked again, for the
-    /// latest epoch after the cut.
+    /// The logs are equal up to `offset`. Otherwise the follower asks the leader again, for the latest epoch
+    /// after the truncation.
     pub complete: bool,
 }
 
@@ -57,12 +58,12 @@ impl Drop for Running<'_> {
 }
 
 impl Log {
-    /// What `look` finds at a moment at which no truncation runs.
+    /// The result of `look` at a moment without a truncation.
     pub(super) fn undisturbed<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
         loop {
             let before = self.truncations.count();
             if before % 2 == 1 {
-                // Whoever truncates holds it to the end.
+                // A truncation holds this lock to its end.
                 drop(self.writer.lock());
                 continue;
             }
@@ -73,12 +74,14 @@ impl Log {
         }
     }
 
-    /// Cuts off every batch with an offset at or after `offset`; returns where the log ends then, which is before
-    /// `offset` when that is inside of a batch. Only the epochs are cut when the log ends before.
+    /// Cuts off every batch with an offset at or after `offset`. Returns the new log end, which is below
+    /// `offset` when that is inside a batch. When the log ends before `offset`, only the epochs are
+    /// truncated.
     ///
-    /// Errors: the disk's, after which the log is offline; [`StorageError::OffsetOutOfRange`] for a negative offset.
+    /// Errors: the disk's, after which the log is offline; [`StorageError::OffsetOutOfRange`] for a negative
+    /// offset.
     pub fn truncate_to(&self, offset: i64) -> Result<i64> {
-        // What is being compacted may be about to go.
+        // The cleaner may be reading segments that will be removed.
         let paused = self.pause_cleaning();
         let mut writer = self.writer.lock();
         self.check_truncation(offset)?;
@@ -94,8 +97,8 @@ impl Log {
         Ok(self.log_end_offset())
     }
 
-    /// What is certainly left while the log is cut at `offset`, at every step of that: behind a compaction a cut log ends before,
-    /// until it goes on there.
+    /// The lowest log end at any step of a truncation to `offset`. In a compacted gap the truncated log ends
+    /// earlier until its end is moved.
     fn certain_if_truncated(&self, offset: i64) -> i64 {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.base_offset <= offset);
@@ -103,7 +106,7 @@ impl Log {
         last.map_or(0, |last| last.base_offset.min(offset))
     }
 
-    /// Where the log would end if it were cut at `offset`: batches go whole.
+    /// The log end after a truncation to `offset`: batches are removed whole.
     pub(crate) fn end_if_truncated(&self, offset: i64) -> Result<i64> {
         self.undisturbed(|| {
             let segments = self.segments();
@@ -116,7 +119,7 @@ impl Log {
         })
     }
 
-    /// Removes everything; the log goes on at `offset` and begins at `log_start`, or there.
+    /// Removes all records. The log continues at `offset` and begins at `log_start`, or at `offset`.
     ///
     /// Errors: as [`Log::truncate_to`].
     pub fn truncate_fully_and_start_at(&self, offset: i64, log_start: Option<i64>) -> Result<()> {
@@ -132,8 +135,9 @@ impl Log {
         Ok(())
     }
 
-    /// Where to cut the log when the leader says that `leader_epoch` is its largest epoch not after the one it was asked
-    /// for, and that its records end before `leader_end` (`AbstractFetcherThread.getOffsetTruncationState`, KIP-279).
+    /// Where to truncate when the leader answers that `leader_epoch` is its largest epoch at or below the one
+    /// it was asked for, and that this epoch ends at `leader_end`
+    /// (`AbstractFetcherThread.getOffsetTruncationState`, KIP-279).
     pub fn truncation_point(&self, leader_epoch: i32, leader_end: i64) -> TruncationPoint {
         let log_end = self.log_end_offset();
         match self.epoch_end_offset(leader_epoch) {
@@ -152,7 +156,7 @@ impl Log {
         }
     }
 
-    /// Whether the log can be cut at `offset`: to be known before anything is changed for it.
+    /// Whether the log can be truncated to `offset`. Checked before anything is changed.
     pub(crate) fn check_truncation(&self, offset: i64) -> Result<()> {
         self.check_writable()?;
         if offset >= 0 {
@@ -167,7 +171,8 @@ impl Log {
 
     fn truncate_locked(&self, writer: &mut Writer, offset: i64) -> Result<()> {
         if offset >= self.log_end_offset() {
-            // A leader that wrote nothing may have left an epoch here that another leader's log does not know.
+            // A leader that wrote nothing may have left an epoch here that the new leader's log does not
+            // have.
             return self.forget_epochs(self.log_end_offset());
         }
         let segments = self.segments();
@@ -190,14 +195,15 @@ impl Log {
         self.remove_from_the_end(writer, &segments[last + 1..])?;
         let size = cut.map_or_else(|| active.size(), |batch: StoredBatch| batch.position);
         active.truncate(size, end)?;
-        // After the records: those that a crash leaves keep their epochs, and opening cuts the epochs to the log's end.
+        // After the records: a crash leaves epochs of records that are still there, and the opening cuts the
+        // epochs to the log end.
         self.forget_epochs(end)?;
         let producers = producers_at(&self.dir, &segments[..=last], end)?;
         self.restart_producers(writer, producers)
     }
 
-    /// Behind a hole only a file's name tells where what comes next begins: torn there, it would seem to be of before the
-    /// recovery point, which is damage.
+    /// After a hole in the offsets only a segment's file name says where the next batch begins. If that batch
+    /// were torn, it would seem to be below the recovery point, which is damage.
     fn roll_behind_hole(&self, writer: &mut Writer) -> Result<()> {
         let end = self.log_end_offset();
         if self.active().end_of_batches()? < end {
@@ -223,7 +229,7 @@ impl Log {
         self.restart_producers(writer, ProducerState::default())
     }
 
-    /// Forgets the epochs that begin at or after `end`.
+    /// Removes the epochs that begin at or after `end`.
     pub(super) fn forget_epochs(&self, end: i64) -> Result<()> {
         self.epochs.change(|epochs| {
             epochs.truncate_from_end(end);
@@ -231,7 +237,7 @@ impl Log {
         })
     }
 
-    /// A snapshot that stayed would be believed once the log has grown past it again.
+    /// Otherwise a snapshot would be believed once the log has grown past it again.
     fn remove_snapshots_after(&self, end: i64) -> Result<()> {
         let mut removed = false;
         for offset in snapshot::list(&self.dir)?.into_iter().rev() {

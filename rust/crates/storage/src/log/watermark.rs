@@ -1,10 +1,11 @@
-//! How far readers may go: the high watermark and the last stable offset.
+//! The high watermark and the last stable offset, up to which readers may read.
 //!
-//! An offset is stable when no transaction from before it is open, and none was decided by a marker that the high watermark
-//! has not passed: until then the decision could be lost with its leader (`ProducerStateManager.firstUnstableOffset`).
+//! An offset is stable when no earlier transaction is open, and the high watermark has passed the markers of
+//! all earlier transactions. Before that, a decision could be lost with its leader
+//! (`ProducerStateManager.firstUnstableOffset`).
 //!
-//! Moved by whoever appends, under a small lock of its own; read by anybody without one. Nothing of it is on disk but
-//! what [`crate::LogDir::checkpoint`] writes of the high watermark.
+//! Appends move both under a small lock of their own. Readers take no lock. On disk is only the high
+//! watermark that [`crate::LogDir::checkpoint`] writes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -13,10 +14,10 @@ use super::Log;
 use crate::error::Result;
 use crate::producers::CompletedTxn;
 
-/// No transaction keeps readers back.
+/// No transaction limits readers.
 pub(super) const STABLE: i64 = i64::MAX;
 
-/// What a reader sees of transactions (`isolation.level`).
+/// Which records of transactions a reader gets (`isolation.level`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IsolationLevel {
     /// All records up to the high watermark.
@@ -26,14 +27,14 @@ pub enum IsolationLevel {
     ReadCommitted,
 }
 
-/// The transactions that keep the last stable offset back.
+/// The transactions that limit the last stable offset.
 #[derive(Debug, Default)]
 pub(super) struct Unstable {
-    /// Where the oldest open one began.
+    /// The first offset of the oldest open transaction.
     undecided: Option<i64>,
-    /// Those whose marker the high watermark has not passed: first offset to the marker's.
+    /// Transactions whose marker the high watermark has not passed: first offset to the marker's offset.
     unreplicated: BTreeMap<i64, i64>,
-    /// The high watermark does not follow the log's end.
+    /// The log has other replicas, so the high watermark does not follow the log end.
     replicated: bool,
 }
 
@@ -52,7 +53,7 @@ impl Unstable {
         self.unreplicated.extend(bounds);
     }
 
-    /// The oldest offset that is not stable.
+    /// The lowest offset that is not stable.
     pub(super) fn first(&self) -> i64 {
         let unreplicated = self.unreplicated.keys().next().copied();
         [self.undecided, unreplicated]
@@ -61,33 +62,33 @@ impl Unstable {
             .fold(STABLE, i64::min)
     }
 
-    /// The high watermark is the log's end, and moving it has no consequences.
+    /// The high watermark is the log end, and moving it changes nothing else.
     pub(super) fn follows_freely(&self) -> bool {
         !self.replicated && self.unreplicated.is_empty()
     }
 }
 
 impl Log {
-    /// The offset before which records are on all replicas: with one replica, the log's end.
+    /// The offset below which records are on all replicas. With one replica it is the log end.
     pub fn high_watermark(&self) -> i64 {
         self.high_watermark.load(Ordering::Acquire)
     }
 
-    /// Whether the high watermark is told by others, and does not follow the log's end.
+    /// Whether the high watermark is set from outside, and does not follow the log end.
     pub(crate) fn is_replicated(&self) -> bool {
         self.unstable.lock().replicated
     }
 
-    /// The offset before which every transaction is decided, at most the high watermark.
+    /// The offset below which every transaction is decided, at most the high watermark.
     pub fn last_stable_offset(&self) -> i64 {
-        // In this order: an append lowers what is stable before it raises the high watermark, and raises it after.
+        // In this order: an append lowers the first unstable offset before it raises the high watermark.
         let high_watermark = self.high_watermark();
         let first_unstable = self.first_unstable.load(Ordering::Acquire);
-        // A transaction that lost its beginning to retention keeps nobody before the log's start.
+        // A transaction whose first records retention deleted does not limit readers below the log start.
         first_unstable.max(self.log_start_offset()).min(high_watermark)
     }
 
-    /// The offset before which a reader may read: the high watermark, or the last stable offset.
+    /// The offset up to which a reader may read: the high watermark or the last stable offset.
     ///
     /// Errors: those of [`Log::find_last_stable_offset`].
     pub fn readable_end(&self, isolation: IsolationLevel) -> Result<i64> {
@@ -97,7 +98,7 @@ impl Log {
         }
     }
 
-    /// Takes in what an append did to transactions, before the high watermark may pass it.
+    /// Notes the transactions of an append, before the high watermark may pass it.
     pub(super) fn note_transactions(&self, completed: &[CompletedTxn], undecided: Option<i64>) {
         let mut unstable = self.unstable.lock();
         unstable.add(completed);
@@ -111,8 +112,8 @@ impl Log {
             .store(unstable.follows_freely(), Ordering::Release);
     }
 
-    /// [`Log::follow_end`] for whoever holds the writer lock. Only with that lock does a log stop to follow freely, and
-    /// nobody else knows an offset as high as `end` yet, so that most appends can do without the small lock.
+    /// [`Log::follow_end`] with the writer lock. A log stops following freely only under that lock, and no
+    /// other thread knows an offset as high as `end` yet, so most appends do not need the small lock.
     pub(super) fn follow_end_locked(&self, end: i64) {
         if self.follows_freely.load(Ordering::Acquire) {
             self.high_watermark.store(end, Ordering::Release);
@@ -121,7 +122,7 @@ impl Log {
         }
     }
 
-    /// Moves the high watermark of a log that has no other replicas to the end of what was appended.
+    /// Moves the high watermark of a log without other replicas to the log end.
     pub(super) fn follow_end(&self, end: i64) {
         let mut unstable = self.unstable.lock();
         if !unstable.replicated {
@@ -129,13 +130,13 @@ impl Log {
         }
     }
 
-    /// Moves the high watermark to `offset`, at most to the log's end; it never goes back. Returns where it is then.
+    /// Moves the high watermark to `offset`, at most to the log end; never back. Returns it.
     pub fn set_high_watermark(&self, offset: i64) -> i64 {
         self.raise_high_watermark(&mut self.unstable.lock(), offset)
     }
 
-    /// The log has other replicas: from now on its high watermark is `high_watermark`, within the log's bounds, and moves only
-    /// when [`Log::set_high_watermark`] says so.
+    /// The log has other replicas: from now on its high watermark is `high_watermark`, within the log's
+    /// bounds, and only [`Log::set_high_watermark`] moves it.
     pub fn set_replicated(&self, high_watermark: i64) {
         let _writer = self.writer.lock();
         let mut unstable = self.unstable.lock();
@@ -146,7 +147,7 @@ impl Log {
         self.high_watermark.store(offset, Ordering::Release);
     }
 
-    /// [`Log::set_replicated`] with the high watermark where it is.
+    /// [`Log::set_replicated`] with the current high watermark.
     pub fn hold_high_watermark(&self) {
         let _writer = self.writer.lock();
         let mut unstable = self.unstable.lock();
@@ -154,7 +155,7 @@ impl Log {
         self.publish_unstable(&unstable);
     }
 
-    /// The log is the only replica, as it is before anybody says otherwise: its high watermark is its end.
+    /// The log is the only replica, which is the default: its high watermark is its end.
     pub fn set_unreplicated(&self) {
         let mut unstable = self.unstable.lock();
         unstable.replicated = false;
@@ -163,7 +164,7 @@ impl Log {
     }
 
     fn raise_high_watermark(&self, unstable: &mut Unstable, offset: i64) -> i64 {
-        // Truncations lower both with the lock held; an append may raise both without it.
+        // Truncations lower both under the lock; an append may raise both without it.
         let offset = offset.min(self.log_end_offset());
         let high_watermark = self
             .high_watermark
@@ -178,7 +179,7 @@ impl Log {
         high_watermark
     }
 
-    /// The log ends at `end` now, and all that is known of it does.
+    /// Lowers everything to the new log end.
     pub(super) fn lower_end(&self, end: i64) {
         let _unstable = self.unstable.lock();
         self.recovery_point.fetch_min(end, Ordering::AcqRel);
@@ -187,7 +188,7 @@ impl Log {
         self.log_end.fetch_min(end, Ordering::AcqRel);
     }
 
-    /// The log is empty and goes on at `end`.
+    /// The log is empty and continues at `end`.
     pub(super) fn restart_at(&self, log_start: i64, end: i64) {
         let _unstable = self.unstable.lock();
         self.log_start.store(log_start, Ordering::Release);
@@ -195,8 +196,8 @@ impl Log {
         self.high_watermark.store(end, Ordering::Release);
     }
 
-    /// Forgets the transactions that the log, as it ends now, does not have; of those that are open the oldest began at
-    /// `undecided`.
+    /// Removes transactions that the truncated log does not have. `undecided` is the first offset of the
+    /// oldest open one.
     pub(super) fn forget_transactions(&self, undecided: Option<i64>) {
         let mut unstable = self.unstable.lock();
         let end = self.log_end_offset();

@@ -1,13 +1,13 @@
-//! What idempotent and transactional producers have written to one log (`ProducerStateManager`, KIP-98).
+//! The state of idempotent and transactional producers of one log (`ProducerStateManager`, KIP-98).
 //!
-//! For each producer id: its epoch and its last five batches, so that a batch sent again after a lost answer gets its
-//! first offsets instead of a second place in the log, and a batch that skips one is refused. For each open
-//! transaction: where it began, below which readers of committed records stay. A marker of the transaction coordinator
-//! ends it; what was aborted is told to the caller, who notes it in the segment's transaction index.
+//! For each producer id: its epoch and its last five batches. A batch that is sent again after a lost
+//! response gets the offsets of the first time, and a batch after a gap is refused. For each open
+//! transaction: its first offset, at which readers of committed records stop. A marker of the transaction
+//! coordinator ends it. The caller writes aborted transactions to the segment's transaction index.
 //!
-//! Guarded by the log's writer lock. Kept in memory; written to a snapshot file when a segment is rolled and when the
-//! log is closed ([`crate::producers::snapshot`]). After a crash the latest snapshot is read and the batches behind it
-//! are replayed, so nothing that was acknowledged is forgotten.
+//! Guarded by the log's writer lock. The state is in memory, and in a snapshot file that is written when a
+//! segment is rolled and when the log is closed ([`crate::producers::snapshot`]). After a crash the latest
+//! snapshot is read and the batches after it are replayed, so no acknowledged batch is lost.
 
 pub(crate) mod snapshot;
 
@@ -18,22 +18,21 @@ use logcore_records::{BatchHeader, EndTxnMarker};
 use crate::error::{Result, StorageError};
 use crate::index::transactions::AbortedTxn;
 
-/// How many batches of a producer are remembered (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`): as many as a producer
-/// may have in flight.
+/// How many batches of a producer are kept (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`): as many as a
+/// producer may have in flight.
 const BATCHES_RETAINED: usize = 5;
 
-/// Who has a batch appended, which decides what is checked (`AppendOrigin`).
+/// The source of an append, which decides what is checked (`AppendOrigin`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A producer: epoch and sequence must be right, markers are refused.
     Client,
-    /// The group or transaction coordinator: epochs must be right; there may be no sequence.
+    /// The group or transaction coordinator: epochs must be right, a sequence is optional.
     Coordinator,
-    /// The leader checked everything.
+    /// The leader has checked everything.
     Replication,
 }
 
-/// A batch as it is remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchMetadata {
     pub(crate) last_sequence: i32,
@@ -54,18 +53,17 @@ impl BatchMetadata {
     }
 }
 
-/// A transaction whose marker is in the log (`CompletedTxn`).
+/// A transaction that a marker has ended (`CompletedTxn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CompletedTxn {
     pub(crate) producer_id: i64,
-    /// Of the transaction's first batch.
+    /// The first offset of the transaction's first batch.
     pub(crate) first_offset: i64,
-    /// Of the marker.
+    /// The offset of the marker.
     pub(crate) last_offset: i64,
     pub(crate) committed: bool,
 }
 
-/// One producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProducerEntry {
     pub(crate) epoch: i16,
@@ -76,18 +74,18 @@ pub(crate) struct ProducerEntry {
     pub(crate) transaction_start: Option<i64>,
 }
 
-/// A producer as it is told to whoever asks (`DescribeProducersResponse.ProducerState`).
+/// A producer for DescribeProducers (`DescribeProducersResponse.ProducerState`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActiveProducer {
     pub producer_id: i64,
     pub epoch: i16,
     /// -1 after a marker of a new epoch, which has no sequence.
     pub last_sequence: i32,
-    /// Milliseconds since the epoch, -1 when not known.
+    /// Milliseconds since the epoch, -1 when unknown.
     pub last_timestamp: i64,
-    /// Of the transaction coordinator that wrote the last marker, -1 when there was none.
+    /// The epoch of the transaction coordinator that wrote the last marker, -1 without one.
     pub coordinator_epoch: i32,
-    /// Where its open transaction began.
+    /// The first offset of its open transaction.
     pub transaction_start: Option<i64>,
 }
 
@@ -157,9 +155,10 @@ impl ProducerEntry {
             })
         };
         if self.epoch < 0 {
-            // A producer without state may be one whose state expired or whose records retention deleted: it may continue with
-            // any sequence. On a log that never had a record it is new. Its first batch is still on the way then, and would be
-            // refused for ever if a later one were appended before it (KAFKA-15591).
+            // The state of the producer may have expired, or retention deleted its records, so it may
+            // continue with any sequence. On a log that never had a record the producer is new, and its first
+            // batch is still on the way. If a later batch were appended first, the first one would be refused
+            // for ever (KAFKA-15591).
             let is_first_record = header.base_offset == 0;
             return if is_first_record && header.base_sequence != 0 {
                 out_of_order(0)
@@ -174,7 +173,7 @@ impl ProducerEntry {
                 out_of_order(0)
             };
         }
-        // After the marker of a new epoch there is no last batch; sequences then begin anew.
+        // After a marker of a new epoch there is no last batch, and sequences start at 0 again.
         let expected = match self.batches.back() {
             Some(last) if last.last_sequence == i32::MAX => 0,
             Some(last) => i64::from(last.last_sequence) + 1,
@@ -206,7 +205,7 @@ impl ProducerEntry {
         }
     }
 
-    /// Takes a batch of records in; returns where the transaction began if this batch begins one.
+    /// Adds a batch of records; returns the first offset of the transaction if the batch begins one.
     fn add(&mut self, header: &BatchHeader) -> Option<i64> {
         self.move_to_epoch(header.producer_epoch);
         if self.batches.len() == BATCHES_RETAINED {
@@ -226,7 +225,7 @@ impl ProducerEntry {
         None
     }
 
-    /// Takes a marker in; returns the transaction it ends, if one was open.
+    /// Adds a marker; returns the transaction that it ends, if one was open.
     fn end_transaction(&mut self, header: &BatchHeader, marker: EndTxnMarker) -> Option<CompletedTxn> {
         self.move_to_epoch(header.producer_epoch);
         self.coordinator_epoch = marker.coordinator_epoch;
@@ -240,7 +239,7 @@ impl ProducerEntry {
     }
 }
 
-/// What a duplicate got the first time.
+/// The result of the first time, for a repeated batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Duplicate {
     pub(crate) first_offset: i64,
@@ -248,22 +247,22 @@ pub(crate) struct Duplicate {
     pub(crate) timestamp: i64,
 }
 
-/// Changes of one append that are made only once its bytes are written.
+/// Changes by one append. They are committed once its bytes are written.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
     entries: HashMap<i64, ProducerEntry>,
-    /// First offset and producer of transactions that begin in this append.
+    /// First offset and producer of the transactions that begin in this append.
     started: Vec<(i64, i64)>,
     completed: Vec<CompletedTxn>,
 }
 
 impl Staged {
-    /// A transaction begins or ends in this append.
+    /// True when a transaction begins or ends in this append.
     pub(crate) fn has_transactions(&self) -> bool {
         !(self.started.is_empty() && self.completed.is_empty())
     }
 
-    /// Transactions that end in this append, in the order of their markers.
+    /// The transactions that end in this append, in the order of their markers.
     pub(crate) fn completed(&self) -> &[CompletedTxn] {
         &self.completed
     }
@@ -273,12 +272,12 @@ impl Staged {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct ProducerState {
     producers: HashMap<i64, ProducerEntry>,
-    /// First offset of each open transaction to its producer.
+    /// The producers of the open transactions, by first offset.
     transactions: BTreeMap<i64, i64>,
 }
 
 impl ProducerState {
-    /// The batch this one repeats, if it does.
+    /// The batch that this one repeats.
     pub(crate) fn duplicate_of(&self, header: &BatchHeader) -> Option<Duplicate> {
         if !header.has_producer_id() {
             return None;
@@ -291,8 +290,8 @@ impl ProducerState {
         })
     }
 
-    /// Checks a batch of an append, after those already in `staged`, and puts it there too. `header` has its offsets
-    /// already; `marker` is what a control batch says. Batches without a producer always pass.
+    /// Checks a batch of an append, after those already in `staged`, and adds it. `header` has its offsets;
+    /// `marker` is the content of a control batch. A batch without a producer always passes.
     pub(crate) fn stage(
         &self,
         staged: &mut Staged,
@@ -342,7 +341,6 @@ impl ProducerState {
         aborted
     }
 
-    /// Makes staged changes.
     pub(crate) fn commit(&mut self, staged: Staged) {
         if staged.entries.is_empty() {
             return;
@@ -354,8 +352,8 @@ impl ProducerState {
         self.producers.extend(staged.entries);
     }
 
-    /// Takes in a batch that is in the log already: nothing is checked. `marker` is what a control batch says. Returns the
-    /// transaction it aborts, if it does.
+    /// Adds a batch that is in the log already, without checks. `marker` is the content of a control batch.
+    /// Returns the transaction that the batch aborts.
     pub(crate) fn replay(
         &mut self,
         header: &BatchHeader,
@@ -364,7 +362,8 @@ impl ProducerState {
         self.replay_ending(header, marker)?.1
     }
 
-    /// [`ProducerState::replay`] that returns the transaction a marker ends, and as what it is aborted if it is.
+    /// [`ProducerState::replay`] that returns the transaction a marker ends, and its index entry if it was
+    /// aborted.
     pub(crate) fn replay_ending(
         &mut self,
         header: &BatchHeader,
@@ -389,12 +388,12 @@ impl ProducerState {
         Some((completed, aborted))
     }
 
-    /// False when no transaction of a producer that is known was ever ended here.
+    /// False when no known producer has ever ended a transaction here.
     pub(crate) fn has_ended_transactions(&self) -> bool {
         self.producers.values().any(|entry| entry.coordinator_epoch >= 0)
     }
 
-    /// Puts back a producer read from a snapshot.
+    /// Adds a producer from a snapshot.
     pub(crate) fn restore(&mut self, producer_id: i64, entry: ProducerEntry) {
         if let Some(start) = entry.transaction_start {
             self.transactions.insert(start, producer_id);
@@ -402,19 +401,19 @@ impl ProducerState {
         self.producers.insert(producer_id, entry);
     }
 
-    /// Where the oldest open transaction began.
+    /// The first offset of the oldest open transaction.
     pub(crate) fn first_undecided_offset(&self) -> Option<i64> {
         self.transactions.keys().next().copied()
     }
 
-    /// Forgets producers idle for `expiration_ms` that have no open transaction.
+    /// Removes producers that were idle for `expiration_ms` and have no open transaction.
     pub(crate) fn remove_expired(&mut self, now_ms: i64, expiration_ms: i64) {
         self.producers.retain(|_, entry| {
             entry.transaction_start.is_some() || now_ms.saturating_sub(entry.last_timestamp) < expiration_ms
         });
     }
 
-    /// All producers in order of their ids.
+    /// All producers, by id.
     pub(crate) fn sorted(&self) -> Vec<(i64, &ProducerEntry)> {
         let mut producers: Vec<_> = self.producers.iter().map(|(id, entry)| (*id, entry)).collect();
         producers.sort_unstable_by_key(|(id, _)| *id);
@@ -426,8 +425,8 @@ impl ProducerState {
     }
 }
 
-/// `completed` as the transaction index has it. The log is stable up to the oldest transaction of another producer that
-/// is in `open` (`ProducerStateManager.lastStableOffset`).
+/// The index entry of a transaction. The log is stable up to the oldest transaction of another producer in
+/// `open` (`ProducerStateManager.lastStableOffset`).
 fn aborted_txn(open: &BTreeMap<i64, i64>, completed: &CompletedTxn) -> AbortedTxn {
     let other = open.iter().find(|(first, producer_id)| {
         **producer_id != completed.producer_id && **first < completed.last_offset
@@ -469,7 +468,7 @@ mod tests {
         Ok(())
     }
 
-    // Broken if it failed: a producer's retry would be written twice, or a gap in its batches accepted.
+    // Broken if it failed: a producer's retry would be written twice, or a gap in its batches be accepted.
     #[test]
     fn duplicates_and_gaps() {
         let mut state = ProducerState::default();
@@ -478,7 +477,7 @@ mod tests {
         }
         let found = state.duplicate_of(&header(1, 0, 20, 10, 0)).unwrap();
         assert_eq!((found.first_offset, found.last_offset), (20, 29));
-        // The sixth last is no longer known, another length is another batch, another epoch too.
+        // Not a repetition: older than the last five, another length, another epoch, another producer.
         assert_eq!(state.duplicate_of(&header(1, 0, 10, 10, 0)), None);
         assert_eq!(state.duplicate_of(&header(1, 0, 20, 9, 0)), None);
         assert_eq!(state.duplicate_of(&header(1, 1, 20, 10, 0)), None);
@@ -513,8 +512,8 @@ mod tests {
         append(&mut state, &header(1, 4, 1, 1, 2)).unwrap();
     }
 
-    // Broken if it failed: of a new producer's first two batches the second could be appended first, and the first be refused for
-    // ever (KAFKA-15591); or a producer whose records retention deleted could not continue.
+    // Broken if it failed: the second of a new producer's batches could be appended first, and the first be
+    // refused for ever (KAFKA-15591); or a producer whose records retention deleted could not continue.
     #[test]
     fn a_log_that_never_had_a_record_takes_a_first_sequence_of_0_only() {
         let mut state = ProducerState::default();
@@ -550,7 +549,7 @@ mod tests {
         append(&mut state, &header(2, 0, 0, 1, 6)).unwrap();
     }
 
-    // Broken if it failed: read_committed would pass an open transaction, or stay behind a decided one.
+    // Broken if it failed: read_committed readers would pass an open transaction, or stop at a decided one.
     #[test]
     fn transactions() {
         let mut state = ProducerState::default();
@@ -582,7 +581,7 @@ mod tests {
             last_stable_offset: 15,
         };
         assert_eq!(state.aborted_by(&staged), [aborted]);
-        // Nothing has changed before it is committed.
+        // Nothing changes before the commit.
         assert_eq!(state.first_undecided_offset(), Some(10));
         assert_eq!(
             state.replay(&marker, Some(abort)),
@@ -634,8 +633,8 @@ mod tests {
         append(&mut state, &header(1, 4, 0, 1, 9)).unwrap();
     }
 
-    // Broken if it failed: one append of a follower that begins and ends transactions would leave them open, or note other
-    // last stable offsets than the leader did.
+    // Broken if it failed: a follower's append that begins and ends transactions would leave them open, or
+    // write other last stable offsets than the leader.
     #[test]
     fn transactions_within_one_append() {
         let transactional = |mut h: BatchHeader| {

@@ -1,6 +1,6 @@
-//! The `.snapshot` file: producers as they were at an offset (`ProducerStateManager`, `ProducerSnapshot.json`).
+//! The `.snapshot` file: the producers at an offset (`ProducerStateManager`, `ProducerSnapshot.json`).
 //!
-//! Named after the offset of the first batch it does not know. Layout, big-endian:
+//! Its name has the offset of the first batch that it does not include. Layout, big-endian:
 //!
 //! ```text
 //! 0  version      i16  1
@@ -14,9 +14,10 @@
 //!                       current txn first offset i64  -1: none
 //! ```
 //!
-//! (in the order id, epoch, sequence, offset, delta, timestamp, coordinator epoch, transaction). Only the last batch of
-//! a producer is kept. A crash may leave a file cut short or with wrong bytes: the checksum tells, the file is removed,
-//! and an older snapshot with more batches replayed gives the same.
+//! (in the order id, epoch, sequence, offset, delta, timestamp, coordinator epoch, transaction). Only the
+//! last batch of a producer is in the file. A crash may leave a file cut short or with wrong bytes. The
+//! checksum shows it, the file is removed, and an older snapshot with more batches replayed gives the same
+//! state.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -31,7 +32,7 @@ use crate::producers::{BatchMetadata, ProducerEntry, ProducerState};
 const VERSION: i16 = 1;
 const ENTRIES_AT: usize = 6;
 const ENTRY_SIZE: usize = 46;
-/// Five million producers; a broker holds far fewer.
+/// Five million producers; a broker has far fewer.
 const SIZE_MAX: u64 = 256 << 20;
 
 /// The file's bytes.
@@ -57,7 +58,7 @@ pub(crate) fn encode(state: &ProducerState) -> Vec<u8> {
     out
 }
 
-/// Producers from a file's bytes; what is wrong with them, in words.
+/// The producers in a file's bytes; the error says what is wrong.
 pub(crate) fn decode(bytes: &[u8]) -> Result<ProducerState, String> {
     let mut state = ProducerState::default();
     for (producer_id, entry) in decode_entries(bytes)? {
@@ -118,7 +119,7 @@ fn decode_entries(bytes: &[u8]) -> Result<Vec<(i64, ProducerEntry)>, String> {
     Ok(producers)
 }
 
-/// Big-endian integers off the front of an entry, whose size was checked.
+/// Reads big-endian integers of an entry, whose size was checked.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -154,7 +155,7 @@ pub(crate) fn write(dir: &Path, offset: i64, state: &ProducerState, sync: bool) 
         .map_err(StorageError::io("write", &path))
 }
 
-/// Producers from a snapshot's file; `None` when it is not there.
+/// The producers in a snapshot's file; `None` when it does not exist.
 ///
 /// Errors: [`StorageError::Corrupt`].
 pub(crate) fn read(path: &Path) -> Result<Option<ProducerState>> {
@@ -177,7 +178,7 @@ fn read_with<T>(path: &Path, decode: impl FnOnce(&[u8]) -> Result<T, String>) ->
     })
 }
 
-/// Brings the snapshot at `offset` to disk, if there is one. Its entry in the directory is the caller's.
+/// Flushes the snapshot at `offset`, if it exists. The caller flushes the directory.
 pub(crate) fn sync(dir: &Path, offset: i64) -> Result<()> {
     let path = segment_file(dir, offset, SNAPSHOT_SUFFIX);
     match File::open(&path) {
@@ -187,19 +188,19 @@ pub(crate) fn sync(dir: &Path, offset: i64) -> Result<()> {
     }
 }
 
-/// What the snapshots of a directory tell.
+/// The latest snapshot of a directory.
 #[derive(Debug)]
 pub(crate) enum Latest {
     /// The producers at an offset.
     At(i64, ProducerState),
     /// There is no snapshot.
     None,
-    /// There were some and none was intact.
+    /// No snapshot is intact.
     Damaged,
 }
 
-/// Reads the latest intact snapshot at or before `end`. Snapshots after `end` know batches that are gone and damaged
-/// ones know nothing: both are removed, for good, before other batches take those offsets.
+/// Reads the latest intact snapshot at or before `end`. Damaged snapshots and those after `end`, which
+/// include batches that are gone, are removed before other batches get those offsets.
 pub(crate) fn load_latest(dir: &Path, end: i64) -> Result<Latest> {
     let offsets = list(dir)?;
     let found = latest_of(dir, &offsets, end);
@@ -218,7 +219,7 @@ pub(crate) fn load_latest(dir: &Path, end: i64) -> Result<Latest> {
     })
 }
 
-/// [`load_latest`] that leaves all files alone.
+/// [`load_latest`] that removes nothing.
 pub(crate) fn find_latest(dir: &Path, end: i64) -> Result<Option<(i64, ProducerState)>> {
     Ok(latest_of(dir, &list(dir)?, end))
 }
@@ -241,8 +242,8 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<i64>> {
         .collect())
 }
 
-/// Removes snapshots nobody should use: those that belong to no segment, but for the latest if it is behind all of them
-/// (`removeStraySnapshots`). Of one before the first segment it is not known how its transactions went on.
+/// Removes snapshots that belong to no segment, except the latest if it is after all segments
+/// (`removeStraySnapshots`). A snapshot before the first segment does not tell how its transactions ended.
 pub(crate) fn remove_stray(dir: &Path, segment_bases: &[i64]) -> Result<()> {
     let offsets = list(dir)?;
     let last_base = segment_bases.last();
@@ -282,7 +283,7 @@ mod tests {
         state
     }
 
-    // Broken if it failed: Kafka would throw our snapshots away, and we Kafka's; retries would be written twice.
+    // Broken if it failed: Kafka would drop our snapshots, or we Kafka's, and retries would be written twice.
     #[test]
     fn golden_bytes() {
         let body: &[u8] = &[
@@ -311,7 +312,7 @@ mod tests {
         }
     }
 
-    // Broken if it failed: a snapshot from the future or a torn one would be believed.
+    // Broken if it failed: a snapshot after the log end, or a torn one, would be believed.
     #[test]
     fn the_latest_intact_one_counts() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,6 @@
-//! Indexes of a segment that is opened while the disk is full: they are built in memory, because a log whose records are all
-//! there must be readable. Their files follow before anything is appended.
-//!
-//! A crash in between costs nothing: an index without a file is built anew.
+//! Indexes of a segment that is opened on a full disk. They are built in memory, because a log with all its
+//! records must be readable. Their files are written before the next append. A crash loses nothing: an index
+//! without a file is rebuilt.
 
 use std::io;
 use std::sync::Arc;
@@ -11,11 +10,11 @@ use super::{Indexes, Placed, Segment, Tail};
 use crate::error::{Result, StorageError};
 use crate::files::{self, remove_if_exists};
 
-/// The smallest batch there can be: a message of format v0 without a value.
+/// The smallest batch: a message v0 without a value.
 const BATCH_SIZE_MIN: u64 = 26;
 
 impl Segment {
-    /// New index files for `size` bytes of records; in memory when the disk has no room.
+    /// New index files for `size` bytes of records; in memory when the disk is full.
     pub(super) fn new_indexes(&self, size: u64) -> Result<Indexes> {
         match Indexes::create(&self.dir, self.base_offset, self.index_capacity(size)) {
             Err(error) if error.is_disk_full() => self.unsaved_indexes(size),
@@ -23,7 +22,7 @@ impl Segment {
         }
     }
 
-    /// [`Tail::add`] that goes on in memory once the disk has no room.
+    /// [`Tail::add`] that continues in memory once the disk is full.
     pub(super) fn add_to(
         &self,
         indexes: &mut Indexes,
@@ -43,7 +42,7 @@ impl Segment {
         }
     }
 
-    /// Takes indexes that were opened into memory: the disk has no room for the rest of them.
+    /// Moves opened indexes into memory, because the disk has no space for the rest of them.
     pub(crate) fn hold_indexes(&self) -> Result<()> {
         let old = self.indexes()?;
         let mut slot = self.indexes.write();
@@ -53,18 +52,18 @@ impl Segment {
         Ok(())
     }
 
-    /// Empty ones. What the disk has of their files goes, so that nobody takes it for whole.
+    /// Empty indexes in memory. Their files are removed, so that none is taken for complete.
     pub(super) fn unsaved_indexes(&self, size: u64) -> Result<Indexes> {
         let (offset, time) = self.index_paths();
         remove_if_exists(&offset)?;
         remove_if_exists(&time)?;
         let interval = u64::from(self.settings.interval_bytes).max(BATCH_SIZE_MIN);
-        // Two more: the last place is for the largest timestamp.
+        // One more at each end: the last entry is for the largest timestamp.
         let entries = size / interval + 2;
         Ok(Indexes::unsaved(&self.dir, self.base_offset, entries as usize))
     }
 
-    /// True when something of it is in memory only.
+    /// True when an index is in memory only.
     pub(crate) fn is_incomplete(&self) -> bool {
         let unsaved = |indexes: &Arc<Indexes>| indexes.is_unsaved();
         self.indexes.read().as_ref().is_some_and(unsaved)
@@ -75,20 +74,20 @@ impl Segment {
                 .is_some_and(|index| index.is_unsaved())
     }
 
-    /// Writes the files of what is in memory only; `active` for the one that is appended to, which is made ready for that. For
-    /// whoever holds the log's writer lock.
+    /// Writes the files of indexes that are in memory only. `active` for the segment that is appended to. The
+    /// caller has the log's writer lock.
     ///
-    /// Errors: also a disk that is full still, after which everything is as before.
+    /// Errors: also a disk that is still full, after which everything is as before.
     pub(crate) fn complete(&self, active: bool) -> Result<()> {
         let transactions = self.transactions.read().clone();
         if let Some(transactions) = transactions.filter(|index| index.is_unsaved()) {
-            // Before the other indexes: a segment that has those is believed to have no transactions but these.
+            // First: the other indexes without this one mean that the segment has no aborted transactions.
             transactions.save()?;
             transactions
                 .flush()
                 .and_then(|()| files::sync_dir(&self.dir))
                 .map_err(|cause| {
-                    // Whatever the reason, it is not tried again: what was to be brought to disk may be lost.
+                    // It is not tried again: the data may be lost.
                     StorageError::io("fsync", self.path())(io::Error::other(cause.to_string()))
                 })?;
         }
@@ -98,7 +97,7 @@ impl Segment {
             return Ok(());
         }
         let tail = self.tail();
-        // Appends compare with it.
+        // Appends compare with the largest timestamp.
         self.largest()?;
         let mut slot = self.indexes.write();
         let save = || {
@@ -111,7 +110,7 @@ impl Segment {
             Ok(saved)
         };
         let saved = save().or_else(|error| {
-            // Half of an index is none.
+            // A part of an index is not kept.
             self.unsaved_indexes(0)?;
             Err(error)
         })?;

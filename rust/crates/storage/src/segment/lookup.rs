@@ -1,7 +1,7 @@
-//! Finding batches in a segment by offset and by time, and cutting slices.
+//! Finding batches in a segment by offset and by timestamp, and making slices.
 //!
-//! Runs in readers' threads, beside the appending one. Everything is bounded by the tail as it was published when the
-//! call began. An index entry is believed only if the batch it leads to is what it says.
+//! Runs in readers' threads beside the appending one. Everything is within the tail that was published when
+//! the call began. An index entry is checked against the batch that it leads to.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ impl Segment {
         Scanner::headers(&self.file, position, end)
     }
 
-    /// The first batch that ends at or after `offset`, of those in the first `end` bytes.
+    /// The first batch in the first `end` bytes that ends at or after `offset`.
     pub(crate) fn locate(&self, offset: i64, end: u64) -> Result<Option<StoredBatch>> {
         let hint = self.indexes()?.offset.lookup(offset, end);
         if hint.position == 0 {
@@ -32,7 +32,7 @@ impl Segment {
                     return Ok(Some(first));
                 }
                 match self.scan_on(scan, |batch| batch.last_offset >= offset) {
-                    // What looked like a batch may have been some of one's bytes.
+                    // The index led into the middle of a batch.
                     Err(StorageError::Corrupt { .. }) => self.locate_without_index(offset, end),
                     found => found,
                 }
@@ -46,7 +46,7 @@ impl Segment {
         self.scan_for(0, end, |batch| batch.last_offset >= offset)
     }
 
-    /// Where the last batch ends: before the segment's next offset if a hole is behind it.
+    /// The end of the last batch. It is below the segment's next offset if a gap follows.
     pub(crate) fn end_of_batches(&self) -> Result<i64> {
         let hint = self.indexes()?.offset.last();
         let last_from = |position| {
@@ -66,8 +66,8 @@ impl Segment {
         }
     }
 
-    /// The first batch from `position` on that satisfies `wanted`. What is published is whole, so a batch that is not is
-    /// corruption.
+    /// The first batch from `position` on that satisfies `wanted`. Published batches are whole, so another
+    /// one is corruption.
     pub(crate) fn scan_for(
         &self,
         position: u64,
@@ -92,8 +92,8 @@ impl Segment {
         }
     }
 
-    /// The slice from the batch with `offset` on, of at most `max_bytes`, ending before `upper_bound`; with `min_one`
-    /// the first batch is whole however large it is. `None`: no batch here ends at or after `offset`.
+    /// The slice from the batch with `offset` on: at most `max_bytes`, ending before `upper_bound`. With
+    /// `min_one` the first batch is whole, whatever its size. `None`: no batch ends at or after `offset`.
     pub(crate) fn read(
         &self,
         offset: i64,
@@ -106,9 +106,9 @@ impl Segment {
             return Ok(None);
         };
         if first.last_offset >= tail.next_offset {
-            // A reader would wait for its last record for ever.
+            // A reader would wait for the last record for ever.
             let reason = format!(
-                "a batch says that it ends with offset {}, the segment ends before {}",
+                "a batch says that it ends with offset {}, but the segment ends before {}",
                 first.last_offset, tail.next_offset
             );
             return Err(self.corrupt(first.position, reason));
@@ -140,7 +140,7 @@ impl Segment {
         }))
     }
 
-    /// Nothing, at `offset`.
+    /// An empty slice at `offset`.
     pub(crate) fn empty_slice(&self, offset: i64) -> LogSlice {
         LogSlice {
             file: self.file.clone(),
@@ -152,7 +152,7 @@ impl Segment {
         }
     }
 
-    /// All bytes of a batch found here.
+    /// All bytes of a batch.
     pub(crate) fn batch_bytes(&self, batch: &StoredBatch) -> Result<Vec<u8>> {
         let mut scan = Scanner::headers(&self.file, batch.position, batch.end());
         let bytes = scan.bytes(batch).map_err(StorageError::io("read", self.path()))?;
@@ -162,7 +162,7 @@ impl Segment {
         Ok(bytes.to_vec())
     }
 
-    /// The largest timestamp here and the last offset of its batch; `None` when no record has one.
+    /// The largest timestamp and the last offset of its batch; `None` when no record has a timestamp.
     pub(crate) fn largest(&self) -> Result<Option<TimeEntry>> {
         let tail = self.tail();
         match tail.largest {
@@ -172,7 +172,7 @@ impl Segment {
         }
         let indexed = self.last_time_indexed(tail.size)?;
         if indexed.is_some() && self.sealed.load(Ordering::Acquire) {
-            // A sealed segment's last entry is that of the whole segment.
+            // The last entry of a sealed segment is for the whole segment.
             self.remember_largest(tail.size, indexed);
             return Ok(indexed);
         }
@@ -200,8 +200,9 @@ impl Segment {
         Ok(largest)
     }
 
-    /// The time index's last entry if the batch it names has its timestamp; else that of an index built anew, or none where
-    /// that cannot be. Retention goes by this entry, and one entry of zeros, as a lost page reads, looks like a time.
+    /// The time index's last entry, if its batch has this timestamp. Otherwise that of a rebuilt index, or
+    /// `None` where the index cannot be rebuilt. Retention uses this entry, and a lost page reads as an entry
+    /// of zeros, which looks like a timestamp.
     fn last_time_indexed(&self, size: u64) -> Result<Option<TimeEntry>> {
         let Some(entry) = self.indexes()?.time.last() else {
             return Ok(None);
@@ -217,7 +218,7 @@ impl Segment {
         }
     }
 
-    /// Keeps the answer, unless the segment has grown since.
+    /// Keeps the result, unless the segment has grown since.
     fn remember_largest(&self, size: u64, largest: Option<TimeEntry>) {
         let mut current = self.tail.lock();
         if current.largest == Largest::Unknown && current.size == size {
@@ -235,7 +236,7 @@ impl Segment {
             return self.scan_for(self.position_of(from_offset, end)?, end, wanted);
         };
         match self.locate(entry.offset, end)? {
-            // The entry says which batch has this timestamp; if it does not, the index is not of this file.
+            // The batch must have the entry's timestamp, or the index belongs to another file.
             Some(batch) if batch.max_timestamp == entry.timestamp => {
                 let from = if entry.offset >= from_offset {
                     batch.position
@@ -251,7 +252,7 @@ impl Segment {
         }
     }
 
-    /// Where the first batch begins that ends at or after `offset`; `end` if there is none.
+    /// The position of the first batch that ends at or after `offset`; `end` without one.
     fn position_of(&self, offset: i64, end: u64) -> Result<u64> {
         let found = self.locate(offset, end)?;
         Ok(found.map_or(end, |batch| batch.position))

@@ -1,11 +1,11 @@
-//! One segment: a `.log` file of batches, the two indexes into it and that of aborted transactions (`LogSegment`).
+//! One segment: a `.log` file of batches and its three indexes (`LogSegment`).
 //!
-//! Owns the open file, the published size, and the indexes, which for sealed segments are opened (and checked, or
-//! built anew) when first needed. Does not decide when to roll or what may be appended.
+//! Owns the open file, the published size, and the indexes. Indexes of sealed segments are opened when first
+//! used, and then checked or rebuilt. The log decides when to roll and what to append.
 //!
-//! One thread appends, whoever holds the log's writer lock. Readers take what is published: the tail's mutex is held for
-//! a few loads or stores, never during I/O. A crash leaves the file with a prefix of the bytes written, or with
-//! rubbish in its tail; the loader cuts it at the last whole batch.
+//! One thread appends, with the log's writer lock. Readers use what is published: the tail's mutex is held
+//! for a few loads or stores, never during I/O. A crash leaves a prefix of the written bytes, or random bytes
+//! at the end. The loader cuts the file after the last whole batch.
 
 mod full_disk;
 mod lookup;
@@ -34,7 +34,7 @@ use crate::index::sparse::{TimeEntry, TimeIndex};
 use crate::index::transactions::TxnIndex;
 use crate::segment::scan::{Next, StoredBatch};
 
-/// What a segment needs to know to make its indexes.
+/// The settings of the indexes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IndexSettings {
     pub(crate) interval_bytes: u32,
@@ -51,7 +51,7 @@ impl Indexes {
     fn create(dir: &Path, base_offset: i64, max_bytes: u32) -> Result<Self> {
         let offset = segment_file(dir, base_offset, INDEX_SUFFIX);
         let time = segment_file(dir, base_offset, TIME_INDEX_SUFFIX);
-        // A mapping somebody still reads keeps the old file: it must not be cut under them.
+        // A new file: a reader may have mapped the old one, which must not be cut then.
         remove_if_exists(&offset)?;
         remove_if_exists(&time)?;
         Ok(Self {
@@ -60,7 +60,7 @@ impl Indexes {
         })
     }
 
-    /// Makes sure that `entries` more can be appended as far as the disk has a say in it.
+    /// Allocates disk space for `entries` more entries.
     fn reserve(&self, entries: usize) -> Result<()> {
         self.offset.reserve(entries)?;
         self.time.reserve(entries)
@@ -76,7 +76,7 @@ impl Indexes {
         self.time.flush()
     }
 
-    /// In memory, without files.
+    /// Indexes in memory, without files.
     fn unsaved(dir: &Path, base_offset: i64, entries: usize) -> Self {
         let offset = segment_file(dir, base_offset, INDEX_SUFFIX);
         let time = segment_file(dir, base_offset, TIME_INDEX_SUFFIX);
@@ -90,7 +90,7 @@ impl Indexes {
         self.offset.is_unsaved() || self.time.is_unsaved()
     }
 
-    /// Appends to `other` the entries for what lies before `next_offset` and in the first `size` bytes.
+    /// Appends to `other` the entries below `next_offset` and in the first `size` bytes.
     fn copy_to(&self, other: &Self, next_offset: i64, size: u64) -> Result<()> {
         self.offset.copy_to(&other.offset, next_offset, size)?;
         self.time.copy_to(&other.time, next_offset)
@@ -101,24 +101,24 @@ impl Indexes {
     }
 }
 
-/// What has been appended, as far as readers may see.
+/// What readers may see.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tail {
     /// Bytes of whole batches.
     pub(crate) size: u64,
     /// The offset after the last record.
     pub(crate) next_offset: i64,
-    /// The largest timestamp and the last offset of its batch; `None` while not known (see `largest`).
+    /// The largest timestamp and the last offset of its batch.
     largest: Largest,
-    /// The largest timestamp of the first batch, which the age of a segment counts from.
+    /// The largest timestamp of the first batch, from which the age of the segment counts.
     first_timestamp: Option<i64>,
     bytes_since_index: u64,
 }
 
-/// A batch of an append, as far as the indexes and the tail depend on it.
+/// A batch of an append, as the indexes and the tail need it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed {
-    /// In the file, or relative to the front of the bytes that are appended.
+    /// In the file, or in the bytes that are appended.
     pub(crate) position: u64,
     /// Bytes, header included.
     pub(crate) size: u64,
@@ -137,7 +137,7 @@ impl From<&StoredBatch> for Placed {
     }
 }
 
-/// The active segment with what an append needs of it, looked up once.
+/// The active segment with the state that an append needs.
 #[derive(Debug)]
 pub(crate) struct OpenSegment {
     pub(crate) segment: Arc<Segment>,
@@ -147,7 +147,7 @@ pub(crate) struct OpenSegment {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Largest {
-    /// A sealed segment that nobody asked yet.
+    /// Not looked up yet in a sealed segment.
     Unknown,
     /// No record has a timestamp.
     None,
@@ -157,9 +157,9 @@ enum Largest {
 /// How a segment's files may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The directory is locked by us.
+    /// This process has locked the directory.
     Owned,
-    /// Somebody else's: nothing is written or mapped.
+    /// Another process owns them: nothing is written or mapped.
     Foreign,
 }
 
@@ -175,20 +175,19 @@ pub(crate) struct Segment {
     tail: Mutex<Tail>,
     indexes: RwLock<Option<Arc<Indexes>>>,
     transactions: RwLock<Option<Arc<TxnIndex>>>,
-    /// The first offset of the transactions that were open when the segment began, once it was looked up and found. No
-    /// change of the segment changes it.
+    /// The first offset of the transactions that were open when the segment began, once it was looked up. It
+    /// never changes.
     undecided_before: OnceLock<Option<i64>>,
     sealed: AtomicBool,
     /// The indexes have entries, or a size, that may not be on disk.
     unsynced_indexes: AtomicBool,
-    /// Its files are another segment's now: what was not opened of them before must not be.
+    /// The files belong to another segment now, so no file may be opened any more.
     retired: AtomicBool,
-    /// The directory entry of this segment's files is on disk.
+    /// The directory entries of this segment's files are on disk.
     pub(crate) directory_synced: AtomicBool,
 }
 
 impl Segment {
-    /// A new, empty active segment.
     pub(crate) fn create(dir: &Path, base_offset: i64, settings: IndexSettings, now_ms: i64) -> Result<Self> {
         let path = segment_file(dir, base_offset, LOG_SUFFIX);
         let file = disk::create(&path).map_err(StorageError::io("create", &path))?;
@@ -203,8 +202,9 @@ impl Segment {
         })
     }
 
-    /// A segment that is there. Its size is the file's, its next offset not known before [`Segment::set_next_offset`],
-    /// [`Segment::recover`] or [`Segment::find_end`]; its indexes are opened when needed.
+    /// Opens an existing segment. Its size is that of the file. Its next offset is unknown before
+    /// [`Segment::set_next_offset`], [`Segment::recover`] or [`Segment::find_end`]. Its indexes are opened
+    /// when they are used.
     pub(crate) fn open(
         dir: &Path,
         base_offset: i64,
@@ -288,12 +288,11 @@ impl Segment {
         self.tail.lock().next_offset
     }
 
-    /// A sealed segment ends where the next one begins.
+    /// Seals a segment that ends where the next one begins.
     pub(crate) fn set_next_offset(&self, next_offset: i64) {
         self.tail.lock().next_offset = next_offset;
     }
 
-    /// Nothing is appended to it any more.
     pub(crate) fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::Acquire)
     }
@@ -306,7 +305,7 @@ impl Segment {
         }
     }
 
-    /// When the file was last written.
+    /// The time of the file's last write.
     pub(crate) fn modified(&self) -> Result<SystemTime> {
         self.file
             .metadata()
@@ -314,7 +313,7 @@ impl Segment {
             .map_err(StorageError::io("read", self.path()))
     }
 
-    /// The same in milliseconds since the epoch.
+    /// [`Segment::modified`] in milliseconds since the epoch.
     pub(crate) fn modified_ms(&self) -> Result<i64> {
         let since = self.modified()?.duration_since(UNIX_EPOCH);
         Ok(since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
@@ -322,12 +321,12 @@ impl Segment {
 
     // ---- appending ----
 
-    /// True when `position`s and offsets relative to the base still fit the index's 31 bits.
+    /// True when positions and offsets fit the index's 31 bits.
     pub(crate) fn can_hold(&self, last_offset: i64) -> bool {
         last_offset - self.base_offset <= i64::from(i32::MAX)
     }
 
-    /// For whoever holds the log's writer lock.
+    /// The caller has the log's writer lock.
     pub(crate) fn open_to_append(self: Arc<Self>) -> Result<OpenSegment> {
         Ok(OpenSegment {
             indexes: self.indexes()?,
@@ -336,7 +335,7 @@ impl Segment {
         })
     }
 
-    /// The largest timestamp of the first batch; `None` when there is none.
+    /// The largest timestamp of the first batch; `None` for an empty segment.
     pub(crate) fn first_timestamp(&self) -> Result<Option<i64>> {
         let tail = self.tail();
         let first = match tail.first_timestamp {
@@ -355,11 +354,12 @@ impl Segment {
         Ok((first >= 0).then_some(first))
     }
 
-    /// Cuts off what a full disk let through of an append, so that the file ends with a whole batch again, also after a
-    /// power loss: closing does not wait for the disk when nothing was appended.
+    /// Cuts off the part of an append that was written before the disk was full, so that the file ends with a
+    /// whole batch, also after a power loss: closing does not flush when nothing was appended.
     fn take_back(&self, size: u64, error: StorageError) -> Result<()> {
         if error.is_disk_full() && self.file_size()? > size {
-            // Whatever the reason: with that rubbish in its tail the file must not be used any more.
+            // After any error here the file must not be used any more, because of the partial batch at its
+            // end.
             disk::set_len(&self.file, self.path(), size)
                 .and_then(|()| disk::sync(&self.file, self.path()))
                 .map_err(|cause| {
@@ -369,12 +369,12 @@ impl Segment {
         Err(error)
     }
 
-    /// Lets readers see what was appended.
+    /// Publishes what was appended.
     pub(crate) fn publish(&self, tail: Tail) {
         *self.tail.lock() = tail;
     }
 
-    /// Nothing more will be appended: the time index gets its last entry and the index files their final size.
+    /// Ends the appends: the time index gets its last entry, and the index files are trimmed.
     pub(crate) fn seal(&self) -> Result<()> {
         self.trim()?;
         self.sealed.store(true, Ordering::Release);
@@ -382,7 +382,7 @@ impl Segment {
     }
 
     fn trim(&self) -> Result<()> {
-        // Sealed indexes were trimmed when they were sealed or rebuilt.
+        // Sealed indexes were trimmed before.
         if self.sealed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -393,8 +393,8 @@ impl Segment {
         indexes.trim()
     }
 
-    /// Brings the records to disk, and the indexes too once nothing more is appended: those of an active segment are built
-    /// anew after a crash.
+    /// Flushes the records, and the indexes of a sealed segment. Recovery rebuilds those of an active
+    /// segment.
     pub(crate) fn flush(&self) -> Result<()> {
         disk::sync(&self.file, self.path()).map_err(StorageError::io("fsync", self.path()))?;
         if !self.is_sealed() {
@@ -409,14 +409,14 @@ impl Segment {
         Ok(())
     }
 
-    /// True when a flush would bring more than the records to disk.
+    /// True when a flush has more to do than the records.
     pub(crate) fn has_unsynced_indexes(&self) -> bool {
         self.unsynced_indexes.load(Ordering::Acquire)
     }
 
     // ---- indexes ----
 
-    /// The indexes, opened now if they were not. Those of an owned segment that are missing or not sane are built anew.
+    /// The indexes, opened if they were not. Missing or damaged ones of an owned segment are rebuilt.
     pub(crate) fn indexes(&self) -> Result<Arc<Indexes>> {
         if let Some(indexes) = &*self.indexes.read() {
             return Ok(indexes.clone());
@@ -430,7 +430,7 @@ impl Segment {
             Ok(None) | Err(StorageError::Io { .. } | StorageError::Corrupt { .. }) => {
                 match self.access {
                     Access::Owned if self.owns_files() => self.build_indexes()?,
-                    // Foreign, or deleted while a reader still holds it: everything is found by scanning.
+                    // Foreign, or deleted while a reader uses it: searches scan.
                     Access::Owned | Access::Foreign => self.no_indexes(),
                 }
             }
@@ -441,17 +441,18 @@ impl Segment {
         Ok(indexes)
     }
 
-    /// Whether [`Segment::indexes`] has them: otherwise it opens files, and may read the whole segment.
+    /// Whether [`Segment::indexes`] has them open. Otherwise it opens files, and may read the whole segment.
     pub(crate) fn has_open_indexes(&self) -> bool {
         self.indexes.read().is_some()
     }
 
-    /// Replaces indexes that led astray by new ones; false when they stay, because nobody may build them here.
+    /// Rebuilds indexes that led to a wrong batch; false when they cannot be rebuilt here.
     fn distrust_indexes(&self) -> Result<bool> {
         let mut slot = self.indexes.write();
-        // Looked at with the lock: a truncation makes a sealed segment one that is appended to.
+        // Checked under the lock: a truncation makes a sealed segment an active one.
         if self.access != Access::Owned || !self.sealed.load(Ordering::Acquire) {
-            // What this process wrote itself since it opened the log is not in doubt, and what is not ours not to mend.
+            // The indexes of an active segment were written by this process, and foreign ones belong to their
+            // owner.
             return Ok(false);
         }
         *slot = Some(Arc::new(if self.owns_files() {
@@ -462,15 +463,15 @@ impl Segment {
         Ok(true)
     }
 
-    /// True while the files of its name are its own.
+    /// True while its file names are its own.
     fn owns_files(&self) -> bool {
         !self.retired.load(Ordering::Acquire) && self.path.exists()
     }
 
-    /// Its files are about to be replaced by another segment's. Who reads from it goes on with the files it has open;
-    /// indexes that were not opened yet are opened now, or never.
+    /// Its files will be replaced by another segment's. Readers continue with the files that are open.
+    /// Indexes that were not opened yet are opened now or never.
     pub(crate) fn retire(&self) {
-        // One that cannot be read now cannot be read later either; readers are told then.
+        // An index that cannot be read now fails later, when a reader needs it.
         let _opened = self.txn_index();
         let mut slot = self.indexes.write();
         if slot.is_none() {
@@ -480,7 +481,7 @@ impl Segment {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// Bytes of the offset index's and of the time index's file; 0 for one that is not there.
+    /// Bytes of the two index files; 0 for a missing one.
     pub(crate) fn index_sizes(&self) -> Result<(u64, u64)> {
         let (offset, time) = self.index_paths();
         let size = |path: PathBuf| match std::fs::metadata(&path) {
@@ -491,7 +492,7 @@ impl Segment {
         Ok((size(offset)?, size(time)?))
     }
 
-    /// The transactions whose abort marker is here.
+    /// The transactions whose abort marker is in this segment.
     #[cfg(test)]
     pub(crate) fn aborted_transactions(&self) -> Result<Vec<crate::index::transactions::AbortedTxn>> {
         self.txn_index().map(|index| index.entries())
@@ -514,7 +515,7 @@ impl Segment {
 }
 
 impl OpenSegment {
-    /// How long the segment has been filling when a record of `timestamp` arrives, in milliseconds.
+    /// The age of the segment in milliseconds when a record with `timestamp` arrives.
     pub(crate) fn age_ms(&mut self, now: Now, timestamp: i64) -> Result<i64> {
         let first = match self.tail.first_timestamp {
             Some(first) => first,
@@ -527,7 +528,7 @@ impl OpenSegment {
         })
     }
 
-    /// Writes the batches in one piece behind the last and indexes them; readers do not see them before
+    /// Writes the batches in one piece after the last and indexes them. Readers see them after
     /// [`Segment::publish`]. `batches` describes `bytes`.
     ///
     /// After an error the tail is as before.
@@ -537,7 +538,7 @@ impl OpenSegment {
         batches: impl ExactSizeIterator<Item = Placed>,
     ) -> Result<()> {
         let (segment, mut tail) = (&*self.segment, self.tail);
-        // Before anything is written: an entry that a full disk keeps out would leave others that lead nowhere.
+        // Before the write: otherwise a full disk could refuse one entry and leave others.
         self.indexes.reserve(batches.len())?;
         disk::write_all_at(&segment.file, segment.path(), bytes, tail.size)
             .map_err(StorageError::io("append to", segment.path()))
@@ -557,7 +558,7 @@ impl OpenSegment {
 }
 
 impl Tail {
-    /// Accounts for a batch in the file, making an index entry when enough bytes have gone by.
+    /// Adds a batch to the tail, and to the indexes when enough bytes have been appended.
     fn add(&mut self, batch: Placed, settings: IndexSettings, indexes: &Indexes) -> Result<()> {
         if batch.position == 0 {
             self.first_timestamp = Some(batch.max_timestamp);
@@ -576,7 +577,8 @@ impl Tail {
         };
         if self.bytes_since_index > u64::from(settings.interval_bytes) {
             indexes.offset.append(batch.last_offset, batch.position)?;
-            // The last place is for the segment's largest timestamp, which retention and lookups by time go by.
+            // The last entry is reserved for the segment's largest timestamp, which retention and searches
+            // use.
             if let Largest::At(largest) = self.largest
                 && !indexes.time.is_full()
             {

@@ -1,8 +1,8 @@
-//! Opening and mending a segment: loading indexes, building them anew, recovery after a crash.
+//! Opening and repairing a segment: loading indexes, rebuilding them, recovery after a crash.
 //!
-//! Runs in the thread that opens the log, and in a reader's when an index that was not looked at before turns out to be
-//! missing or wrong. Building replaces index files by new ones, so what others have mapped stays as it is. A crash in
-//! the middle leaves an index that is not sane, which is built anew again.
+//! Runs in the thread that opens the log, and in a reader's thread when an index turns out to be missing or
+//! wrong. A rebuild replaces the index files, so existing mappings stay valid. A crash leaves an index that
+//! is not sane, which is rebuilt again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::segment::scan::{Next, Scanner, StoredBatch};
 /// Where a file stops being whole.
 #[derive(Debug)]
 pub(crate) struct Torn {
-    /// What is wrong is the record at this offset, or one behind it.
+    /// The record at this offset, or one after it, is damaged.
     pub(crate) offset: i64,
     pub(crate) reason: String,
 }
@@ -29,8 +29,9 @@ impl Torn {
         Self { offset, reason }
     }
 
-    /// A batch that is whole does not follow those before it. If its offset was passed over by a gap, the batch behind the
-    /// gap is wrong: no checksum covers where a batch begins. If not, it was torn itself, inside its base offset.
+    /// A whole batch that does not follow those before it. If a gap passed over its offset, the batch after
+    /// the gap is wrong, because no checksum covers a base offset. Otherwise the batch itself is torn, inside
+    /// its base offset.
     fn out_of_order(tail: &Tail, gap: i64, batch: &StoredBatch) -> Self {
         let (offset, last) = (batch.base_offset, tail.next_offset - 1);
         let reason = format!("offset {offset} follows offset {last}");
@@ -43,7 +44,7 @@ impl Torn {
 }
 
 impl Segment {
-    /// The indexes as they are on disk; `None` when they do not fit the segment.
+    /// The indexes on disk; `None` when they do not fit the segment.
     pub(super) fn load_indexes(&self) -> Result<Option<Indexes>> {
         let (offset, time) = self.index_paths();
         let base = self.base_offset;
@@ -58,7 +59,7 @@ impl Segment {
             },
         };
         let tail = self.tail();
-        // Of a segment still being found, the end is not known yet; a batch is never an index entry's word alone.
+        // The end of the last segment is not known yet. The batch itself is checked later.
         let next_offset = if tail.next_offset > base {
             tail.next_offset
         } else {
@@ -68,7 +69,7 @@ impl Segment {
         Ok(sane.then_some(indexes))
     }
 
-    /// Builds both index files from the `.log` file of a sealed segment.
+    /// Rebuilds both index files from the `.log` file of a sealed segment.
     pub(super) fn build_indexes(&self) -> Result<Indexes> {
         let size = self.size();
         let mut indexes = self.new_indexes(size)?;
@@ -104,16 +105,17 @@ impl Segment {
         Ok(indexes)
     }
 
-    /// Index bytes that are enough for a segment of `size` bytes, whatever the setting was when it was written.
+    /// Bytes that are enough for the indexes of a segment of `size` bytes, whatever the setting was when it
+    /// was written.
     pub(super) fn index_capacity(&self, size: u64) -> u32 {
         let entries = size / u64::from(self.settings.interval_bytes.max(1)) + 2;
         let needed = (entries * TimeIndex::ENTRY_SIZE).min(i32::MAX as u64) as u32;
         needed.max(self.settings.max_bytes)
     }
 
-    /// Makes the last segment of a log that was closed cleanly ready for appends.
+    /// Prepares the last segment of a cleanly closed log for appends.
     pub(crate) fn reopen_active(&self) -> Result<()> {
-        // Appends compare with it, and this checks the indexes, or builds them.
+        // Appends compare with it, and this checks or rebuilds the indexes.
         self.largest()?;
         let (offset, time) = self.index_paths();
         let max_bytes = self.settings.max_bytes;
@@ -122,7 +124,7 @@ impl Segment {
             time: TimeIndex::open_active(&time, self.base_offset, max_bytes)?,
         };
         let mut tail = self.tail.lock();
-        // As after an entry was made: where exactly the last one was does not matter.
+        // As after an entry: the exact position of the last one does not matter.
         tail.bytes_since_index = indexes
             .offset
             .last()
@@ -132,10 +134,11 @@ impl Segment {
         Ok(())
     }
 
-    /// Reads the whole file, checks every batch, builds both indexes and publishes what is whole. Offsets must rise, and
-    /// leader epochs must not go back behind a batch whose epoch `is_certain`: such a tail is of before a truncation. `on_batch`
-    /// sees each batch that is kept, with its bytes, and says which transaction it aborts, for the transaction index, which
-    /// begins anew. Returns where and why the file's tail is not whole, if it is not; the file is not cut yet.
+    /// Reads the whole file, checks every batch, rebuilds both indexes, and publishes what is whole. Offsets
+    /// must rise. Leader epochs must not go back after a batch whose epoch `is_certain`: such a tail is from
+    /// before a truncation. `on_batch` gets each batch that is kept and its bytes, and returns the
+    /// transaction that the batch aborts, for the rebuilt transaction index. Returns where and why the tail
+    /// is not whole; the file is not cut yet.
     pub(crate) fn recover(
         &self,
         is_certain: impl Fn(&StoredBatch) -> bool,
@@ -162,7 +165,7 @@ impl Segment {
                     let reason = format!("offset {} is too far from the base", batch.last_offset);
                     break Some(Torn::at(&tail, reason));
                 }
-                // One that is not known is -1.
+                // An unknown epoch is -1.
                 Next::Batch(batch) if (0..epoch).contains(&batch.leader_epoch) => {
                     let reason = format!("epoch {} follows epoch {epoch}", batch.leader_epoch);
                     break Some(Torn::at(&tail, reason));
@@ -193,15 +196,16 @@ impl Segment {
         Ok(torn)
     }
 
-    /// Cuts the file to what is published and brings that to disk.
+    /// Cuts the file to what is published and flushes it.
     pub(crate) fn truncate_to_published(&self) -> Result<()> {
         disk::set_len(&self.file, self.path(), self.size())
             .and_then(|()| disk::sync(&self.file, self.path()))
             .map_err(StorageError::io("truncate", self.path()))
     }
 
-    /// Finds the end of the last segment from the last index entry on. With `check`, batches there are verified and the
-    /// first that is not whole is the end (somebody else may be writing it); without, it is corruption.
+    /// Finds the end of the last segment from the last index entry on. With `check`, batches are verified and
+    /// the first that is not whole is the end, because another process may be writing it. Without, it is
+    /// corruption.
     pub(crate) fn find_end(&self, check: bool) -> Result<()> {
         let size = self.file_size()?;
         {
@@ -234,7 +238,7 @@ impl Segment {
                 }
             };
             if hint > 0 && (next_offset.is_none() || (torn.is_some() && !check)) {
-                // The index led to no batch: begin at the front.
+                // The index led to no batch: start at the beginning.
                 hint = 0;
                 continue;
             }
@@ -247,7 +251,7 @@ impl Segment {
             tail.largest = Largest::Unknown;
             drop(tail);
             if self.access == Access::Foreign {
-                // Its owner goes on writing: what the indexes do not cover yet has to be looked at.
+                // Its owner writes on, so batches after the last index entry must be read.
                 self.sealed.store(false, Ordering::Release);
             }
             return Ok(());

@@ -1,8 +1,8 @@
-//! Walking over the batches of a segment file, by headers alone or checking every byte.
+//! Walking over the batches of a segment file, by headers alone or with every byte checked.
 //!
-//! Reads v2 batches and the entries of legacy message sets (v0, v1), which old directories still have. Works through
-//! a window of the file read with `pread`: small for walking over headers, large for recovery. Owns no file and writes
-//! nothing; any thread may scan at any time up to a size it saw published.
+//! Reads v2 batches and the entries of legacy message sets (v0, v1), which old directories may have. Reads
+//! the file with `pread` through a window: small for headers, large for recovery. Owns no file and writes
+//! nothing. Any thread may scan up to a published size.
 
 use std::fs::File;
 use std::io;
@@ -13,21 +13,21 @@ use crate::slice::read_at_most;
 
 /// Enough for a few small batches, or the header of a large one.
 const HEADER_WINDOW: usize = 4096;
-/// For scans that look at every byte.
+/// For scans of every byte.
 const FULL_WINDOW: usize = 1 << 20;
-/// Up to and including the magic byte, which every format has at the same place.
+/// The end of the magic byte, which every format has at the same position.
 const MAGIC_END: usize = 17;
 const LEGACY_V0_OVERHEAD: i32 = 14;
 const LEGACY_V1_OVERHEAD: i32 = 22;
 
-/// One batch, or one legacy entry, as it stands in a segment file.
+/// One batch, or one legacy entry, in a segment file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredBatch {
-    /// Where it begins in the file.
+    /// Its position in the file.
     pub(crate) position: u64,
     /// Bytes, header included.
     pub(crate) size: u64,
-    /// The first offset; of a compressed legacy entry only the last is known, and stands here too.
+    /// The first offset. Of a compressed legacy entry only the last offset is known, and it is here, too.
     pub(crate) base_offset: i64,
     pub(crate) last_offset: i64,
     /// Milliseconds since the epoch, -1 when there is none.
@@ -39,18 +39,18 @@ pub(crate) struct StoredBatch {
 }
 
 impl StoredBatch {
-    /// Where the next one begins.
+    /// The position of the next one.
     pub(crate) fn end(&self) -> u64 {
         self.position + self.size
     }
 
-    /// Reads the header of the entry that begins at `position` of the file, from its first bytes.
+    /// Reads the header of the entry at `position` of the file from its first bytes.
     pub(crate) fn parse(bytes: &[u8], position: u64) -> Result<Self, String> {
         let Some(front) = bytes.first_chunk::<MAGIC_END>() else {
             return Err(format!("{} bytes are less than a header", bytes.len()));
         };
         let base_offset = i64::from_be_bytes(array(front, 0));
-        // The largest number is no offset, for none could follow it.
+        // The largest number is no offset, because no offset could follow.
         if !(0..i64::MAX).contains(&base_offset) {
             return Err(format!("base offset {base_offset} cannot be"));
         }
@@ -101,12 +101,12 @@ impl StoredBatch {
         }
     }
 
-    /// [`StoredBatch::verify`] for bytes that may have been cut short in the meantime.
+    /// [`StoredBatch::verify`] for bytes that may have been cut short.
     pub(crate) fn verify_exact(&self, bytes: &[u8]) -> Result<(), String> {
         verify_whole(self, bytes)
     }
 
-    /// Compares the checksum with that of `bytes`, which are exactly this entry.
+    /// Checks the checksum over `bytes`, which are exactly this entry.
     pub(crate) fn verify(&self, bytes: &[u8]) -> Result<(), String> {
         if self.header.is_some() {
             return Batch::parse(bytes)
@@ -125,24 +125,24 @@ impl StoredBatch {
     }
 }
 
-/// `N` bytes at `at`, which the caller has checked to be there.
+/// `N` bytes at `at`; the caller has checked that they exist.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
     out
 }
 
-/// What comes next in a scan.
+/// The next step of a scan.
 #[derive(Debug)]
 pub(crate) enum Next {
     Batch(StoredBatch),
-    /// The range ends where the last batch ended.
+    /// The range ends after the last batch.
     End,
-    /// What is here is no whole batch; the reason, in words.
+    /// The bytes here are no whole batch; the reason.
     Torn(String),
 }
 
-/// A walk over the range of a file, from a position where a batch begins.
+/// A walk over a range of a file that starts at a batch.
 pub(crate) struct Scanner<'a> {
     file: &'a File,
     position: u64,
@@ -154,27 +154,27 @@ pub(crate) struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// Looks at headers only.
+    /// Reads headers only.
     pub(crate) fn headers(file: &'a File, position: u64, end: u64) -> Self {
         Self::new(file, position, end, false, HEADER_WINDOW)
     }
 
-    /// Looks at headers only, of a long range.
+    /// Reads headers only, of a long range.
     pub(crate) fn all_headers(file: &'a File, position: u64, end: u64) -> Self {
         Self::new(file, position, end, false, 16 * HEADER_WINDOW)
     }
 
-    /// Verifies checksums; a batch whose checksum is wrong is `Torn`.
+    /// Verifies checksums; a batch with a wrong checksum is `Torn`.
     pub(crate) fn checked(file: &'a File, position: u64, end: u64) -> Self {
         Self::new(file, position, end, true, FULL_WINDOW)
     }
 
-    /// [`Scanner::checked`] through a window of `window_size` bytes, or of a batch where that is larger.
+    /// [`Scanner::checked`] with a window of `window_size` bytes, or of the size of a larger batch.
     pub(crate) fn checked_through(file: &'a File, position: u64, end: u64, window_size: usize) -> Self {
         Self::new(file, position, end, true, window_size)
     }
 
-    /// Looks at headers, for a caller that takes every batch's bytes and verifies them itself.
+    /// Reads headers, for a caller that reads and verifies every batch's bytes itself.
     pub(crate) fn whole(file: &'a File, position: u64, end: u64) -> Self {
         Self::new(file, position, end, false, FULL_WINDOW)
     }
@@ -191,12 +191,12 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Where the walk stands: everything before was whole.
+    /// The position of the walk. Everything before it was whole.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// The next batch, or why there is none. After `End` or `Torn` it stays where it is.
+    /// The next batch, or why there is none. `End` and `Torn` do not move the walk.
     pub(crate) fn next(&mut self) -> io::Result<Next> {
         let remaining = self.end.saturating_sub(self.position);
         if remaining == 0 {
@@ -224,12 +224,12 @@ impl<'a> Scanner<'a> {
         Ok(Next::Batch(batch))
     }
 
-    /// All bytes of a batch this scan yielded. Shorter when the file was cut in the meantime.
+    /// All bytes of a batch from this scan; fewer when the file was cut since.
     pub(crate) fn bytes(&mut self, batch: &StoredBatch) -> io::Result<&[u8]> {
         self.fill(batch.position, batch.size as usize)
     }
 
-    /// `length` bytes at `position`, through the window. `length` is never more than remains of the range.
+    /// `length` bytes at `position`, through the window. They are inside the range.
     fn fill(&mut self, position: u64, length: usize) -> io::Result<&[u8]> {
         let have = self.window_at..self.window_at + self.window.len() as u64;
         if position < have.start || position + length as u64 > have.end {
@@ -264,7 +264,7 @@ mod tests {
         file
     }
 
-    /// A legacy v1 message, written by hand from the layout.
+    /// A legacy message v1, from the layout.
     fn legacy(offset: i64, timestamp: i64, value: &[u8]) -> Vec<u8> {
         let mut body = vec![1, 0];
         body.extend(timestamp.to_be_bytes());
@@ -278,7 +278,8 @@ mod tests {
         out
     }
 
-    // Broken if it failed: a directory with old message formats could not be opened, or its damage not be seen.
+    // Broken if it failed: a directory with old message formats could not be opened, or its damage would not
+    // be seen.
     #[test]
     fn legacy_entries() {
         let mut bytes = legacy(5, 1000, b"a");
@@ -300,7 +301,7 @@ mod tests {
         assert!(matches!(scan.next().unwrap(), Next::Torn(_)));
     }
 
-    // Broken if it failed: rubbish in a file would panic, allocate without bound or be taken for a batch.
+    // Broken if it failed: random bytes in a file would panic, allocate without bound, or be read as a batch.
     #[test]
     fn rubbish_is_torn() {
         for bytes in [vec![0; 100], vec![0xff; 100], b"short".to_vec(), {

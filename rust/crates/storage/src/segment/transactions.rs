@@ -1,7 +1,7 @@
-//! A segment's transaction index: opened when first asked for, for most segments have none.
+//! The transaction index of a segment. It is opened when first used, because most segments have none.
 //!
-//! Whoever holds the log's writer lock appends and truncates, readers collect. An index that cannot be believed is an error
-//! here; the loader builds it anew before anybody reads.
+//! The holder of the log's writer lock appends and truncates; readers collect. A damaged index is an error
+//! here. The loader rebuilds it before there are readers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,9 +13,9 @@ use crate::index::transactions::{AbortedTxn, TxnIndex};
 use crate::producers::snapshot;
 
 impl Segment {
-    /// The index, opened now if it was not.
+    /// The index, opened if it was not.
     ///
-    /// Errors: [`StorageError::Corrupt`] also when its entries cannot be of this segment.
+    /// Errors: [`StorageError::Corrupt`], also when its entries cannot belong to this segment.
     pub(crate) fn txn_index(&self) -> Result<Arc<TxnIndex>> {
         if let Some(index) = &*self.transactions.read() {
             return Ok(index.clone());
@@ -50,7 +50,7 @@ impl Segment {
         self.transactions.read().is_some()
     }
 
-    /// Begins the index anew, without entries.
+    /// Starts the index again without entries.
     pub(crate) fn reset_txn_index(&self) -> Result<Arc<TxnIndex>> {
         let path = segment_file(&self.dir, self.base_offset, TXN_INDEX_SUFFIX);
         let index = Arc::new(TxnIndex::create(&path)?);
@@ -58,10 +58,10 @@ impl Segment {
         Ok(index)
     }
 
-    /// Whether the index of a segment that was there at the opening may have been lost: there is no file, nobody has looked
-    /// yet, and the producers at the segment's end have ended transactions, which may have been aborted here. Nobody may know
-    /// of those producers: then it is so, unless somebody else fills the segment now (`is_followed`), whose batches are
-    /// looked at anyway.
+    /// Whether the index of a segment may have been lost before the opening: there is no file, it was not
+    /// looked up yet, and the producers at the segment's end have ended transactions, which may have been
+    /// aborted here. Without a snapshot of those producers it may be lost, too, unless another process fills
+    /// the segment now (`is_followed`), whose batches are read anyway.
     pub(crate) fn may_lack_aborted(&self, is_followed: bool) -> Result<bool> {
         if self.has_open_txn_index() {
             return Ok(false);
@@ -76,8 +76,8 @@ impl Segment {
         })
     }
 
-    /// Whether it is certain that no transaction begun before `offset`, which is not after the segment's first, was still open
-    /// when the segment began: then none is ended in it or in a later one.
+    /// Whether no transaction that began below `offset` was open when the segment began. Then none of them
+    /// ends in this segment or later. `offset` is not above the segment's first.
     pub(crate) fn ends_none_begun_before(&self, offset: i64) -> bool {
         if self.undecided_before.get().is_none() {
             let path = segment_file(&self.dir, self.base_offset, SNAPSHOT_SUFFIX);
@@ -88,13 +88,13 @@ impl Segment {
         self.is_known_to_end_none_begun_before(offset)
     }
 
-    /// The same from what has been looked up already.
+    /// [`Segment::ends_none_begun_before`] from what was looked up already.
     pub(crate) fn is_known_to_end_none_begun_before(&self, offset: i64) -> bool {
         let undecided = self.undecided_before.get();
         undecided.is_some_and(|first| first.is_none_or(|first| first >= offset))
     }
 
-    /// Begins the index anew with these entries; one of somebody else's segment is kept in memory.
+    /// Replaces the entries. The index of a foreign segment is kept in memory.
     pub(crate) fn replace_aborted(&self, found: &[AbortedTxn]) -> Result<()> {
         let index = match self.access {
             Access::Owned => self.reset_txn_index()?,
@@ -108,8 +108,8 @@ impl Segment {
         found.iter().try_for_each(|entry| index.append_or_hold(*entry))
     }
 
-    /// Makes sure that so many aborted transactions can be noted, before their markers are written: a full disk must refuse
-    /// both or neither.
+    /// Allocates space for so many aborted transactions before their markers are written, so that a full disk
+    /// refuses both.
     pub(crate) fn reserve_aborted(&self, count: usize) -> Result<()> {
         if count == 0 {
             return Ok(());
@@ -117,7 +117,7 @@ impl Segment {
         self.txn_index()?.reserve(count)
     }
 
-    /// Notes transactions whose abort markers have been appended.
+    /// Adds transactions whose abort markers were appended.
     pub(crate) fn append_aborted(&self, aborted: &[AbortedTxn]) -> Result<()> {
         if aborted.is_empty() {
             return Ok(());
@@ -126,7 +126,7 @@ impl Segment {
         let is_first = index.is_empty();
         aborted.iter().try_for_each(|entry| index.append(*entry))?;
         if is_first {
-            // This created the file, whose name the next flush has to bring to disk.
+            // The file is new, and the next flush must flush its name.
             self.directory_synced.store(false, Ordering::Release);
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! Cutting a segment's end off.
+//! Truncating a segment.
 //!
-//! Runs with the log's writer lock held. The indexes are replaced by new files with the entries that stay: readers may have
-//! the old ones mapped, and touching a mapping behind its file's end is SIGBUS. A crash in the middle leaves index files
-//! that recovery builds anew.
+//! The caller has the log's writer lock. The indexes are replaced by new files with the remaining entries:
+//! readers may have mapped the old ones, and access to a mapping past its file's end is SIGBUS. A crash
+//! leaves index files that recovery rebuilds.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,8 +12,8 @@ use crate::error::{Result, StorageError};
 use crate::files::disk;
 
 impl Segment {
-    /// Cuts the segment to its first `size` bytes, which end before `next_offset`, brings that to disk, and makes it ready
-    /// for appends.
+    /// Cuts the segment to its first `size` bytes, which end before `next_offset`, flushes it, and prepares
+    /// it for appends.
     pub(crate) fn truncate(&self, size: u64, next_offset: i64) -> Result<()> {
         let old = self.indexes()?;
         let transactions = self.txn_index()?;
@@ -41,7 +41,7 @@ impl Segment {
         self.unsynced_indexes.store(true, Ordering::Release);
         self.sealed.store(false, Ordering::Release);
         drop(slot);
-        // Appends compare with it.
+        // Appends compare with the largest timestamp.
         self.largest().map(|_| ())
     }
 }

@@ -1,8 +1,10 @@
-//! What a leader accepts, and what it writes into the batches (`LogValidator`, `UnifiedLog.analyzeAndValidateRecords`).
+//! What a leader accepts, and what it writes into the batches (`LogValidator`,
+//! `UnifiedLog.analyzeAndValidateRecords`).
 //!
-//! Pure: reads bytes, changes them in place, does no I/O. The checks run before the writer lock is taken. The header of a batch is
-//! parsed once, into [`ParsedBatches`]; every later step, from here to the indexes, uses that header. The records of a batch are
-//! read once. The largest timestamp of a batch is then that of its records, whatever its header says.
+//! Pure: reads bytes, changes them in place, does no I/O. The checks run before the writer lock is taken. The
+//! header of a batch is parsed once, into [`ParsedBatches`]; every later step, from here to the indexes, uses
+//! that header. The records of a batch are read once. The largest timestamp of a batch is then that of its
+//! records, whatever its header says.
 
 pub(crate) mod recompress;
 mod record_check;
@@ -21,7 +23,8 @@ use crate::producers::Origin;
 
 type Headers = SmallVec<[BatchHeader; 1]>;
 
-/// The headers of whole v2 batches that follow each other in memory. Nothing is checked yet but their lengths and magic bytes.
+/// The headers of whole v2 batches that follow each other in memory. Nothing is checked yet but their lengths
+/// and magic bytes.
 #[derive(Debug, Clone, Default)]
 pub struct ParsedBatches {
     headers: Headers,
@@ -31,7 +34,8 @@ pub struct ParsedBatches {
 impl ParsedBatches {
     /// Parses all of `bytes`.
     ///
-    /// Errors: [`StorageError::CorruptBatch`], also for bytes that are no whole batch, and [`StorageError::UnsupportedFormat`].
+    /// Errors: [`StorageError::CorruptBatch`], also for bytes that are no whole batch, and
+    /// [`StorageError::UnsupportedFormat`].
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut parsed = Self::default();
         for batch in batches(bytes) {
@@ -68,7 +72,8 @@ impl ParsedBatches {
 pub(crate) struct Rules {
     pub(crate) origin: Origin,
     pub(crate) now: Now,
-    /// Read the records of compressed batches, too. Without it they are read only where the topic's settings need it.
+    /// Read the records of compressed batches, too. Without it they are read only where the topic's settings
+    /// need it.
     pub(crate) check_compressed: bool,
     /// The most memory to decompress one batch with.
     pub(crate) buffer_max: usize,
@@ -200,7 +205,8 @@ pub(crate) fn check_size(size: usize, config: &LogConfig) -> Result<()> {
     Ok(())
 }
 
-/// Sets offsets, leader epoch and, with `log_append_time`, timestamp in the headers. Returns the offset that follows.
+/// Sets offsets, leader epoch and, with `log_append_time`, timestamp in the headers. Returns the offset that
+/// follows.
 pub(crate) fn assign(
     headers: &mut [BatchHeader],
     first_offset: i64,

@@ -1,7 +1,9 @@
-//! Encoding batches anew before a leader appends them: with the topic's codec (`compression.type`), or with right offsets.
+//! Encoding batches anew before a leader appends them: with the topic's codec (`compression.type`), or with
+//! right offsets.
 //!
-//! Pure. Other batches stay as they are, whatever compression level their producer chose. Source: `LogValidator`. A batch whose
-//! records do not count their offsets from 0 is corrected with and without a codec; Kafka corrects it only with one.
+//! Pure. Other batches stay as they are, whatever compression level their producer chose. Source:
+//! `LogValidator`. A batch whose records do not count their offsets from 0 is corrected with and without a
+//! codec; Kafka corrects it only with one.
 
 use logcore_records::{Batch, BatchBuilder, BatchHeader, Compression, RecordError, Records, TimestampType};
 
@@ -9,10 +11,11 @@ use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
 use crate::validation::{CheckedBatches, check_size};
 
-/// Encodes batches anew where that is needed and updates their headers in `checked`. `None` when no batch needs it.
+/// Encodes batches anew where that is needed and updates their headers in `checked`. `None` when no batch
+/// needs it.
 ///
-/// Errors: [`StorageError::DecompressedTooLarge`] for a batch of more than `buffer_max` bytes of records; a batch that cannot be
-/// decompressed, or is larger than `max.message.bytes` when it is encoded.
+/// Errors: [`StorageError::DecompressedTooLarge`] for a batch of more than `buffer_max` bytes of records; a
+/// batch that cannot be decompressed, or is larger than `max.message.bytes` when it is encoded.
 pub(crate) fn recompress(
     batches: &[u8],
     checked: &mut CheckedBatches,

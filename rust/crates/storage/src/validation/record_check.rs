@@ -1,5 +1,5 @@
-//! The rules for a single record (`LogValidator.validateRecord`): a key on a compacted topic, a timestamp within limits, and no
-//! append time that a producer claims.
+//! The rules for a single record (`LogValidator.validateRecord`): a key on a compacted topic, a timestamp
+//! within limits, and no append time that a producer claims.
 
 use logcore_records::{Batch, CheckedRecord, Compression, Limits, RecordSummary, TimestampType};
 
@@ -13,7 +13,8 @@ const NO_TIMESTAMP: i64 = -1;
 
 /// Reads the records of the batch at `position` of an append and checks each.
 ///
-/// Errors: [`StorageError::InvalidRecords`] names the records against a rule; the others are about the batch as a whole.
+/// Errors: [`StorageError::InvalidRecords`] names the records against a rule; the others are about the batch
+/// as a whole.
 pub(super) fn check(
     batch: &Batch<'_>,
     config: &LogConfig,

@@ -1,9 +1,9 @@
-//! Who may clean a log, and how a cleaning is made to end (`LogCleanerManager`'s states of a partition).
+//! Exclusive cleaning of a log, and how to stop it (`LogCleanerManager`'s states of a partition).
 //!
-//! Each log has one [`Cleaning`]. At most one thread cleans it; others may pause that, which ends a cleaning that runs and
-//! waits for it: before a log is closed or deleted, or truncated. A cleaning looks at its [`Stop`] between batches and is
-//! woken by it where it waits. Nothing here is on disk but the first dirty offset, which the log directory writes to its
-//! checkpoint.
+//! Each log has one [`Cleaning`]. At most one thread cleans a log. Other threads may pause cleaning before
+//! they close, delete or truncate the log: that stops a running cleaning and waits for it. A cleaning checks
+//! its [`Stop`] between batches, and a stop wakes it where it waits. Only the first dirty offset is on disk,
+//! in the log directory's checkpoint.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Tells one cleaning to end.
+/// Stops one cleaning.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     set: AtomicBool,
@@ -30,7 +30,7 @@ impl Stop {
         self.set.load(Ordering::Acquire)
     }
 
-    /// Waits until `time`, or until told to end, which is true then.
+    /// Waits until `time` or until a stop; true for a stop.
     pub(crate) fn wait_until(&self, time: Instant) -> bool {
         let mut lock = self.lock.lock();
         while !self.is_set() {
@@ -42,7 +42,7 @@ impl Stop {
     }
 }
 
-/// What is known of a log's compaction.
+/// The state of a log's compaction.
 #[derive(Debug)]
 pub(crate) struct Cleaning {
     state: Mutex<State>,
@@ -71,7 +71,7 @@ impl Default for Cleaning {
     }
 }
 
-/// A cleaning that runs, until this is dropped.
+/// A running cleaning, until it is dropped.
 pub(crate) struct Running<'a> {
     cleaning: &'a Cleaning,
     pub(crate) stop: Arc<Stop>,
@@ -89,7 +89,7 @@ impl Drop for Running<'_> {
 pub struct CleaningPaused<'a>(&'a Cleaning);
 
 impl CleaningPaused<'_> {
-    /// The log was cut at `offset`: what is written there from now on has not been cleaned.
+    /// The log was truncated to `offset`: records after it are dirty.
     pub fn truncated_to(&self, offset: i64) {
         self.0.first_dirty.fetch_min(offset, Ordering::AcqRel);
     }
@@ -102,14 +102,13 @@ impl Drop for CleaningPaused<'_> {
 }
 
 impl Cleaning {
-    /// Begins to clean, unless another thread does or it is paused.
+    /// Begins a cleaning; `None` when one runs or cleaning is paused.
     pub(crate) fn try_begin(&self) -> Option<Running<'_>> {
         let mut state = self.state.lock();
         let free = state.running.is_none() && state.pauses == 0;
         free.then(|| self.start(&mut state))
     }
 
-    /// Whether a cleaning is under way.
     #[cfg(test)]
     pub(crate) fn is_running(&self) -> bool {
         self.state.lock().running.is_some()
@@ -130,8 +129,8 @@ impl Cleaning {
         Running { cleaning: self, stop }
     }
 
-    /// Ends a cleaning that runs, waits until it has ended, and lets none begin. The caller must not hold the log's
-    /// writer lock, which the cleaning may be waiting for.
+    /// Stops a running cleaning, waits for its end, and lets none begin. The caller must not hold the log's
+    /// writer lock, for which the cleaning may wait.
     pub(crate) fn pause(&self) -> CleaningPaused<'_> {
         let mut state = self.state.lock();
         state.pauses += 1;
@@ -142,24 +141,23 @@ impl Cleaning {
         CleaningPaused(self)
     }
 
-    /// [`Cleaning::pause`] until [`Cleaning::release`], for whoever cannot keep what borrows the log.
+    /// [`Cleaning::pause`] until [`Cleaning::release`], for a caller that cannot borrow the log.
     pub(crate) fn hold(&self) {
         std::mem::forget(self.pause());
     }
 
-    /// Goes on where the cleaning of another directory's log is that this one has replaced.
+    /// Takes over the state of the log in another directory that this log replaces.
     pub(crate) fn take_over(&self, other: &Self) {
         let offset = other.first_dirty.load(Ordering::Acquire);
         self.first_dirty.store(offset, Ordering::Release);
     }
 
-    /// Ends one pause.
     pub(crate) fn release(&self) {
         self.state.lock().pauses -= 1;
         self.changed.notify_all();
     }
 
-    /// Up to where the log has been cleaned, if that is known.
+    /// The offset up to which the log was cleaned.
     pub(crate) fn first_dirty(&self) -> Option<i64> {
         let offset = self.first_dirty.load(Ordering::Acquire);
         (offset != UNKNOWN).then_some(offset)
@@ -169,7 +167,7 @@ impl Cleaning {
         self.first_dirty.store(offset, Ordering::Release);
     }
 
-    /// Why the log is not cleaned any more, if cleaning it failed.
+    /// Why the log is not cleaned any more, after a failed cleaning.
     pub(crate) fn uncleanable(&self) -> Option<&str> {
         self.uncleanable.get().map(String::as_str)
     }
@@ -185,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    // Broken if it failed: two threads would clean one log, or a log be deleted under its cleaner.
+    // Broken if it failed: two threads would clean one log, or a log would be deleted under its cleaner.
     #[test]
     fn pausing_ends_what_runs_and_waits_for_it() {
         let cleaning = Cleaning::default();

@@ -1,17 +1,22 @@
-//! A log's part in its compaction: what a cleaner may see of it, and the swap (`LocalLog.replaceSegments`).
+//! The log's part in compaction: what a cleaner sees of it, and the swap of segments
+//! (`LocalLog.replaceSegments`).
 //!
-//! The swap replaces segments by the one that was made from them:
+//! The swap replaces segments by the cleaned one that was made from them:
 //!
-//! 1. The new files are whole and on disk as `.cleaned`. A crash: the loader removes them.
-//! 2. They are renamed to `.swap`, one by one. A crash: while any is still `.cleaned` the loader removes both.
-//! 3. That is brought to disk. From here on a crash ends in the new segment: the loader finishes the steps below.
-//! 4. The old files become `.deleted`, oldest first, so that what is left of the old segments after a crash is the end
-//!    of them: a tombstone never goes before what it deletes.
-//! 5. `.swap` is taken off the new files, and that is brought to disk.
-//! 6. Readers get the new list of segments. Who has the old one reads on from the old files, which are open.
+//! 1. The new files are whole and on disk as `.cleaned`. After a crash the loader removes them.
+//! 2. They are renamed to `.swap`, one by one. After a crash, while any is still `.cleaned`, the loader
+//!    removes both.
+//! 3. The directory is flushed. From here on a crash ends in the new segment: the loader finishes the next
+//!    steps.
+//! 4. The old files become `.deleted`, the oldest first. So a crash keeps the end of the old segments, and no
+//!    tombstone goes before the records that it deletes.
+//! 5. `.swap` is removed from the new names, and the directory is flushed.
+//! 6. Readers get the new list of segments. Readers with the old list read on from the old files, which are
+//!    open.
 //!
-//! All of it under the writer lock, after a look that the old segments are still the log's. An error in steps 2 to 6
-//! takes the log offline, as any failed write; opening it anew finishes or undoes the swap.
+//! All steps run under the writer lock, after a check that the old segments are still the log's. An error in
+//! steps 2 to 6 takes the log offline, as any failed write does. The next opening finishes or undoes the
+//! swap.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +38,7 @@ use crate::segment::{Access, Segment};
 use gate::{Cleaning, CleaningPaused};
 use plan::{Plan, View};
 
-/// An active producer's last batch of records, and its epoch.
+/// The last batch of an active producer, and its epoch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LastRecord {
     pub(crate) offset: Option<i64>,
@@ -41,17 +46,17 @@ pub(crate) struct LastRecord {
 }
 
 impl Log {
-    /// Ends a compaction of this log that runs, and lets none begin until the answer is dropped.
+    /// Stops a running compaction of this log, and lets none begin until the result is dropped.
     pub fn pause_cleaning(&self) -> CleaningPaused<'_> {
         self.cleaning.pause()
     }
 
-    /// Why a cleaner leaves this log alone, if compacting it failed.
+    /// Why the cleaner does not compact this log any more.
     pub fn uncleanable(&self) -> Option<&str> {
         self.cleaning.uncleanable()
     }
 
-    /// Up to where the log was compacted, if it was.
+    /// The offset up to which the log was compacted.
     pub fn first_dirty_offset(&self) -> Option<i64> {
         self.cleaning.first_dirty()
     }
@@ -75,7 +80,7 @@ impl Log {
         Plan::new(view, &self.config(), self.cleaning.first_dirty(), now_ms)
     }
 
-    /// Each active producer's last batch.
+    /// The last batch of each active producer.
     pub(crate) fn last_records(&self) -> HashMap<i64, LastRecord> {
         let writer = self.writer.lock();
         let producers = writer.producers.sorted();
@@ -89,8 +94,8 @@ impl Log {
         last.collect()
     }
 
-    /// Replaces `old` by the cleaned segment at `base`; false when `old` are not the log's segments any more. `starts` is called
-    /// before the first file is renamed.
+    /// Replaces `old` by the cleaned segment at `base`; false when `old` are not the log's segments any more.
+    /// `starts` is called before the first file is renamed.
     pub(crate) fn replace_segments(
         &self,
         old: &[Arc<Segment>],
@@ -108,7 +113,7 @@ impl Log {
         let same = segments
             .get(from..to)
             .is_some_and(|found| found.iter().zip(old).all(|(one, other)| Arc::ptr_eq(one, other)));
-        // What follows is there: the active segment is never cleaned.
+        // There is a next segment, because the active one is never cleaned.
         let (true, Some(next)) = (same, segments.get(to)) else {
             return Ok(false);
         };
@@ -146,7 +151,7 @@ impl Log {
         for segment in old {
             for suffix in SEGMENT_SUFFIXES {
                 if suffix == SNAPSHOT_SUFFIX && segment.base_offset == base {
-                    // The producers' state at this offset is that of the new segment too.
+                    // The producers' state at this offset is also that of the new segment.
                     continue;
                 }
                 let from = segment_file(&self.dir, segment.base_offset, suffix);
@@ -167,7 +172,7 @@ impl Log {
     }
 }
 
-/// Renames a file; false when it is not there.
+/// Renames a file; false when it does not exist.
 fn rename_if_exists(from: &std::path::Path, to: &std::path::Path) -> Result<bool> {
     match disk::rename(from, to) {
         Ok(()) => Ok(true),

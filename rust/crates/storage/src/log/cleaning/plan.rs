@@ -1,4 +1,4 @@
-//! Which part of a log is to be cleaned, how much that is worth, and which segments become one (`LogCleanerManager`,
+//! Which part of a log to clean, whether it is worth it, and which segments become one (`LogCleanerManager`,
 //! `LogToClean`, `groupSegmentsBySize`).
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //! |-- cleaned before --|-- dirty and cleanable --|-- not yet --|-- active --|
 //! ```
 //!
-//! Everything here only looks. What was found may change before it is used: the swap checks that the segments are still
-//! the log's.
+//! Changes nothing. The log may change before a plan is used; the swap checks that the segments are still the
+//! log's.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// The segments with offsets in `[from, to)`, from the one that contains `from` on.
+    /// The segments with offsets in `[from, to)`, starting with the one that contains `from`.
     fn between(&self, from: i64, to: i64) -> &[Arc<Segment>] {
         let end = self.segments.partition_point(|s| s.base_offset < to);
         let start = self.segments.partition_point(|s| s.base_offset <= from);
@@ -37,7 +37,7 @@ impl View {
         self.segments.last().map_or(0, |active| active.base_offset)
     }
 
-    /// Segments that are not the active one, from the one that contains `offset` on.
+    /// Segments other than the active one, starting with the one that contains `offset`.
     fn rolled_from(&self, offset: i64) -> &[Arc<Segment>] {
         let active = self.active_base();
         if offset > active {
@@ -47,20 +47,20 @@ impl View {
     }
 }
 
-/// What cleaning a log would do.
+/// A plan to clean a log.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) view: View,
-    /// Where the part that was not cleaned yet begins.
+    /// The first offset that was not cleaned yet.
     pub(crate) first_dirty: i64,
     /// The base offset of the first segment that cannot be cleaned now.
     pub(crate) first_uncleanable: i64,
-    /// Bytes before and from the first dirty offset.
+    /// Bytes before and after the first dirty offset.
     pub(crate) clean_bytes: u64,
     pub(crate) cleanable_bytes: u64,
-    /// `max.compaction.lag.ms` is over for some of it.
+    /// A part is older than `max.compaction.lag.ms`.
     pub(crate) overdue: bool,
-    /// What was known of the first dirty offset does not fit the log.
+    /// The known first dirty offset does not fit the log.
     pub(crate) reset: bool,
 }
 
@@ -96,7 +96,7 @@ impl Plan {
         })
     }
 
-    /// The dirty part of what could be cleaned, 0 to 1.
+    /// The dirty part of what can be cleaned, 0 to 1.
     pub(crate) fn ratio(&self) -> f64 {
         let total = self.clean_bytes + self.cleanable_bytes;
         if total == 0 {
@@ -105,7 +105,7 @@ impl Plan {
         self.cleanable_bytes as f64 / total as f64
     }
 
-    /// True when there is something to clean and it is worth it, or has to be.
+    /// True when there is something to clean, and it is worth it or overdue.
     pub(crate) fn is_due(&self, config: &LogConfig) -> bool {
         self.cleanable_bytes > 0 && (self.overdue || self.ratio() > config.min_cleanable_dirty_ratio)
     }
@@ -118,7 +118,8 @@ impl Plan {
         self.view.between(self.first_dirty, self.first_uncleanable)
     }
 
-    /// The segments that begin before `end`, in groups that each become one segment no larger than a segment may be.
+    /// The segments that begin before `end`, in groups. Each group becomes one segment no larger than a
+    /// segment may be.
     pub(crate) fn groups(&self, end: i64, config: &LogConfig) -> Result<Vec<Vec<Arc<Segment>>>> {
         let count = self.view.segments.partition_point(|s| s.base_offset < end);
         let segments = &self.view.segments[..count];
@@ -140,7 +141,7 @@ impl Plan {
                         u64::from(config.segment_index_bytes),
                     ];
                     let fits = (0..3).all(|i| sizes[i] + added[i] <= limits[i]);
-                    // An empty segment has no offsets to hold.
+                    // An empty segment adds no offsets.
                     fits && (added[0] == 0 || next_base - 1 - first.base_offset <= i64::from(i32::MAX))
                 });
             match groups.last_mut() {
@@ -158,7 +159,8 @@ impl Plan {
     }
 }
 
-/// Cleaning ends before the last stable offset, the active segment, and a segment younger than `min.compaction.lag.ms`.
+/// Cleaning ends before the last stable offset, the active segment, and segments younger than
+/// `min.compaction.lag.ms`.
 fn first_uncleanable(view: &View, config: &LogConfig, first_dirty: i64, now_ms: i64) -> Result<i64> {
     let mut offset = view.last_stable.min(view.active_base());
     if config.min_compaction_lag_ms > 0 {
