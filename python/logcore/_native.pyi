@@ -349,9 +349,9 @@ class Request:
     @property
     def answered(self) -> bool:
         """Whether `respond` or `close` was called."""
-    def respond(self, body: dict[str, Any], apart: bool = False) -> None:
+    def respond(self, body: dict[str, Any], release_gil: bool = False) -> None:
         """Sends the response. Raises ProtocolError when it does not fit the API's schema, and may then be
-        called again. In a thread, `apart` releases the GIL while a long response is encoded.
+        called again. In a thread, `release_gil` releases the GIL while a long response is encoded.
 
         The connection is not read for the response's `throttle_time_ms`. A second answer is ignored, and so
         is an answer to a closed connection.
@@ -432,6 +432,34 @@ class ListenerTls:
         cannot be used.
         """
 
+@type_check_only
+class PartitionSpec(Protocol):
+    """A partition for `Server.create_partition`."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def topic_id(self) -> bytes:
+        """16 bytes."""
+    @property
+    def partition(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def leader_id(self) -> int: ...
+    @property
+    def config(self) -> dict[str, str]:
+        """The topic's own settings."""
+    @property
+    def new(self) -> bool:
+        """Whether it is new to the cluster."""
+    @property
+    def replicas(self) -> Sequence[tuple[int, str | None, Sequence[str]]]:
+        """Id, rack and listeners' names of all brokers with a replica; empty if the leader is the only one."""
+    @property
+    def isr(self) -> Sequence[int]:
+        """The ids of the replicas that are in sync."""
+
 @final
 class Server:
     """The sockets, the log directories, and the handlers of Produce, Fetch, ListOffsets, OffsetForLeaderEpoch
@@ -481,25 +509,12 @@ class Server:
         """The log lines since the last call: level (of `logging`), text, fields (`connection`,
         `client_id`, `topic` …).
         """
-    def create_partition(
-        self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
-        leader_epoch: int,
-        leader_id: int,
-        config: dict[str, str],
-        new: bool = True,
-        replicas: Sequence[tuple[int, str | None, Sequence[str]]] = ...,
-        isr: Sequence[int] = ...,
-    ) -> None:
+    def create_partition(self, spec: PartitionSpec) -> None:
         """Creates a partition, or sets leader, epoch and settings of an existing one.
 
-        Partitions found on disk have no leader, and are not served, until this is called for them. `config`
-        are the topic's own settings. `replicas` are the ids, racks and listeners' names of all brokers with a
-        replica, and `isr` the ids of those in sync; without them the leader is the only replica. A partition
-        that is not `new` to the cluster is not created while a log directory is offline, because its records
-        may be there; LogDirError is raised then. Raises ServerError when the topic has another id here.
+        Partitions found on disk have no leader, and are not served, until this is called for them. Raises
+        LogDirError for a partition that is not new while a log directory is offline, because its records may
+        be there. Raises ServerError when the topic has another id here.
         """
     def delete_topic(self, topic: str) -> None: ...
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
@@ -532,7 +547,7 @@ class Server:
         """
     def forget_topic(self, topic: str) -> None:
         """Removes a topic that was deleted from the cluster."""
-    def partition_room(self) -> int:
+    def partitions_left(self) -> int:
         """How many more partitions may be created before the limit of open files or of memory mappings is
         near.
         """

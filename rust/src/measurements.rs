@@ -1,4 +1,4 @@
-//! Binding of what the server counts and measures: one object a scrape, read field by field.
+//! Binding of the server's measurements: one object for each scrape, read field by field.
 
 use logcore_server::{ApiMeasurements, HistogramValues, Measurements};
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyMeasurements>()
 }
 
-/// Cumulative counts and the sum of a histogram.
+/// The cumulative counts and the sum of a histogram.
 type Histogram = (Vec<u64>, f64);
 /// Name, requests by version, errors by code, times by stage, sizes.
 type Api = (

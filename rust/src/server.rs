@@ -1,7 +1,7 @@
-//! Binding of the `server` room: the broker's data plane for Python.
+//! Binding of the `server` crate: the broker's data plane for Python.
 //!
-//! Calls that may block release the GIL. Requests cross as [`PyRequest`] objects; one that is dropped unanswered closes its
-//! connection, so no client hangs on a handler that failed.
+//! Calls that may block release the GIL. Requests cross as [`PyRequest`] objects. A request that is dropped
+//! without a response closes its connection, so no client waits for a handler that failed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,25 +30,25 @@ create_exception!(
     logcore,
     ServerError,
     PyException,
-    "What the server refused; `code` is Kafka's error code for it."
+    "The server refused an operation. `code` is Kafka's error code."
 );
 create_exception!(
     logcore,
     ServerConfigError,
     ServerError,
-    "A setting with a value that cannot be."
+    "A setting has an invalid value."
 );
 create_exception!(
     logcore,
     ListenerError,
     ServerError,
-    "An address that cannot be listened on."
+    "The server cannot listen on an address."
 );
 create_exception!(
     logcore,
     LogDirError,
     ServerError,
-    "A log directory that cannot be used, or a log in it that failed."
+    "A log directory cannot be used, or a log in it failed."
 );
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -64,7 +64,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// The table of APIs: key, name, first and last version, whether Rust answers, whether the handler waits for others.
+/// The table of APIs: key, name, first and last version, whether Rust answers, whether the handler may wait
+/// for others.
 #[pyfunction]
 fn apis() -> Vec<(i16, &'static str, i16, i16, bool, bool)> {
     let row = |api: &Api| {
@@ -75,7 +76,8 @@ fn apis() -> Vec<(i16, &'static str, i16, i16, bool, bool)> {
     logcore_server::apis().iter().map(row).collect()
 }
 
-/// The exception for an error of the crate, with Kafka's code on it. Every variant is named: a new one must get a class.
+/// The exception for an error of the crate, with Kafka's code. Every variant is named, so that a new one must
+/// get a class.
 pub(crate) fn raise(py: Python<'_>, error: CoreError) -> PyErr {
     let (code, text) = (error.code(), error.to_string());
     let raised = match error {
@@ -89,7 +91,7 @@ pub(crate) fn raise(py: Python<'_>, error: CoreError) -> PyErr {
         CoreError::NoLogDirs | CoreError::NotClosed(_) => LogDirError::new_err(text),
         CoreError::Protocol(error) => return protocol_error(error),
         CoreError::Os { .. }
-        | CoreError::NoRoom { .. }
+        | CoreError::TooManyPartitions { .. }
         | CoreError::WrongState(_)
         | CoreError::Forked { .. }
         | CoreError::UnknownPartition { .. }
@@ -104,7 +106,7 @@ pub(crate) fn raise(py: Python<'_>, error: CoreError) -> PyErr {
     }
 }
 
-/// Runs without the GIL and turns the crate's error into an exception.
+/// Runs without the GIL. An error of the crate becomes an exception.
 fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, CoreError> + Send) -> PyResult<T> {
     py.detach(work).map_err(|error| raise(py, error))
 }
@@ -135,20 +137,45 @@ fn topic_id(bytes: &[u8]) -> PyResult<[u8; 16]> {
         .map_err(|_| PyValueError::new_err(format!("a topic id is 16 bytes, found {} bytes", bytes.len())))
 }
 
-/// Id, rack and listeners of a broker that has a partition.
+/// The id of a broker with a replica, its rack, and the names of its listeners.
 type PyReplica = (i32, Option<String>, Vec<String>);
 
-fn replicas(replicas: Vec<PyReplica>, isr: &[i32]) -> Vec<Replica> {
-    let replica = |(id, rack, listeners)| Replica {
-        id,
-        rack,
-        listeners,
-        in_sync: isr.contains(&id),
-    };
-    replicas.into_iter().map(replica).collect()
+/// The attributes of `cluster.controller.PartitionSpec`.
+#[derive(FromPyObject)]
+struct PySpec<'py> {
+    topic: String,
+    topic_id: PyBackedBytes,
+    partition: i32,
+    leader_epoch: i32,
+    leader_id: i32,
+    config: Bound<'py, PyDict>,
+    new: bool,
+    replicas: Vec<PyReplica>,
+    isr: Vec<i32>,
 }
 
-/// How far the opening of a server is; read by any thread while another opens it.
+impl PySpec<'_> {
+    fn into_core(self) -> PyResult<PartitionSpec> {
+        let replica = |(id, rack, listeners)| Replica {
+            id,
+            rack,
+            listeners,
+            in_sync: self.isr.contains(&id),
+        };
+        Ok(PartitionSpec {
+            topic: self.topic,
+            topic_id: topic_id(&self.topic_id)?,
+            partition: self.partition,
+            leader_epoch: self.leader_epoch,
+            leader_id: self.leader_id,
+            replicas: self.replicas.into_iter().map(replica).collect(),
+            config: properties(&self.config)?,
+            new: self.new,
+        })
+    }
+}
+
+/// The progress of opening a server. Any thread may read it while another one opens the server.
 #[pyclass(frozen, name = "LoadProgress", module = "logcore._native")]
 struct PyLoadProgress(Arc<LoadProgress>);
 
@@ -263,31 +290,8 @@ impl PyServer {
             .collect()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one for each field of a partition")]
-    #[pyo3(signature = (topic, topic_id, partition, leader_epoch, leader_id, config, new = true, replicas = Vec::new(), isr = Vec::new()))]
-    fn create_partition(
-        &self,
-        py: Python<'_>,
-        topic: String,
-        topic_id: &[u8],
-        partition: i32,
-        leader_epoch: i32,
-        leader_id: i32,
-        config: &Bound<'_, PyDict>,
-        new: bool,
-        replicas: Vec<PyReplica>,
-        isr: Vec<i32>,
-    ) -> PyResult<()> {
-        let spec = PartitionSpec {
-            topic,
-            topic_id: self::topic_id(topic_id)?,
-            partition,
-            leader_epoch,
-            leader_id,
-            replicas: self::replicas(replicas, &isr),
-            config: properties(config)?,
-            new,
-        };
+    fn create_partition(&self, py: Python<'_>, spec: PySpec<'_>) -> PyResult<()> {
+        let spec = spec.into_core()?;
         detached(py, || self.0.create_partition(&spec))
     }
 
@@ -344,8 +348,8 @@ impl PyServer {
         self.0.forget_topic(topic);
     }
 
-    fn partition_room(&self) -> u64 {
-        self.0.partition_room()
+    fn partitions_left(&self) -> u64 {
+        self.0.partitions_left()
     }
 
     fn offsets(&self, py: Python<'_>, topic: &str, partition: i32) -> PyResult<(i64, i64, i64)> {
@@ -413,7 +417,7 @@ impl PyServer {
 
 #[pyclass(frozen, name = "Request", module = "logcore._native")]
 struct PyRequest {
-    /// Goes before the request, which has its memory.
+    /// Dropped before the request, whose memory it uses.
     body: PyOnceLock<Py<PyAny>>,
     request: Mutex<ControlRequest>,
     large: bool,
@@ -485,23 +489,27 @@ impl PyRequest {
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let convert = || {
-            // The lock is not held while Python allocates.
+            // The lock is released before Python allocates.
             let value = self.request.lock().take_body();
             value_to_py(py, &value).map(Bound::unbind)
         };
         Ok(self.body.get_or_try_init(py, convert)?.bind(py).clone())
     }
 
-    #[pyo3(signature = (body, apart = false))]
-    fn respond(&self, py: Python<'_>, body: &Bound<'_, PyAny>, apart: bool) -> PyResult<()> {
+    #[pyo3(signature = (body, release_gil = false))]
+    fn respond(&self, py: Python<'_>, body: &Bound<'_, PyAny>, release_gil: bool) -> PyResult<()> {
         let (key, version) = {
             let request = self.request.lock();
             (request.header.api_key, request.header.api_version)
         };
         let message = py_to_value(api_schema(key, Direction::Response)?, version, body)?;
-        // The message is gone before the GIL is there again: it may have very many parts.
+        // The message may have very many parts. It is dropped before the GIL is taken again.
         let respond = move || self.request.lock().respond(&message);
-        let responded = if apart { py.detach(respond) } else { respond() };
+        let responded = if release_gil {
+            py.detach(respond)
+        } else {
+            respond()
+        };
         responded.map_err(protocol_error)
     }
 

@@ -1,16 +1,16 @@
-//! What the server answers to operators, as Python's tuples.
+//! The results of operations for operators, as Python tuples.
 
 use logcore_server::{ErrorCode, LogDirDescription, LogDirMove, RecordsDeleted};
 use logcore_storage::ActiveProducer;
 
 /// Path, total and usable bytes, replicas.
 pub(crate) type LogDir = (String, Option<(u64, u64)>, Vec<Replica>);
-/// Topic, partition, bytes, lag, whether it is a copy on its way.
+/// Topic, partition, bytes, lag, whether it is a copy that is moving here.
 type Replica = (String, i32, u64, i64, bool);
 /// Id, epoch, last sequence, last timestamp, coordinator epoch, start of the open transaction.
 pub(crate) type Producer = (i64, i16, i32, i64, i32, i64);
 
-/// What Kafka has in the place of an offset that there is not.
+/// Kafka's value for a missing offset.
 const NO_OFFSET: i64 = -1;
 
 pub(crate) fn deleted(results: Vec<RecordsDeleted>) -> Vec<(i16, i64)> {

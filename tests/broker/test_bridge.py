@@ -39,7 +39,7 @@ class FakeRequest:
     body: dict[str, Any] = field(default_factory=dict)
     large: bool = False
 
-    def respond(self, body: Body, apart: bool = False) -> None:
+    def respond(self, body: Body, release_gil: bool = False) -> None:
         if "unfit" in body:
             raise ValueError("no such field")
         self.answers.put_nowait((self.number, body))

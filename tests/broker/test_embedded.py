@@ -257,7 +257,7 @@ def test_a_partition_whose_log_cannot_be_opened_has_no_leader_and_the_others_do(
 
 def test_a_topic_too_large_for_the_coordinator_is_refused_first(tmp_path: Path) -> None:
     class Roomy:
-        def partition_room(self) -> int:
+        def partitions_left(self) -> int:
             return 1_000_000
 
     async def run() -> None:

@@ -74,7 +74,7 @@ class FakeRequest:
     large: bool = False
     answers: list[dict[str, Any]] = field(default_factory=list)
 
-    def respond(self, body: dict[str, Any], apart: bool = False) -> None:
+    def respond(self, body: dict[str, Any], release_gil: bool = False) -> None:
         self.answers.append(body)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from cluster.broker import Broker, start_embedded
 from cluster.broker.settings import Setting, topic_settings
 from cluster.broker.topic_logs import TopicLogs, canonical
-from cluster.controller import Replica, ZooKeeper, znodes
+from cluster.controller import PartitionSpec, ZooKeeper, znodes
 from cluster.errors import NONE, MessageTooLarge
 from logcore._native import Server, ServerConfigError
 
@@ -137,7 +137,7 @@ def values_of(setting: Setting) -> set[str]:
 def test_the_data_plane_accepts_every_allowed_value(tmp_path: Path) -> None:
     server = Server(node_id=0, cluster_id="c", log_dirs=[str(tmp_path)], config={})
     try:
-        server.create_partition("t", b"t" * 16, 0, 0, 0, {})
+        server.create_partition(PartitionSpec("t", b"t" * 16, 0, 0, 0, {}))
         for setting in topic_settings().values():
             for text in values_of(setting):
                 server.update_topic_config("t", canonical({setting.name: text}))
@@ -156,19 +156,8 @@ class Strict:
             raise ServerConfigError(f"compression.type={config['compression.type']} is not allowed: no")
         self.taken.append(dict(config))
 
-    def create_partition(
-        self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
-        epoch: int,
-        leader: int,
-        config: dict[str, str],
-        new: bool = True,
-        replicas: Sequence[Replica] = (),
-        isr: Sequence[int] = (),
-    ) -> None:
-        self._take(config)
+    def create_partition(self, spec: PartitionSpec) -> None:
+        self._take(spec.config)
 
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
         if topic == "broken":
@@ -181,7 +170,7 @@ class Strict:
 
     def forget_topic(self, topic: str) -> None: ...
 
-    def partition_room(self) -> int:
+    def partitions_left(self) -> int:
         return 7
 
 
@@ -192,7 +181,7 @@ def test_a_refused_setting_is_logged_once_and_the_others_are_applied(
     logs = TopicLogs(strict)
     config = {"compression.type": "gzip", "retention.ms": "5"}
     for partition in range(3):
-        logs.create_partition("t", b"t" * 16, partition, 0, 0, config, True)
+        logs.create_partition(PartitionSpec("t", b"t" * 16, partition, 0, 0, config))
     assert strict.taken == [{"retention.ms": "5"}] * 3
     [line] = caplog.messages
     assert "topic t" in line
@@ -201,7 +190,7 @@ def test_a_refused_setting_is_logged_once_and_the_others_are_applied(
     logs.update_topic_config("t", config | {"compression.type": "lz4", "segment.ms": "6"})
     assert strict.taken[-1] == {"retention.ms": "5", "segment.ms": "6"}
     assert "compression.type=lz4" in caplog.messages[-1]
-    assert logs.partition_room() == 7
+    assert logs.partitions_left() == 7
     with pytest.raises(ServerConfigError):
         logs.update_topic_config("broken", config)
 

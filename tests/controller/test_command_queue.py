@@ -39,7 +39,7 @@ class NoLogs:
     def create_partition(self, *_args: object) -> None:
         return
 
-    def partition_room(self) -> int:
+    def partitions_left(self) -> int:
         return 1_000_000
 
     def delete_topic(self, topic: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from cluster.controller import MetadataCache, ZooKeeper
+from cluster.controller import MetadataCache, PartitionSpec, ZooKeeper
 from cluster.controller._actions import Executor, Logs
 from cluster.controller.state import ControllerState, OpenPartitions
 from cluster.model import (
@@ -30,8 +30,8 @@ class Told:
     def __init__(self) -> None:
         self.replicas: list[Any] = []
 
-    def create_partition(self, *args: Any) -> None:
-        self.replicas = args[7]
+    def create_partition(self, spec: PartitionSpec) -> None:
+        self.replicas = list(spec.replicas)
 
 
 def test_the_data_plane_gets_racks_and_listeners() -> None:

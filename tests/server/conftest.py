@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.controller import PartitionSpec
 from logcore._native import Request, Server
 from tests.ports import free_port
 
@@ -28,7 +29,7 @@ class Running:
     def __init__(self, path: Path, config: dict[str, int | str | bool]) -> None:
         self.path = path
         self.server = open_server(path, config)
-        self.server.create_partition("t", TOPIC_ID, 0, 0, NODE, {})
+        self.server.create_partition(PartitionSpec("t", TOPIC_ID, 0, 0, NODE, {}))
         (self.port,) = self.server.start([("PLAINTEXT", "127.0.0.1", free_port())])
 
     def client(self) -> wire.Client:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cluster.controller import PartitionSpec
 from logcore._native import ListenerError, LogDirError, ProtocolError, ServerConfigError, ServerError
 
 from . import wire
@@ -154,9 +155,9 @@ def test_what_cannot_start_says_why(tmp_path: Path, running: Running) -> None:
         with pytest.raises(ListenerError, match=f"127.0.0.1:{port}"):
             server.start([("PLAINTEXT", "127.0.0.1", port)])
     with pytest.raises(ValueError, match="16 bytes"):
-        server.create_partition("t", b"short", 0, 0, NODE, {})
+        server.create_partition(PartitionSpec("t", b"short", 0, 0, NODE, {}))
     with pytest.raises(ServerConfigError, match=r"segment\.bytes"):
-        server.create_partition("t", bytes(range(16)), 0, 0, NODE, {"segment.bytes": "-5"})
+        server.create_partition(PartitionSpec("t", bytes(range(16)), 0, 0, NODE, {"segment.bytes": "-5"}))
     assert server.partitions() == []
     (port,) = server.start([("PLAINTEXT", "", 0)])
     with wire.Client(port) as client:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.controller import PartitionSpec
 from logcore._native import LogDirError, ServerError
 
 from . import wire
@@ -84,10 +85,10 @@ def test_a_restart_finds_everything(tmp_path: Path) -> None:
     (port,) = after.start([("PLAINTEXT", "127.0.0.1", 0)])
     with wire.Client(port) as client:
         assert client.fetch("t", 0, 0)["error_code"] == 6, "nobody has said who leads"
-        after.create_partition("t", TOPIC_ID, 0, 1, NODE, {})
+        after.create_partition(PartitionSpec("t", TOPIC_ID, 0, 1, NODE, {}))
         assert len(client.fetch("t", 0, 0)["records"]) > 0
     with pytest.raises(ServerError) as refused:
-        after.create_partition("t", bytes(16 * [9]), 1, 1, NODE, {})
+        after.create_partition(PartitionSpec("t", bytes(16 * [9]), 1, 1, NODE, {}))
     assert refused.value.code == 103
     after.stop()
 
@@ -144,7 +145,7 @@ def test_topics_come_and_go(running: Running) -> None:
         running.server.delete_topic("t")
         assert client.produce("t", 0, wire.batch([b"late"]))["error_code"] == 3
         assert client.fetch("t", 0, 0)["error_code"] == 3
-        running.server.create_partition("t", other, 0, 0, NODE, {"max.message.bytes": "100"})
+        running.server.create_partition(PartitionSpec("t", other, 0, 0, NODE, {"max.message.bytes": "100"}))
         assert running.server.partitions() == [("t", other, 0)]
         assert client.produce("t", 0, wire.batch([b"x" * 200]))["error_code"] == 10
         running.server.update_topic_config("t", {})

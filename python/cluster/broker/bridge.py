@@ -212,7 +212,7 @@ async def _respond(request: Request, body: Body) -> None:
     if _parts(body, _THREAD_PARTS) < _THREAD_PARTS:
         request.respond(body)
     else:
-        await asyncio.to_thread(request.respond, body, apart=True)
+        await asyncio.to_thread(request.respond, body, release_gil=True)
 
 
 def _parts(value: object, most: int) -> int:

@@ -58,8 +58,8 @@ class Request(Protocol):
     def body(self) -> Body:
         """The decoded request."""
 
-    def respond(self, body: Body, apart: bool = False) -> None:
-        """Sends the response. `apart`: the caller is a thread, not the event loop."""
+    def respond(self, body: Body, release_gil: bool = False) -> None:
+        """Sends the response. A thread passes `release_gil` for a long response."""
 
     def close(self) -> None:
         """Closes the connection without a response."""

@@ -9,10 +9,11 @@ persistent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from cluster.broker.settings import ConfigError, as_text, topic_settings
-from cluster.controller import Logs, Replica
+from cluster.controller import Logs, PartitionSpec
 
 log = logging.getLogger(__name__)
 
@@ -25,26 +26,13 @@ class TopicLogs:
         self._refused: dict[str, dict[str, str]] = {}
         """By topic: the settings that the data plane refused, with their values."""
 
-    def create_partition(
-        self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
-        leader_epoch: int,
-        leader_id: int,
-        config: dict[str, str],
-        new: bool = True,
-        replicas: Sequence[Replica] = (),
-        isr: Sequence[int] = (),
-    ) -> None:
+    def create_partition(self, spec: PartitionSpec) -> None:
         """Opens or creates a partition's log."""
 
         def create(accepted: dict[str, str]) -> None:
-            self._logs.create_partition(
-                topic, topic_id, partition, leader_epoch, leader_id, accepted, new, replicas, isr
-            )
+            self._logs.create_partition(replace(spec, config=accepted))
 
-        self._apply(topic, config, create)
+        self._apply(spec.topic, spec.config, create)
 
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
         """Applies settings to the logs of a topic."""
@@ -64,9 +52,9 @@ class TopicLogs:
         """The topic was deleted."""
         self._logs.forget_topic(topic)
 
-    def partition_room(self) -> int:
+    def partitions_left(self) -> int:
         """How many more logs can be created before the limit of open files or of mappings is near."""
-        return self._logs.partition_room()
+        return self._logs.partitions_left()
 
     def _apply(self, topic: str, config: Mapping[str, str], apply: Callable[[dict[str, str]], None]) -> None:
         from logcore._native import ServerConfigError

@@ -11,7 +11,7 @@ Only the broker imports this package.
 """
 
 from cluster.controller import znodes
-from cluster.controller._actions import Logs, Replica
+from cluster.controller._actions import Logs, PartitionSpec
 from cluster.controller.driver import Controller, Outcomes, outcome_of
 from cluster.controller.metadata import MetadataCache
 from cluster.controller.topics import NewPartitions, NewTopic, TopicDefaults, TopicToDelete
@@ -24,7 +24,7 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "Outcomes",
-    "Replica",
+    "PartitionSpec",
     "TopicDefaults",
     "TopicToDelete",
     "ZooKeeper",

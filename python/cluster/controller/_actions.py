@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cluster.controller import state as machine
@@ -43,27 +43,33 @@ Replica = tuple[int, str | None, Sequence[str]]
 """The id of a broker that holds a partition, its rack, and the names of its listeners."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """One partition of this broker, as the data plane needs it."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    leader_id: int
+    """The partition is served here if this is the broker's own id."""
+    config: dict[str, str]
+    """The topic's own settings."""
+    new: bool = True
+    """New to the cluster. While a log directory is offline, only new partitions are created."""
+    replicas: Sequence[Replica] = ()
+    """All replicas. If it is empty, the leader is the only one."""
+    isr: Sequence[int] = ()
+    """The ids of the replicas that are in sync."""
+
+
 class Logs(Protocol):
     """The part of the data plane that the controller commands. Its methods may block and run in threads."""
 
-    def create_partition(
-        self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
-        leader_epoch: int,
-        leader_id: int,
-        config: dict[str, str],
-        new: bool = True,
-        replicas: Sequence[Replica] = (),
-        isr: Sequence[int] = (),
-    ) -> None:
-        """Opens or creates a partition's log, or gives an open one its new leader, epoch and replicas, of
-        which those in `isr` are in sync; with no `replicas`, the leader is the only one. One that is not
-        `new` is not created while a log directory is offline.
-        """
+    def create_partition(self, spec: PartitionSpec) -> None:
+        """Opens or creates a partition's log, or gives an open one its new leader, epoch and replicas."""
 
-    def partition_room(self) -> int:
+    def partitions_left(self) -> int:
         """How many more logs can be created before the limit of open files or of mappings is near."""
 
     def delete_topic(self, topic: str) -> None:
@@ -210,17 +216,18 @@ class Executor:
         for number in partitions:
             state = topic.partitions[number]
             try:
-                self._logs.create_partition(
-                    topic.name,
-                    topic.id,
-                    number,
-                    state.leader_epoch,
-                    state.leader,
-                    dict(topic.config),
-                    number in new,
-                    self._replicas(topic.assignment[number].replicas),
-                    list(state.isr),
+                spec = PartitionSpec(
+                    topic=topic.name,
+                    topic_id=topic.id,
+                    partition=number,
+                    leader_epoch=state.leader_epoch,
+                    leader_id=state.leader,
+                    config=dict(topic.config),
+                    new=number in new,
+                    replicas=self._replicas(topic.assignment[number].replicas),
+                    isr=list(state.isr),
                 )
+                self._logs.create_partition(spec)
             except Exception as error:
                 failed[number] = error
         self._offline[topic.name] = self._offline.get(topic.name, set()) - set(partitions) | set(failed)
@@ -252,9 +259,16 @@ class Executor:
             if state.leader != self._state.local or number in offline:
                 continue
             try:
-                self._logs.create_partition(
-                    topic.name, topic.id, number, state.leader_epoch, NO_LEADER, dict(topic.config), False
+                spec = PartitionSpec(
+                    topic=topic.name,
+                    topic_id=topic.id,
+                    partition=number,
+                    leader_epoch=state.leader_epoch,
+                    leader_id=NO_LEADER,
+                    config=dict(topic.config),
+                    new=False,
                 )
+                self._logs.create_partition(spec)
             except Exception as error:
                 log.error("the log of %s-%d could not be closed: %s", topic.name, number, error)
         log.warning(

@@ -553,7 +553,7 @@ class Controller:
 
     async def _plan_topics(self, news: Sequence[NewTopic]) -> list[TopicInfo | KafkaProtocolError]:
         names = TopicNames(self._state.topics)
-        logs_left = self._logs.partition_room()
+        logs_left = self._logs.partitions_left()
         planned: list[TopicInfo | KafkaProtocolError] = []
         time_slice = TimeSlice()
         for new in news:
@@ -707,7 +707,7 @@ class Controller:
         """The topic with the new partitions."""
         added = plan_partitions(new, topic, self._assignable())
         grown = replace(topic, assignment=topic.assignment | added)
-        self._check_limits(grown, self._own(added), self._logs.partition_room())
+        self._check_limits(grown, self._own(added), self._logs.partitions_left())
         return grown
 
     async def delete_topics(

@@ -1,8 +1,8 @@
-//! What operators ask of logs: records deleted, directories and producers described, logs moved.
+//! The operations on logs for operators: deleting records, describing directories and producers, moving logs.
 //!
-//! Each call answers for many partitions, with Kafka's error code for each; Python makes the responses. All of them may touch
-//! files, and block. Sources of the rules: `ReplicaManager.deleteRecords`, `.describeLogDirs`, `.alterReplicaLogDirs`,
-//! `.activeProducerState`.
+//! Each call is for many partitions and returns an error code for each. Python makes the responses. All calls
+//! may access files, and block. Source: `ReplicaManager.deleteRecords`, `.describeLogDirs`,
+//! `.alterReplicaLogDirs`, `.activeProducerState`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use logcore_storage::{ActiveProducer, Log, LogDir, StorageError, future_dir_name
 
 use crate::codes::ErrorCode;
 use crate::error::Result;
-use crate::partitions::purgatory::HasWaitingRoom;
+use crate::partitions::purgatory::HasWaiters;
 use crate::partitions::registry::Partition;
 use crate::server::Server;
 
-/// DeleteRecords' offset of the high watermark (`DeleteRecordsRequest.HIGH_WATERMARK`).
+/// The offset of DeleteRecords that stands for the high watermark (`DeleteRecordsRequest.HIGH_WATERMARK`).
 const HIGH_WATERMARK: i64 = -1;
 /// The longest name of a file.
 const FILE_NAME_MAX: usize = 255;
 
-/// What became of one partition of [`Server::delete_records`]: the log's start as it is then.
+/// The result for one partition of [`Server::delete_records`]: the new start of its log.
 pub type RecordsDeleted = Result<i64, ErrorCode>;
 
 /// One of `log.dirs`.
@@ -28,17 +28,17 @@ pub type RecordsDeleted = Result<i64, ErrorCode>;
 pub struct LogDirDescription {
     /// Absolute, as it was configured.
     pub path: String,
-    /// `None` for a directory that is offline; then there are no replicas.
+    /// `None` for a directory that is offline, which has no replicas here.
     pub space: Option<Space>,
-    /// In order of topic and partition, logs before the copies that are on their way here.
+    /// By topic and partition, logs before copies that are moving here.
     pub replicas: Vec<ReplicaDescription>,
 }
 
-/// What a directory's file system has, in bytes.
+/// The bytes of a directory's file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
     pub total: u64,
-    /// For who is not root.
+    /// For other users than root.
     pub usable: u64,
 }
 
@@ -49,9 +49,9 @@ pub struct ReplicaDescription {
     pub partition: i32,
     /// Bytes of its segments.
     pub size: u64,
-    /// Offsets that it is behind: of a copy the log's end, of a log the high watermark.
+    /// The offsets by which a copy is behind its log's end, or a log behind its high watermark.
     pub lag: i64,
-    /// It is a copy that is to take the place of the log in another directory.
+    /// It is a copy that will replace the log in another directory.
     pub is_future: bool,
 }
 
@@ -65,10 +65,11 @@ pub struct LogDirMove {
 }
 
 impl Server {
-    /// Moves the starts of logs forward; -1 is the high watermark. What is told to be deleted stays so over a crash. Blocks.
+    /// Moves the starts of logs forward; -1 stands for the high watermark. Reported deletions survive a
+    /// crash. Blocks.
     ///
     /// # Errors
-    /// [`crate::ServerError::Forked`]; those of single partitions are in the answer.
+    /// [`crate::ServerError::Forked`]. Errors of partitions are in the result.
     pub fn delete_records(&self, wanted: &[(String, i32, i64)]) -> Result<Vec<RecordsDeleted>> {
         self.check_process()?;
         let mut deleted: Vec<_> = wanted
@@ -83,7 +84,7 @@ impl Server {
             if let Err(error) = dir.checkpoint() {
                 let failed = wanted.iter().zip(&mut deleted);
                 for (_, result) in failed.filter(|(one, _)| is_there(one)) {
-                    *result = result.and(Err(self.told("DeleteRecords", &error)));
+                    *result = result.and(Err(self.code_of("DeleteRecords", &error)));
                 }
             }
         }
@@ -91,8 +92,8 @@ impl Server {
     }
 
     fn delete_until(&self, topic: &str, partition: i32, offset: i64) -> RecordsDeleted {
-        let place = self.replica(topic, partition)?;
-        place.lead(self.shared.node_id, -1)?;
+        let partition = self.replica(topic, partition)?;
+        partition.lead(self.shared.node_id, -1)?;
         let advance = |log: &Log| {
             if !log.config().cleanup_delete {
                 return Ok(Err(ErrorCode::POLICY_VIOLATION));
@@ -103,14 +104,14 @@ impl Server {
                 _ => Ok(Err(ErrorCode::OFFSET_OUT_OF_RANGE)),
             }
         };
-        let advanced = self.shared.registry.append(&place, advance);
-        let start = advanced.map_err(|error| self.told("DeleteRecords", &error))??;
-        // A consumer that waits below the start has to be told.
-        place.waiting_room().wake_all();
+        let advanced = self.shared.registry.append(&partition, advance);
+        let start = advanced.map_err(|error| self.code_of("DeleteRecords", &error))??;
+        // A consumer that waits below the start must get an error.
+        partition.waiters().wake_all();
         Ok(start)
     }
 
-    /// Every log directory, with what is in it. Blocks.
+    /// Every log directory with its replicas. Blocks.
     ///
     /// # Errors
     /// [`crate::ServerError::Forked`].
@@ -154,14 +155,14 @@ impl Server {
         replicas
     }
 
-    /// Begins to move logs to other directories; a move that goes elsewhere ends. A partition that is not here yet is to be
-    /// created there: REPLICA_NOT_AVAILABLE. Blocks.
+    /// Begins to move logs to other directories. A move to another directory ends. A partition that is not
+    /// here yet will be created there, and gets REPLICA_NOT_AVAILABLE. Blocks.
     ///
     /// # Errors
-    /// [`crate::ServerError::Forked`]; those of single partitions are in the answer.
+    /// [`crate::ServerError::Forked`]. Errors of partitions are in the result.
     pub fn alter_replica_log_dirs(&self, wanted: &[LogDirMove]) -> Result<Vec<ErrorCode>> {
         self.check_process()?;
-        let _moves = self.moves.hold();
+        let _exchange = self.moves.lock();
         Ok(wanted
             .iter()
             .map(|one| self.alter_log_dir(one).err().unwrap_or(ErrorCode::NONE))
@@ -179,13 +180,13 @@ impl Server {
         if self.shared.logs.is_offline(topic, partition) || from.as_ref().is_some_and(is_dead) {
             return Err(ErrorCode::KAFKA_STORAGE_ERROR);
         }
-        let told = |error: StorageError| self.told("AlterReplicaLogDirs", &error);
+        let code_of = |error: StorageError| self.code_of("AlterReplicaLogDirs", &error);
         for dir in self.shared.logs.dirs() {
             if !Arc::ptr_eq(dir, &to) && dir.future(topic, partition).is_some() {
                 self.moves.forget(topic, partition);
-                // What is on a disk that failed is left there, as with Kafka.
+                // A copy on a failed disk stays there, as in Kafka.
                 if !is_dead(dir) {
-                    dir.delete_future(topic, partition).map_err(told)?;
+                    dir.delete_future(topic, partition).map_err(code_of)?;
                 }
             }
         }
@@ -196,7 +197,7 @@ impl Server {
         if Arc::ptr_eq(&from, &to) {
             return Ok(());
         }
-        self.moves.begin(&from, &to, topic, partition).map_err(told)
+        self.moves.begin(&from, &to, topic, partition).map_err(code_of)
     }
 
     fn destination(&self, path: &str) -> Result<Arc<LogDir>, ErrorCode> {
@@ -207,7 +208,7 @@ impl Server {
         online.ok_or(ErrorCode::KAFKA_STORAGE_ERROR)
     }
 
-    /// The producers whose state a partition's log keeps, in order of their ids.
+    /// The producers in the state of a partition's log, by id.
     ///
     /// # Errors
     /// [`crate::ServerError::Forked`].
@@ -219,26 +220,26 @@ impl Server {
         self.check_process()?;
         Ok(self
             .replica(topic, partition)
-            .map(|place| place.log.active_producers()))
+            .map(|partition| partition.log.active_producers()))
     }
 
     /// A partition whose log is here and online.
     fn replica(&self, topic: &str, partition: i32) -> Result<Arc<Partition>, ErrorCode> {
         match self.shared.registry.find(topic, partition) {
-            Some(place) if place.log.failure().is_none() => Ok(place),
+            Some(partition) if partition.log.failure().is_none() => Ok(partition),
             Some(_) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             None if self.shared.logs.is_offline(topic, partition) => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             None => Err(self.shared.registry.absence(topic, partition)),
         }
     }
 
-    fn told(&self, request: &str, error: &StorageError) -> ErrorCode {
+    fn code_of(&self, request: &str, error: &StorageError) -> ErrorCode {
         let what = format_args!("{request} failed");
         self.shared.storage_error(what, None, error)
     }
 }
 
-/// `None` when the file system cannot be asked.
+/// `None` if the file system does not tell.
 fn space_of(path: &Path) -> Option<Space> {
     let found = rustix::fs::statvfs(path).ok()?;
     Some(Space {

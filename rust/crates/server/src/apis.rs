@@ -1,8 +1,9 @@
 //! The table of APIs: what this broker serves, one row for each API.
 //!
-//! Everything that treats APIs differently reads this table: ApiVersions, the dispatch, the memory budgets, the metrics and,
-//! through the extension, Python's handlers. A new API is a row here and a handler, in `api/` or in Python's
-//! `cluster/broker/handlers`. The fields and versions that the codec knows are the protocol crate's; it knows more than is served.
+//! Everything that treats APIs differently reads this table: ApiVersions, the dispatch, the memory budgets,
+//! the metrics and, through the extension, Python's handlers. A new API is a row here and a handler, in
+//! `api/` or in Python's `cluster/broker/handlers`. The fields and versions that the codec knows are the
+//! protocol crate's; it knows more than is served.
 
 use std::ops::RangeInclusive;
 
@@ -24,15 +25,16 @@ pub enum AnsweredBy {
     Python,
 }
 
-/// What a handler may wait for. Handlers that wait do not count against the limit of handlers at work: otherwise they could block
-/// the requests they wait for.
+/// What a handler may wait for. Handlers that wait do not count against the limit of handlers at work:
+/// otherwise they could block the requests they wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitsFor {
     /// Its own work only.
     Nothing,
     /// The coordinator (ZooKeeper), or the controller that writes to it.
     Coordinator,
-    /// Other members of a group. The request then gives back its memory, its time is nobody's work, and it ends with its connection.
+    /// Other members of a group. The request then gives back its memory, its time does not count as work, and
+    /// it ends with its connection.
     Members,
 }
 
@@ -170,8 +172,8 @@ mod tests {
     use super::*;
     use logcore_protocol::{Direction, schema};
 
-    // If this failed, a client would be told of an API or a version that the broker cannot read or answer, or a row would have
-    // another API's name.
+    // If this failed, ApiVersions would have an API or a version that the broker cannot read or answer, or
+    // a row would have another API's name.
     #[test]
     fn every_row_is_one_the_codec_knows() {
         assert!(apis().is_sorted_by(|one, next| one.key < next.key));

@@ -1,7 +1,7 @@
-//! The settings the data plane acts on, by Kafka's property names, with Kafka's defaults.
+//! The settings of the data plane, by Kafka's property names and with Kafka's defaults.
 //!
-//! Source: `SocketServerConfigs`, `ServerLogConfigs`, `ServerConfigs`, `ServerTopicConfigSynonyms`. Names that are not known
-//! here are somebody else's: whoever read the property file warns about those nobody knows.
+//! Source: `SocketServerConfigs`, `ServerLogConfigs`, `ServerConfigs`, `ServerTopicConfigSynonyms`. Unknown
+//! names are ignored here: Python reads the property file and warns about them.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -14,7 +14,7 @@ use logcore_storage::{CleanerConfig, LoadProgress, LogConfig};
 
 use crate::error::{Result, ServerError};
 
-/// What a server is opened with.
+/// The options of [`crate::Server::open`].
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// `broker.id`
@@ -25,11 +25,11 @@ pub struct ServerOptions {
     pub log_dirs: Vec<String>,
     /// Kafka's properties by name.
     pub properties: Properties,
-    /// Tells another thread how far [`crate::Server::open`] is.
+    /// Shows another thread how far the opening is.
     pub progress: Arc<LoadProgress>,
 }
 
-/// Over which time rates are measured: `quota.window.num` samples of `quota.window.size.seconds`.
+/// The window of rates: `quota.window.num` samples of `quota.window.size.seconds`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) samples: usize,
@@ -41,7 +41,7 @@ impl Window {
         self.length.as_millis() as u64
     }
 
-    /// After this time nothing is remembered.
+    /// The time after which a sample has expired.
     pub(crate) fn whole_ms(self) -> u64 {
         self.length_ms().saturating_mul(self.samples as u64)
     }
@@ -50,30 +50,33 @@ impl Window {
 /// Settings by name, as text.
 pub type Properties = HashMap<String, String>;
 
-/// Kafka knows no most; so many are more than any machine has cores, and can still be started.
+/// Kafka has no maximum. This is more than any machine's cores, and can still be started.
 const NETWORK_THREADS_MAX: usize = 4096;
 
-/// Settings that hold for as long as the server is open. The field's doc names the property.
+/// Settings that cannot change while the server is open. The comment of a field names its property.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerConfig {
     /// `socket.request.max.bytes`
     pub(crate) request_bytes_max: usize,
     /// `socket.listen.backlog.size`
     pub(crate) listen_backlog: i32,
-    /// `socket.send.buffer.bytes`; `None`, -1, is the operating system's tuning.
+    /// `socket.send.buffer.bytes`. `None` (-1) lets the operating system tune it.
     pub(crate) send_buffer_bytes: Option<usize>,
-    /// `socket.receive.buffer.bytes`; unless it is set, the operating system tunes the buffer by itself.
+    /// `socket.receive.buffer.bytes`. `None` lets the operating system tune it, which is the default here.
     pub(crate) receive_buffer_bytes: Option<usize>,
-    /// `connections.max.idle.ms`; `None` is never.
+    /// `connections.max.idle.ms`. `None` stands for never.
     pub(crate) connection_idle_max: Option<Duration>,
-    /// `socket.busy.poll.us`, ours: how long a thread looks for a quick client's next request before it sleeps.
+    /// `socket.busy.poll.us`, which Kafka does not have: how long a thread polls for a quick client's next
+    /// request.
     pub(crate) busy_poll: Duration,
-    /// `slow.request.log.ms`, ours; `None` is never.
+    /// `slow.request.log.ms`, which Kafka does not have. `None` stands for never.
     pub(crate) slow_request: Option<Duration>,
-    /// `logcore.produce.check.compressed`, ours: decompress every compressed batch that a producer sends, and check its records.
+    /// `logcore.produce.check.compressed`, which Kafka does not have: whether compressed batches from
+    /// producers are decompressed and their records checked.
     pub(crate) check_compressed: bool,
-    /// `queued.max.request.bytes`; `None` is no limit. Apache Kafka has none unless it is set; here a client that needs more
-    /// than that at once only waits, and without it a thousand slow ones could have all of the machine's memory.
+    /// `queued.max.request.bytes`. `None` stands for no limit, which is Kafka's default. Here there is one,
+    /// because a thousand slow clients could use all of the machine's memory; a client that needs more only
+    /// waits.
     pub(crate) request_memory: Option<usize>,
     /// `queued.max.requests`
     pub(crate) queued_requests_max: usize,
@@ -85,13 +88,13 @@ pub(crate) struct ServerConfig {
     pub(crate) rack_aware_selector: bool,
     /// `log.retention.check.interval.ms`
     pub(crate) retention_check_interval: Duration,
-    /// `log.flush.scheduler.interval.ms`; `None` is never.
+    /// `log.flush.scheduler.interval.ms`. `None` stands for never.
     pub(crate) flush_check_interval: Option<Duration>,
     /// `log.flush.offset.checkpoint.interval.ms`
     pub(crate) checkpoint_interval: Duration,
-    /// `num.recovery.threads.per.data.dir`; unless it is set, the storage crate chooses.
+    /// `num.recovery.threads.per.data.dir`. By default the storage crate chooses.
     pub(crate) recovery_threads: Option<NonZeroUsize>,
-    /// `num.network.threads`; unless it is set, as many as the machine has cores.
+    /// `num.network.threads`. The default is the number of cores.
     pub(crate) network_threads: Option<NonZeroUsize>,
     /// `quota.window.num` and `quota.window.size.seconds`
     pub(crate) quota_window: Window,
@@ -99,21 +102,21 @@ pub(crate) struct ServerConfig {
     pub(crate) inter_broker_listener: String,
 }
 
-/// Settings that can be replaced while the server runs (`DynamicBrokerConfig`). No request reads them: they are what
-/// connections are let in by, and what logs and the cleaner are given.
+/// Settings that can change while the server runs (`DynamicBrokerConfig`). Requests do not read them: they go
+/// to the limits on connections, the logs and the cleaner.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DynamicConfig {
     /// Limits on connections.
     pub(crate) connections: ConnectionLimits,
     /// `log.cleaner.*`
     pub(crate) cleaner: CleanerConfig,
-    /// `replica.alter.log.dirs.io.max.bytes.per.second`; `None` is no limit.
+    /// `replica.alter.log.dirs.io.max.bytes.per.second`. `None` stands for no limit.
     pub(crate) move_bytes_per_second: Option<NonZeroU64>,
-    /// What a topic has that overrides nothing.
+    /// The settings of a topic without its own.
     pub(crate) log_defaults: LogConfig,
 }
 
-/// How many connections there may be and how fast they may come (`ConnectionQuotas`).
+/// The limits on the number and the rate of connections (`ConnectionQuotas`).
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ConnectionLimits {
     /// `max.connections` and `max.connection.creation.rate`
@@ -126,11 +129,11 @@ pub(crate) struct ConnectionLimits {
     pub(crate) per_ip_overrides: HashMap<IpAddr, usize>,
 }
 
-/// Limits of one listener, or of all together.
+/// The limits of one listener, or of all together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ListenerLimits {
     pub(crate) connections_max: usize,
-    /// Connections a second; `None` is no limit.
+    /// Connections a second. `None` stands for no limit.
     pub(crate) creation_rate: Option<f64>,
 }
 
@@ -142,25 +145,25 @@ impl ListenerLimits {
 }
 
 impl ConnectionLimits {
-    /// Those of a listener.
+    /// The limits of a listener.
     pub(crate) fn listener(&self, name: &str) -> ListenerLimits {
         let own = self.listeners.get(&name.to_lowercase());
         own.copied().unwrap_or(ListenerLimits::NONE)
     }
 
-    /// How many connections an address may have.
+    /// The most connections of an address.
     pub(crate) fn per_ip(&self, ip: IpAddr) -> usize {
         let own = self.per_ip_overrides.get(&ip);
         own.copied().unwrap_or(self.per_ip_max)
     }
 }
 
-/// What requests may have of memory unless it is set, or twice the longest one if that is more: the half is for all the others.
-/// Only few servers ever have so much on its way.
+/// The default memory of requests, unless twice the longest request is more. Half of it is for other requests
+/// than the longest.
 const REQUEST_MEMORY: usize = 256 << 20;
 
-/// A socket's buffer unless it is set: what a consumer is sent is still in the processor's cache when it reads it, which it is not
-/// if the operating system tunes the buffer, and the sender is woken a third as often as with Kafka's 100 KiB
+/// The default of a socket's send buffer. A consumer reads the bytes while they are in the processor's cache,
+/// which larger tuned buffers prevent, and the sender wakes a third as often as with Kafka's 100 KiB
 /// (bench/results/fetch-profile.md).
 const SEND_BUFFER: i32 = 320 << 10;
 
@@ -168,7 +171,8 @@ const CONNECTIONS_MAX: &str = "max.connections";
 const CREATION_RATE: &str = "max.connection.creation.rate";
 const LISTENER_PREFIX: &str = "listener.name.";
 
-/// Broker-wide properties and the topic setting they are the default of; of several the last one that is set wins.
+/// Broker properties and the topic settings whose defaults they are. Of several, the last one that is set
+/// wins.
 const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
     ("log.segment.bytes", "segment.bytes", 1),
     ("log.roll.hours", "segment.ms", 3_600_000),
@@ -216,7 +220,7 @@ const TOPIC_DEFAULTS: &[(&str, &str, i64)] = &[
     ),
 ];
 
-/// The same for settings that are words or fractions.
+/// The same for settings with words or fractions.
 const TOPIC_DEFAULT_WORDS: &[(&str, &str)] = &[
     ("log.message.timestamp.type", "message.timestamp.type"),
     ("log.cleanup.policy", "cleanup.policy"),
@@ -242,7 +246,7 @@ impl ServerConfig {
             receive_buffer_bytes: of.buffer("socket.receive.buffer.bytes", -1)?,
             connection_idle_max: of.duration("connections.max.idle.ms", Some(600_000), -1)?,
             busy_poll: Duration::from_micros(of.number("socket.busy.poll.us", 100, 0, 10_000)?),
-            // Kafka's request log is off because it tells of every request. Ours tells of what no broker in order does.
+            // Kafka's request log is off, because it has every request. This one has slow requests only.
             slow_request: of.duration("slow.request.log.ms", Some(1000), -1)?,
             check_compressed: of.flag("logcore.produce.check.compressed", true)?,
             request_memory: of.request_memory()?,
@@ -288,9 +292,9 @@ impl DynamicConfig {
         })
     }
 
-    /// The settings of a log before its topic's are told: whatever the defaults say, nothing is deleted or compacted that its
-    /// topic may keep.
-    pub(crate) fn until_told(&self) -> LogConfig {
+    /// The settings of a log before its topic's settings are known. Nothing is deleted or compacted, because
+    /// the topic may keep it.
+    pub(crate) fn until_configured(&self) -> LogConfig {
         LogConfig {
             retention_ms: -1,
             retention_bytes: -1,
@@ -302,7 +306,7 @@ impl DynamicConfig {
     /// The settings of a topic's logs: the broker's defaults and the topic's own.
     ///
     /// # Errors
-    /// [`ServerError::Storage`] for a value that a topic setting cannot have.
+    /// [`ServerError::Storage`] for an invalid value.
     pub(crate) fn topic(&self, overrides: &Properties) -> Result<LogConfig> {
         let mut config = self.log_defaults.clone();
         for (name, value) in overrides {
@@ -335,12 +339,12 @@ impl Source<'_> {
         }
     }
 
-    /// `None` and -1 leave the choice to the operating system.
+    /// -1 leaves the choice to the operating system.
     fn buffer(&self, name: &str, default: i32) -> Result<Option<usize>> {
         Ok(usize::try_from(self.number(name, default, -1, i32::MAX)?).ok())
     }
 
-    /// Negative and the largest number mean never.
+    /// A negative number and the largest one stand for never.
     fn duration(&self, name: &str, default_ms: Option<u64>, least: i64) -> Result<Option<Duration>> {
         let default = default_ms.map_or(i64::MAX, |ms| ms as i64);
         let ms = self.number(name, default, least, i64::MAX)?;
@@ -361,7 +365,7 @@ impl Source<'_> {
         self.number("socket.request.max.bytes", 104_857_600, 1, i32::MAX as usize)
     }
 
-    /// None is allowed to be too little for the longest request (`KafkaConfig`).
+    /// A limit must allow the longest request (`KafkaConfig`).
     fn request_memory(&self) -> Result<Option<usize>> {
         let (name, least) = ("queued.max.request.bytes", self.request_bytes_max()?);
         let bytes = self.number(name, 0, i64::MIN, i64::MAX)?;
@@ -401,13 +405,13 @@ impl Source<'_> {
             return Err(invalid(
                 "max.connections.per.ip",
                 "0",
-                "nobody could connect: name the addresses that may in max.connections.per.ip.overrides",
+                "no client could connect: name the addresses that may in max.connections.per.ip.overrides",
             ));
         }
         Ok(limits)
     }
 
-    /// A number of connections; no limit unless it is set.
+    /// A number of connections. The default is no limit.
     fn count(&self, name: &str) -> Result<usize> {
         self.number(name, i32::MAX as usize, 0, i32::MAX as usize)
     }
@@ -420,7 +424,7 @@ impl Source<'_> {
         })
     }
 
-    /// The listeners that have limits of their own.
+    /// The listeners with their own limits.
     fn listeners(&self) -> Result<HashMap<String, ListenerLimits>> {
         let mut listeners = HashMap::new();
         for name in self.0.keys() {
@@ -436,7 +440,7 @@ impl Source<'_> {
         Ok(listeners)
     }
 
-    /// `host:count` pairs; a host that has several addresses has the count for each of them.
+    /// `host:count` pairs. The count holds for each address of a host.
     fn per_ip_overrides(&self) -> Result<HashMap<IpAddr, usize>> {
         let name = "max.connections.per.ip.overrides";
         let text = self.0.get(name).map_or("", |text| text.trim());
@@ -474,7 +478,7 @@ impl Source<'_> {
             text => Err(invalid(
                 NAME,
                 text,
-                "org.apache.kafka.common.replica.RackAwareReplicaSelector is the one there is",
+                "org.apache.kafka.common.replica.RackAwareReplicaSelector is the only selector",
             )),
         }
     }
@@ -516,7 +520,7 @@ impl Source<'_> {
                 continue;
             };
             let number: i64 = self.number(broker, 0, i64::MIN, i64::MAX)?;
-            // A negative number means "for ever" in every unit.
+            // A negative number stands for ever in every unit.
             let value = if number < 0 {
                 number
             } else {
@@ -557,7 +561,7 @@ mod tests {
         owned.collect()
     }
 
-    // If this failed, an operator's property would be read in the wrong unit or lose to a weaker one.
+    // If this failed, a property would be read in the wrong unit, or lose to one of lower priority.
     #[test]
     fn broker_properties_become_topic_defaults() {
         let properties_of = properties(&[
@@ -590,9 +594,9 @@ mod tests {
         assert_eq!((topic.max_message_bytes, topic.retention_ms), (9, 5));
     }
 
-    // If this failed, a listener or an address would have another's limits.
+    // If this failed, a listener or an address would have the limits of another.
     #[test]
-    fn limits_of_connections() {
+    fn connection_limits_are_read_by_listener_and_address() {
         let config = DynamicConfig::new(&properties(&[
             ("max.connections", "100"),
             ("listener.name.external.max.connections", "10"),
@@ -614,9 +618,9 @@ mod tests {
         }
     }
 
-    // If this failed, requests would wait for each other one by one where the longest of them may be very long.
+    // If this failed, requests would wait for each other one by one where the longest may be very long.
     #[test]
-    fn half_of_the_memory_is_for_others_than_the_longest() {
+    fn half_of_the_memory_is_not_for_the_longest_request() {
         let memory = |pairs: &[(&str, &str)]| {
             let config = ServerConfig::new(&properties(pairs)).unwrap();
             config.request_memory

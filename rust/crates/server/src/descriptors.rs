@@ -1,13 +1,13 @@
-//! Who may take the last file descriptors of the process.
+//! The reserve of file descriptors and of memory mappings.
 //!
-//! Every segment and every connection has one. When none is left, a log can neither roll nor be flushed, so the last ones
-//! are kept: connections leave an eighth of the limit (`ulimit -n`) to the logs, and new partitions leave as much again
-//! to connections. The system gives out the lowest free number, so a number tells that all below it are taken; nothing is
-//! counted here, and a limit that is changed while the process runs (`prlimit`) holds at once.
+//! Each segment and each connection uses a descriptor. Without any left, a log can neither roll nor be
+//! flushed. So connections leave an eighth of the limit (`ulimit -n`) to the logs, and new partitions leave a
+//! quarter. Nothing is counted here: the system assigns the lowest free number, so the number of a new
+//! descriptor shows how many are used. A limit that is changed at run time (`prlimit`) holds at once.
 //!
-//! The indexes of a segment are mapped into memory, and the system gives a process so many mappings (`vm.max_map_count`), by
-//! default fewer than the descriptors that a broker is given. Of those, too, new partitions leave some: for the segments to come,
-//! and for what else has mappings.
+//! The indexes of a segment are memory-mapped, and the system limits the mappings of a process
+//! (`vm.max_map_count`), by default to fewer than a broker's descriptors. New partitions leave an eighth of
+//! them, for later segments and for everything else.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -15,10 +15,10 @@ use logcore_storage::{StorageError, mappings};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-/// The most that is kept for the logs, however high the limit.
+/// The largest reserve for the logs.
 const RESERVE_MAX: u64 = 1024;
 
-/// The process's limit, and what is kept of it.
+/// The limit of the process, and the reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Descriptors {
     /// `ulimit -n`
@@ -27,7 +27,7 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// By the limit as it is now.
+    /// By the current limit.
     pub(crate) fn now() -> Self {
         Self::with_limit(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
     }
@@ -39,28 +39,29 @@ impl Descriptors {
         }
     }
 
-    /// Whether a connection may keep the descriptor it was given.
-    pub(crate) fn leave_room_for_logs(self, descriptor: RawFd) -> bool {
+    /// Whether a connection may keep its descriptor.
+    pub(crate) fn allow_connection(self, descriptor: RawFd) -> bool {
         number(descriptor) < self.limit - self.reserve
     }
 
-    /// How many more logs may be created. `any` is some open descriptor.
-    pub(crate) fn room_for_logs(self, any: impl AsFd) -> u64 {
+    /// How many more logs may be created. `any` is any open descriptor.
+    pub(crate) fn logs_left(self, any: impl AsFd) -> u64 {
         let end = self.limit - 2 * self.reserve;
         rustix::io::dup(any).map_or(0, |next| end.saturating_sub(number(next.as_raw_fd())))
     }
 }
 
-/// How many mappings the process may have; without end where the system does not say.
+/// The limit of mappings. There is none if the system does not tell.
 pub(crate) fn mapping_limit() -> u64 {
-    let said = std::fs::read_to_string("/proc/sys/vm/max_map_count");
-    said.ok()
-        .and_then(|said| said.trim().parse().ok())
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    limit
+        .ok()
+        .and_then(|limit| limit.trim().parse().ok())
         .unwrap_or(u64::MAX)
 }
 
-/// How many more logs may be created by the mappings that there are: each takes two.
-pub(crate) fn mapping_room_for_logs() -> u64 {
+/// How many more logs the limit of mappings allows: each needs two.
+pub(crate) fn logs_left_by_mappings() -> u64 {
     let limit = mapping_limit();
     (limit - limit / 8).saturating_sub(mappings()) / 2
 }
@@ -69,7 +70,7 @@ fn number(descriptor: RawFd) -> u64 {
     u64::from(descriptor.unsigned_abs())
 }
 
-/// What to do when there is no descriptor or mapping left for a log, to follow the error; empty for another error.
+/// The advice after an error of a log without a descriptor or mapping. Empty for another error.
 pub(crate) fn advice_for(error: &StorageError) -> &'static str {
     match error {
         StorageError::Io { source, .. } if error.is_out_of_files() => match advice(source) {
@@ -80,7 +81,7 @@ pub(crate) fn advice_for(error: &StorageError) -> &'static str {
     }
 }
 
-/// What to do when there is no descriptor left, to follow the error; empty for another error.
+/// The advice after an error for lack of descriptors. Empty for another error.
 pub(crate) fn advice(error: &std::io::Error) -> &'static str {
     let none_left = [Errno::MFILE, Errno::NFILE]
         .map(Errno::raw_os_error)
@@ -97,21 +98,22 @@ pub(crate) fn advice(error: &std::io::Error) -> &'static str {
 mod tests {
     use super::*;
 
-    // If this failed, connections could take the descriptors that logs need, or logs those that connections need.
+    // If this failed, connections could use the descriptors that logs need, or logs those that connections
+    // need.
     #[test]
-    fn the_last_descriptors_are_kept() {
+    fn the_last_descriptors_are_reserved() {
         let some = Descriptors::with_limit(800);
-        assert!(some.leave_room_for_logs(699));
-        assert!(!some.leave_room_for_logs(700));
+        assert!(some.allow_connection(699));
+        assert!(!some.allow_connection(700));
         let null = std::fs::File::open("/dev/null").unwrap();
         let next = u64::from(null.as_raw_fd().unsigned_abs()) + 1;
-        assert_eq!(Descriptors::with_limit(0).room_for_logs(&null), 0);
-        let room = Descriptors::with_limit(80_000).room_for_logs(&null);
+        assert_eq!(Descriptors::with_limit(0).logs_left(&null), 0);
+        let left = Descriptors::with_limit(80_000).logs_left(&null);
         // Other tests of this process open and close files at the same time.
         assert!(
-            (70_000..=80_000 - 2 * RESERVE_MAX).contains(&room),
-            "{room} {next}"
+            (70_000..=80_000 - 2 * RESERVE_MAX).contains(&left),
+            "{left} {next}"
         );
-        assert!(Descriptors::with_limit(u64::MAX).room_for_logs(&null) > 0);
+        assert!(Descriptors::with_limit(u64::MAX).logs_left(&null) > 0);
     }
 }

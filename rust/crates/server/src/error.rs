@@ -1,6 +1,7 @@
-//! What can go wrong when a server is opened, started or told to do something.
+//! The errors of the server's own operations: opening, starting, changing.
 //!
-//! Errors of single requests are not here: they are Kafka error codes on the wire ([`crate::ErrorCode`]) or close a connection.
+//! Errors of requests are not here: they are Kafka's error codes ([`crate::ErrorCode`]) in responses, or
+//! close a connection.
 
 use std::io;
 
@@ -12,7 +13,7 @@ use crate::descriptors::advice;
 /// Every way an operation of this crate can fail.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// A setting with a value that cannot be.
+    /// A setting has an invalid value.
     #[error("{name}={value} is not allowed: {reason}")]
     InvalidConfig {
         name: String,
@@ -24,19 +25,20 @@ pub enum ServerError {
     #[error("log.dirs names no directory; name at least one")]
     NoLogDirs,
 
-    /// A log directory or a log in it cannot be used, or refused what was asked of it.
+    /// A log directory or a log failed or refused an operation.
     #[error(transparent)]
     Storage(#[from] StorageError),
 
-    /// Logs that could not be closed cleanly, or could not be opened before: which, and why the first.
+    /// Logs were not closed cleanly. The text names them and has the first reason.
     #[error("{0}")]
     NotClosed(String),
 
-    /// New logs would take the file descriptors, or the mappings, that connections and open logs need.
+    /// The reserve of file descriptors or of mappings is reached.
     #[error(
-        "the limits of {files} open files (ulimit -n) and {mappings} mappings (vm.max_map_count) leave no room for another partition; raise the lower or delete topics"
+        "the limits of {files} open files (ulimit -n) and {mappings} mappings (vm.max_map_count) allow no \
+         further partition; raise the lower one or delete topics"
     )]
-    NoRoom { files: u64, mappings: u64 },
+    TooManyPartitions { files: u64, mappings: u64 },
 
     /// A listener's address cannot be bound.
     #[error("listener {name} cannot listen on {address}: {source}{}", advice(source))]
@@ -46,29 +48,30 @@ pub enum ServerError {
         source: io::Error,
     },
 
-    /// What a listener is to serve TLS with cannot be used.
+    /// A listener's TLS settings cannot be used.
     #[error("{0}")]
     Tls(String),
 
-    /// The operating system refused something the server cannot do without.
+    /// The operating system refused a resource that the server needs.
     #[error("cannot {action}: {source}{}", advice(source))]
     Os { action: &'static str, source: io::Error },
 
-    /// Something done twice, too early or too late.
+    /// An operation came twice, too early or too late.
     #[error("the server {0}")]
     WrongState(&'static str),
 
-    /// The process was forked: the threads stayed with the parent, and so must the logs.
+    /// The process is a fork. The threads and the logs stay with the parent.
     #[error(
-        "the server belongs to process {owner}, of which this one is a fork: open another server, on directories of its own"
+        "the server belongs to process {owner}, and this process is a fork of it: open another server with \
+         its own directories"
     )]
     Forked { owner: u32 },
 
-    /// A topic or partition that is not registered.
+    /// The partition is not registered.
     #[error("there is no partition {partition} of topic {topic} on this server")]
     UnknownPartition { topic: String, partition: i32 },
 
-    /// A topic that is not registered.
+    /// The topic is not registered.
     #[error("there is no topic {0} on this server")]
     UnknownTopic(String),
 
@@ -84,24 +87,25 @@ pub enum ServerError {
     #[error("this server does not lead {topic}-{partition}")]
     NotLeader { topic: String, partition: i32 },
 
-    /// Too few replicas are in sync for acks=all.
+    /// There are too few in-sync replicas for acks=all.
     #[error(
-        "{topic}-{partition} has fewer replicas in sync than min.insync.replicas: start the brokers that hold it, or set that lower"
+        "{topic}-{partition} has fewer in-sync replicas than min.insync.replicas: start the brokers that \
+         have it, or lower the setting"
     )]
     NotEnoughReplicas { topic: String, partition: i32 },
 
-    /// A response that does not fit its schema.
+    /// A response does not fit its schema.
     #[error(transparent)]
     Protocol(#[from] logcore_protocol::ProtocolError),
 }
 
 impl ServerError {
-    /// The error code Kafka has for this.
+    /// Kafka's error code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Storage(error) => ErrorCode(error.kafka_code()),
             Self::NotClosed(_) => ErrorCode::KAFKA_STORAGE_ERROR,
-            Self::NoRoom { .. } => ErrorCode::POLICY_VIOLATION,
+            Self::TooManyPartitions { .. } => ErrorCode::POLICY_VIOLATION,
             Self::InvalidConfig { .. } | Self::Tls(_) => ErrorCode::INVALID_CONFIG,
             Self::UnknownPartition { .. } | Self::UnknownTopic(_) => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
             Self::TopicId { .. } => ErrorCode::INCONSISTENT_TOPIC_ID,

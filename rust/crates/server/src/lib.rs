@@ -1,26 +1,29 @@
-//! A broker's data plane: sockets, framing, the APIs answered in Rust, the way to Python for all others, log housekeeping.
+//! A broker's data plane: sockets, frames, the APIs that Rust answers, the queue to Python for all others,
+//! and the upkeep of logs.
 //!
-//! Owns: the threads that serve connections, the registry of partitions and who leads them, long polls, fetch sessions, the
-//! log directories while they are open. Does not own: any decision. Which topics there are, who leads and since when comes
-//! from outside through [`Server`]; requests this crate does not answer come out of [`Server::take_requests`].
+//! Owns: the threads that serve connections, the registry of partitions and their leaders, long polls, fetch
+//! sessions, and the log directories while they are open. Does not own decisions: topics, leaders and epochs
+//! come from Python through [`Server`]. Python takes the requests that Rust does not answer with
+//! [`Server::take_requests`].
 //!
 //! | module | what |
 //! |---|---|
-//! | `server`, `admin`, `config` | the owner's view; what operators ask of logs; settings |
-//! | `measurements`, `housekeeping` | what is read at a scrape; the threads that look after logs and memory |
+//! | `server`, `admin`, `config` | the interface to the owner; operations for operators; settings |
+//! | `measurements`, `housekeeping` | all numbers for a scrape; the background threads |
 //! | `connections` | listeners; one task for each connection; the slow-request log |
-//! | `api` | who answers a request; one file for each API that Rust answers |
-//! | `shared` | what every connection reaches |
+//! | `api` | the dispatch of requests; one file for each API that Rust answers |
+//! | `shared` | the parts that all connections share |
 //! | `partitions` | logs, leaders, replicas, long polls, fetch sessions |
 //! | `control` | requests and failures on their way to Python |
 //! | `net` | sockets, frames, responses, TLS |
-//! | `quotas`, `memory`, `metrics` | how much clients may use; how much memory there may be; what is counted |
-//! | `apis`, `log_lines`, `descriptors` | the table of APIs; log lines for Python; limits on open files and mappings |
+//! | `quotas`, `memory`, `metrics` | quotas and limits on connections; budgets of memory; counters |
+//! | `apis`, `log_lines`, `descriptors` | the table of APIs; log lines for Python; reserves of open files |
 //!
-//! A module uses those below it only (`tools/rust_circles.py` checks that).
+//! A module uses only those below it (`tools/rust_circles.py` checks that).
 //!
-//! Crash: what was acknowledged is in the operating system's hands, or on disk if `flush.messages` says so; recovery is the
-//! storage crate's. Nothing of this crate is on disk. A fork of the process has none of the threads: there a server refuses.
+//! Crash: acknowledged records are in the page cache, or on disk with `flush.messages`. The storage crate
+//! recovers the logs. Everything else in this crate is in memory only. A fork of the process has none of the
+//! threads, so its calls are refused.
 #![cfg_attr(test, allow(clippy::unwrap_used))] // a test may panic
 
 mod admin;

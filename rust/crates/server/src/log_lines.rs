@@ -1,10 +1,10 @@
 //! Log lines on their way to Python's `logging`.
 //!
-//! A bounded queue: any thread pushes, Python drains it with `take` after the wake descriptor became readable. When nobody
-//! drains it, the oldest lines are dropped and their number is told with the next drain; a flood of bad connections costs
-//! no memory. What clients can bring about again and again is said once and then at most once a minute, with its number
-//! ([`LogLines::seldom`]). Whatever client's text is in it, a line is one line, and not a long one. A crash loses the lines
-//! that were not taken.
+//! A bounded queue: any thread pushes, and Python takes the lines after the wake descriptor became readable.
+//! When the queue is full, the oldest lines are dropped, and the next `take` reports their number. So a flood
+//! of bad connections costs no memory. Lines that clients can cause repeatedly are limited to one a minute,
+//! with their number ([`LogLines::push_limited`]). A line with a client's text is always one line of bounded
+//! length. A crash loses the lines that were not taken.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,36 +14,36 @@ use parking_lot::Mutex;
 
 use logcore_wake::WakeFd;
 
-/// How many lines may wait.
+/// The most lines that wait.
 const CAPACITY: usize = 4096;
-/// How long a line, or a value beside it, may be in bytes: what clients send may be as long as the largest request.
+/// The longest line or field in bytes. Text of clients may be as long as the longest request.
 const LENGTH_MAX: usize = 4096;
-/// What stands for the rest of a longer one.
+/// The end of a line that was cut.
 const CUT: &str = " ... (cut)";
-/// How long a line that came is not repeated.
+/// The time in which a limited line is not repeated.
 const PAUSE: Duration = Duration::from_secs(60);
-/// How many different lines are remembered for that; what does not fit is said each time.
+/// The most limited lines that are remembered. Further ones are logged each time.
 const REMEMBERED_MAX: usize = 4096;
 
-/// How bad it is; the numbers are those of Python's `logging`.
+/// The level of a line, with the numbers of Python's `logging`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Something worth knowing that needs no action.
+    /// No action is needed.
     Info = 20,
-    /// A peer misbehaved or something was refused.
+    /// A peer misbehaved, or a request was refused.
     Warning = 30,
-    /// An operator has to act.
+    /// An operator must act.
     Error = 40,
 }
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// How bad it is.
+    /// The level.
     pub level: Level,
     /// What happened, to what, and what to do.
     pub message: String,
-    /// What in it a machine may look for, by name: `connection`, `client_id`, `topic` and the like.
+    /// Values for machines, by name: `connection`, `client_id`, `topic` …
     pub fields: Fields,
 }
 
@@ -56,16 +56,16 @@ struct Queue {
     dropped: u64,
 }
 
-/// A line that was said, and how often it would have been since.
-struct Said {
+/// The last time of a limited line, and how often it was suppressed since.
+struct Limited {
     at: Instant,
-    kept_back: u64,
+    suppressed: u64,
 }
 
 /// The queue.
 pub(crate) struct LogLines {
     queue: Mutex<Queue>,
-    said: Mutex<HashMap<String, Said>>,
+    limited: Mutex<HashMap<String, Limited>>,
     wake: Arc<WakeFd>,
 }
 
@@ -73,7 +73,7 @@ impl LogLines {
     pub(crate) fn new(wake: Arc<WakeFd>) -> Self {
         Self {
             queue: Mutex::default(),
-            said: Mutex::default(),
+            limited: Mutex::default(),
             wake,
         }
     }
@@ -112,55 +112,55 @@ impl LogLines {
         self.push(Level::Error, message);
     }
 
-    /// A line that may come often: of those with one `key` the first is said, and then one a minute with the number of
-    /// those that were not.
-    pub(crate) fn seldom(&self, level: Level, key: &str, message: String) {
-        self.seldom_with(level, key, message, Fields::new);
+    /// Pushes a line that may come often. Of lines with the same `key` one a minute is logged, with the
+    /// number of suppressed ones.
+    pub(crate) fn push_limited(&self, level: Level, key: &str, message: String) {
+        self.push_limited_with(level, key, message, Fields::new);
     }
 
-    /// The same with fields, made only for a line that is said.
-    pub(crate) fn seldom_with(
+    /// As [`Self::push_limited`], with fields, which are made only for a line that is logged.
+    pub(crate) fn push_limited_with(
         &self,
         level: Level,
         key: &str,
         message: String,
         fields: impl FnOnce() -> Fields,
     ) {
-        if let Some(message) = self.said_now(key, message, Instant::now()) {
+        if let Some(message) = self.limit(key, message, Instant::now()) {
             self.push_with(level, message, fields());
         }
     }
 
-    /// The line as it is to be said at `now`, if it is.
-    fn said_now(&self, key: &str, message: String, now: Instant) -> Option<String> {
-        let mut said = self.said.lock();
-        if let Some(last) = said.get_mut(key) {
+    /// The text of a limited line at `now`, unless it is suppressed.
+    fn limit(&self, key: &str, message: String, now: Instant) -> Option<String> {
+        let mut limited = self.limited.lock();
+        if let Some(last) = limited.get_mut(key) {
             if now < last.at + PAUSE {
-                last.kept_back += 1;
+                last.suppressed += 1;
                 return None;
             }
-            let kept_back = std::mem::take(&mut last.kept_back);
+            let suppressed = std::mem::take(&mut last.suppressed);
             let seconds = (now - last.at).as_secs();
             last.at = now;
-            return Some(match kept_back {
+            return Some(match suppressed {
                 0 => message,
                 more => format!("{message} (and {more} times more in the last {seconds} s)"),
             });
         }
-        if said.len() >= REMEMBERED_MAX {
-            said.retain(|_, last| now < last.at + PAUSE);
+        if limited.len() >= REMEMBERED_MAX {
+            limited.retain(|_, last| now < last.at + PAUSE);
         }
-        if said.len() < REMEMBERED_MAX {
-            let first = Said {
+        if limited.len() < REMEMBERED_MAX {
+            let first = Limited {
                 at: now,
-                kept_back: 0,
+                suppressed: 0,
             };
-            said.insert(key.to_owned(), first);
+            limited.insert(key.to_owned(), first);
         }
         Some(message)
     }
 
-    /// Every line that waits, oldest first.
+    /// All waiting lines, oldest first.
     pub(crate) fn take(&self) -> Vec<LogLine> {
         let queue = std::mem::take(&mut *self.queue.lock());
         let mut lines: Vec<LogLine> = queue.lines.into();
@@ -178,8 +178,8 @@ impl LogLines {
     }
 }
 
-/// The text without what ends a line or turns its direction, and cut where it gets too long: nobody who sends text to a
-/// server writes lines of its log.
+/// The text as one line: characters that end a line or change its direction are escaped, and a long text is
+/// cut. So a client cannot forge lines of the log.
 fn one_line(text: String) -> String {
     if text.len() <= LENGTH_MAX && !text.contains(breaks_line) {
         return text;
@@ -199,7 +199,7 @@ fn one_line(text: String) -> String {
     line
 }
 
-/// Control characters, and Unicode's separators of lines and overrides of direction.
+/// Control characters, and Unicode's line separators and overrides of direction.
 fn breaks_line(character: char) -> bool {
     character.is_control() || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -208,17 +208,17 @@ fn breaks_line(character: char) -> bool {
 mod tests {
     use super::*;
 
-    // If this failed, a client could write lines of its own into the log, or one of any length.
+    // If this failed, a client could forge lines of the log, or write one of any length.
     #[test]
-    fn a_line_is_one_line_and_not_long() {
+    fn a_line_is_one_line_of_bounded_length() {
         let lines = LogLines::new(Arc::new(WakeFd::new().unwrap()));
         let forged = "no topic a\nERROR disk failed\r\u{1b}[2J\u{85}\u{2028}\u{202e}é";
         let long = "é".repeat(LENGTH_MAX);
         let fields = vec![("client_id", forged.to_owned()), ("topic", long.clone())];
         lines.push_with(Level::Warning, forged, fields);
-        lines.seldom(Level::Warning, "long", long);
+        lines.push_limited(Level::Warning, "long", long);
         let [first, second] = &lines.take()[..] else {
-            panic!("two lines were said");
+            panic!("two lines were pushed");
         };
         let escaped = r"no topic a\nERROR disk failed\r\u{1b}[2J\u{85}\u{2028}\u{202e}é";
         assert_eq!(first.message, escaped);
@@ -228,35 +228,35 @@ mod tests {
         assert_eq!(second.message, cut);
     }
 
-    // If this failed, a client that tries again and again would fill the disk with one line, or nobody would hear that it
-    // goes on.
+    // If this failed, a client that tries again and again would fill the disk with one line, or the log would
+    // not show that it goes on.
     #[test]
-    fn what_is_repeated_is_said_seldom_and_counted() {
+    fn repeated_lines_are_limited_and_counted() {
         let lines = LogLines::new(Arc::new(WakeFd::new().unwrap()));
         let start = Instant::now();
-        let said =
-            |key: &str, seconds| lines.said_now(key, "no".to_owned(), start + Duration::from_secs(seconds));
-        assert_eq!(said("a", 0).unwrap(), "no");
-        assert_eq!(said("b", 0).unwrap(), "no");
+        let logged =
+            |key: &str, seconds| lines.limit(key, "no".to_owned(), start + Duration::from_secs(seconds));
+        assert_eq!(logged("a", 0).unwrap(), "no");
+        assert_eq!(logged("b", 0).unwrap(), "no");
         for _ in 0..1045 {
-            assert_eq!(said("a", 59), None);
+            assert_eq!(logged("a", 59), None);
         }
         assert_eq!(
-            said("a", 75).unwrap(),
+            logged("a", 75).unwrap(),
             "no (and 1045 times more in the last 75 s)"
         );
-        assert_eq!(said("a", 76), None);
+        assert_eq!(logged("a", 76), None);
         for number in 0..2 * REMEMBERED_MAX {
-            assert!(said(&number.to_string(), 76).is_some());
+            assert!(logged(&number.to_string(), 76).is_some());
         }
-        assert_eq!(lines.said.lock().len(), REMEMBERED_MAX);
-        assert_eq!(said("b", 200).unwrap(), "no");
+        assert_eq!(lines.limited.lock().len(), REMEMBERED_MAX);
+        assert_eq!(logged("b", 200).unwrap(), "no");
     }
 
-    // If this failed, a peer that sends garbage in a loop would fill the broker's memory with log lines, or a drop of
-    // lines would go unnoticed.
+    // If this failed, a peer that sends garbage in a loop would fill the broker's memory with log lines, or a
+    // drop of lines would go unnoticed.
     #[test]
-    fn the_queue_is_bounded_and_says_what_it_dropped() {
+    fn the_queue_is_bounded_and_reports_dropped_lines() {
         let lines = LogLines::new(Arc::new(WakeFd::new().unwrap()));
         for number in 0..CAPACITY + 3 {
             lines.info(number.to_string());

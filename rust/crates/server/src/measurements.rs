@@ -1,7 +1,7 @@
-//! Everything that is counted and measured, read at once. Called by whoever scrapes, from any thread.
+//! All counters and measurements, read at once. Called for a scrape, from any thread.
 //!
-//! Reads atomics, and of each log a few numbers under locks nobody holds for long: no request waits for it. The registry is
-//! locked only while its partitions are listed.
+//! It reads atomics, and a few numbers of each log under short locks, so no request waits for it. The
+//! registry is locked only while its partitions are listed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::metrics::{
 use crate::partitions::registry::Partition;
 use crate::shared::Shared;
 
-/// What was measured. Counters begin with the server and never go back.
+/// The measurements. Counters begin with the server and never decrease.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurements {
-    /// The upper bounds of the times' buckets, in milliseconds; one more bucket has none.
+    /// The upper bounds of the buckets of times, in milliseconds. One more bucket has no bound.
     pub time_bounds: Vec<f64>,
-    /// The upper bounds of the sizes' buckets, in bytes; one more bucket has none.
+    /// The upper bounds of the buckets of sizes, in bytes. One more bucket has no bound.
     pub size_bounds: Vec<u64>,
     /// The names of the stages in [`ApiMeasurements::times`].
     pub stages: Vec<&'static str>,
@@ -25,43 +25,43 @@ pub struct Measurements {
     pub apis: Vec<ApiMeasurements>,
     /// The names of the counters in [`Self::topics`] and [`Self::all_topics`].
     pub topic_counters: Vec<&'static str>,
-    /// By topic that is there.
+    /// By topic.
     pub topics: Vec<(String, Vec<u64>)>,
-    /// Of all topics there are or were.
+    /// Of all topics, deleted ones included.
     pub all_topics: Vec<u64>,
-    /// By partition that is there.
+    /// By partition.
     pub partitions: Vec<PartitionMeasurements>,
-    /// Connections that are open, by listener.
+    /// Open connections, by listener.
     pub connections: Vec<(String, u64)>,
-    /// Connections that authenticated themselves, and that failed to, by listener.
+    /// Connections that authenticated themselves and that failed to, by listener.
     pub authentications: Vec<(String, u64, u64)>,
-    /// What is measured of the server as a whole, by name.
+    /// The numbers of the whole server, by name.
     pub gauges: Vec<(&'static str, f64)>,
 }
 
-/// One partition.
+/// The measurements of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionMeasurements {
     /// The topic's name.
     pub topic: Arc<str>,
     /// The partition's index.
     pub partition: i32,
-    /// Bytes of its segments, indexes not counted.
+    /// The bytes of its segments, without indexes.
     pub size_bytes: u64,
-    /// How many segments it has.
+    /// The number of its segments.
     pub segments: u64,
-    /// The first record that is still there.
+    /// The first offset that the log still has.
     pub log_start_offset: i64,
-    /// The offset the next record gets.
+    /// The offset of the next record.
     pub log_end_offset: i64,
     /// Whether this server leads it.
     pub leads: bool,
-    /// Whether its log failed, by itself or with its directory.
+    /// Whether its log or its directory failed.
     pub offline: bool,
 }
 
 impl Measurements {
-    /// Reads everything but the gauges of the network, which the server adds.
+    /// Reads everything except the gauges of the network threads, which the server adds.
     pub(crate) fn read(shared: &Shared) -> Self {
         let (partitions, mut all_topics) = shared.registry.all_and_gone();
         let mut topics: BTreeMap<&str, [u64; TOPIC_COUNTERS]> = BTreeMap::new();

@@ -1,7 +1,7 @@
-//! The server as its owner sees it: opened, started, told what to do, stopped.
+//! The server's interface to its owner: open, start, change, stop.
 //!
-//! All methods may be called from any thread; those that touch files or wait say so, and block. The connections run on a
-//! runtime of the server's own, whose threads end with it.
+//! All methods may be called from any thread. Those that may block say so. The connections run on the
+//! server's own runtime, whose threads end with it.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -18,7 +18,7 @@ use crate::config::{DynamicConfig, Properties, ServerConfig, ServerOptions};
 use crate::connections::listener::{self, ListenerSpec};
 use crate::control::failures::{Failed, Failures};
 use crate::control::requests::{ControlQueue, ControlRequest};
-use crate::descriptors::{Descriptors, mapping_limit, mapping_room_for_logs};
+use crate::descriptors::{Descriptors, logs_left_by_mappings, mapping_limit};
 use crate::error::{Result, ServerError};
 use crate::housekeeping::Housekeeping;
 use crate::housekeeping::moves::Moves;
@@ -26,22 +26,21 @@ use crate::log_lines::{LogLine, LogLines};
 use crate::measurements::Measurements;
 use crate::memory::Budgets;
 use crate::memory::frames::FrameMemory;
-use crate::memory::unpacking::Unpacking;
 use crate::metrics::{Idle, Metrics};
-use crate::net::busy_poll::Vigil;
+use crate::net::busy_poll::BusyPoll;
 use crate::partitions::fetch_session::FetchSessions;
 use crate::partitions::logs::{Logs, offline};
-use crate::partitions::purgatory::{HasWaitingRoom, Purgatory};
+use crate::partitions::purgatory::{HasWaiters, Purgatory};
 use crate::partitions::registry::{Leadership, Partition, Registry, TopicId};
 use crate::partitions::replicas::Replica;
 use crate::quotas::{ClientQuota, ClientQuotas, ConnectionQuotas};
 use crate::shared::{Shared, now_ms};
 use logcore_wake::WakeFd;
 
-/// How long threads that run the connections may take to end.
-const RUNTIME_END: Duration = Duration::from_secs(1);
+/// How long the network threads may take to end.
+const RUNTIME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A partition to register: see [`Server::create_partition`].
+/// A partition to register with [`Server::create_partition`].
 #[derive(Debug, Clone)]
 pub struct PartitionSpec {
     /// The topic's name.
@@ -52,31 +51,31 @@ pub struct PartitionSpec {
     pub partition: i32,
     /// The leader's epoch.
     pub leader_epoch: i32,
-    /// The broker that leads; this server serves the partition when it is this server's node id.
+    /// The leader's id. This server serves the partition if it is its own id.
     pub leader_id: i32,
-    /// All replicas, this server's own too. None at all: the leader is the only one.
+    /// All replicas, this server's own included. If it is empty, the leader is the only one.
     pub replicas: Vec<Replica>,
-    /// The topic's own settings; the others have the broker's defaults.
+    /// The topic's own settings. All others have the broker's defaults.
     pub config: Properties,
-    /// The cluster has never had it before. One that is not new is not created while a log directory is offline: its records may
-    /// be there.
+    /// The partition is new to the cluster. While a log directory is offline, only new ones are created,
+    /// because the records of another one may be in that directory.
     pub new: bool,
 }
 
-/// The three offsets that describe a partition.
+/// The offsets of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offsets {
-    /// The first record that is still there.
+    /// The first offset that the log still has.
     pub log_start: i64,
-    /// The first offset consumers do not see.
+    /// The first offset that consumers do not see.
     pub high_watermark: i64,
-    /// The offset the next record gets.
+    /// The offset of the next record.
     pub log_end: i64,
 }
 
 struct Running {
     runtime: Runtime,
-    /// Ends when the last connection has.
+    /// Closes with the last connection.
     alive: mpsc::Receiver<()>,
 }
 
@@ -93,25 +92,26 @@ pub struct Server {
     state: Mutex<State>,
     housekeeping: Mutex<Option<Housekeeping>>,
     idle: Idle,
-    /// Topics' own settings. One change to the partitions at a time: what is on disk and what is registered change together.
+    /// The topics' own settings. The lock serialises changes of partitions, because disk and registry change
+    /// together.
     changes: Mutex<HashMap<String, Properties>>,
     pub(crate) moves: Arc<Moves>,
-    /// The process that opened it. A fork of it has none of the threads.
+    /// The process that opened the server. A fork has none of its threads.
     owner: u32,
 }
 
 impl Server {
-    /// Opens the log directories, recovers what a crash left and registers what is found, with no leader yet. Blocks.
+    /// Opens and recovers the log directories, and registers the partitions found, without leaders. Blocks.
     ///
     /// # Errors
-    /// For a setting with a bad value and for a directory that cannot be used.
+    /// For an invalid setting and for a directory that cannot be used.
     pub fn open(options: &ServerOptions) -> Result<Self> {
         let os = |action| move |source| ServerError::Os { action, source };
         let config = ServerConfig::new(&options.properties)?;
         let dynamic = DynamicConfig::new(&options.properties)?;
         let wake = Arc::new(WakeFd::new().map_err(os("create an eventfd"))?);
         let lines = Arc::new(LogLines::new(Arc::clone(&wake)));
-        let logs = Logs::open(options, &config, &dynamic.until_told(), &lines)?;
+        let logs = Logs::open(options, &config, &dynamic.until_configured(), &lines)?;
         let registry = Registry::default();
         for found in logs.partitions() {
             let id = found.topic_id.unwrap_or_default();
@@ -132,10 +132,9 @@ impl Server {
             budgets,
             control: ControlQueue::new(config.queued_requests_max, Arc::clone(&wake)),
             sessions: FetchSessions::new(config.fetch_sessions_max),
-            unpacking: Unpacking::default(),
             failures: Failures::new(Arc::clone(&wake)),
             lines,
-            vigil: Vigil::default(),
+            busy_poll: BusyPoll::default(),
             metrics: Metrics::default(),
             purgatory: Purgatory::default(),
             stopping: watch::Sender::new(false),
@@ -159,10 +158,11 @@ impl Server {
         })
     }
 
-    /// Binds the listeners and serves the APIs of the table ([`crate::apis`]). Returns the ports, in the listeners' order.
+    /// Binds the listeners and serves the APIs of the table ([`crate::apis`]). Returns the ports, in the
+    /// listeners' order.
     ///
     /// # Errors
-    /// When an address cannot be bound, or the server was started before.
+    /// If an address cannot be bound, or the server was started before.
     pub fn start(&self, listeners: &[ListenerSpec]) -> Result<Vec<u16>> {
         self.check_process()?;
         let mut state = self.state.lock();
@@ -201,11 +201,11 @@ impl Server {
         Ok(ports)
     }
 
-    /// Stops accepting, lets requests that are being answered finish for at most `grace`, and closes the logs cleanly.
-    /// Long polls are answered at once. Blocks. A second call does nothing.
+    /// Stops accepting, waits up to `grace` for the responses to requests that have begun, and closes the
+    /// logs cleanly. Long polls are answered at once. Blocks. A second call does nothing.
     ///
     /// # Errors
-    /// When a log cannot be closed cleanly; it will be recovered when it is opened again.
+    /// If a log cannot be closed cleanly. It will be recovered when it is opened again.
     pub fn stop(&self, grace: Duration) -> Result<()> {
         self.check_process()?;
         let state = std::mem::replace(&mut *self.state.lock(), State::Stopped);
@@ -218,10 +218,10 @@ impl Server {
                 if runtime.block_on(ended).is_err() {
                     self.shared
                         .lines
-                        .warning("stopping with requests unanswered: their handlers did not finish in time");
+                        .warning("stopping with unanswered requests: their handlers did not finish in time");
                 }
                 self.shared.control.close();
-                runtime.shutdown_timeout(RUNTIME_END);
+                runtime.shutdown_timeout(RUNTIME_TIMEOUT);
             }
         }
         if let Some(housekeeping) = self.housekeeping.lock().take() {
@@ -231,23 +231,23 @@ impl Server {
         self.shared.logs.close()
     }
 
-    /// The descriptor that is readable while requests or log lines wait.
+    /// A descriptor that is readable while requests, failures or log lines wait.
     pub fn wake_fd(&self) -> RawFd {
         self.wake.raw()
     }
 
-    /// The requests that wait for an answer, oldest first, at most `max` and a few hundred at once. Never blocks.
+    /// The oldest waiting requests, at most `max` and a few hundred. Never blocks.
     pub fn take_requests(&self, max: usize) -> Vec<ControlRequest> {
         self.shared.control.take(max)
     }
 
-    /// The ids of connections that ended since the last call while a JoinGroup or SyncGroup of theirs waited: its answer is
-    /// nobody's. Asked after [`Self::take_requests`].
+    /// The ids of connections that ended since the last call while their JoinGroup or SyncGroup waited. To be
+    /// called after [`Self::take_requests`].
     pub fn take_gone(&self) -> Vec<String> {
         self.shared.control.take_gone()
     }
 
-    /// What went offline since the last call. Asked after [`Self::take_requests`].
+    /// The logs that went offline since the last call. To be called after [`Self::take_requests`].
     pub fn take_failed(&self) -> Failed {
         self.shared.failures.take()
     }
@@ -257,15 +257,16 @@ impl Server {
         self.shared.lines.take()
     }
 
-    /// Registers a partition, creating its log unless it is there, or gives one that is registered a leader, an epoch and
-    /// settings. Blocks.
+    /// Registers a partition, and creates its log if there is none. A registered partition gets the leader,
+    /// epoch and settings. Blocks.
     ///
     /// # Errors
-    /// When the name belongs to a topic with another id, a setting is bad, or the log cannot be created or is offline.
+    /// If the name belongs to a topic with another id, a setting is invalid, or the log cannot be created or
+    /// is offline.
     pub fn create_partition(&self, spec: &PartitionSpec) -> Result<()> {
         self.check_process()?;
         let mut overrides = self.changes.lock();
-        let _moves = self.moves.hold();
+        let _moves = self.moves.lock();
         let config = self.dynamic().topic(&spec.config)?;
         self.check_topic_id(&spec.topic, spec.topic_id)?;
         let registered = self.shared.registry.find(&spec.topic, spec.partition);
@@ -282,8 +283,8 @@ impl Server {
                 }
             }
             None => {
-                if self.partition_room() == 0 {
-                    return Err(ServerError::NoRoom {
+                if self.partitions_left() == 0 {
+                    return Err(ServerError::TooManyPartitions {
                         files: Descriptors::now().limit,
                         mappings: mapping_limit(),
                     });
@@ -307,33 +308,34 @@ impl Server {
         Ok(())
     }
 
-    /// Tells what the cluster has of a topic, once this server's partitions of it are created: how many partitions, and of this
-    /// server's those whose logs could not be. Requests for what is not here are answered by it.
+    /// Sets the number of a topic's partitions in the cluster, and this server's partitions whose logs could
+    /// not be created. Requests for partitions that are not here are answered by it. To be called after this
+    /// server's partitions were created.
     pub fn know_topic(&self, topic: &str, id: TopicId, count: i32, offline: &[i32]) {
         let offline = offline.iter().copied().collect();
         self.shared.registry.set_known(topic, id, count, offline);
     }
 
-    /// The cluster has the topic no longer.
+    /// The topic was deleted from the cluster.
     pub fn forget_topic(&self, topic: &str) {
         self.shared.registry.forget_known(topic);
     }
 
-    /// How many more partitions may be created before the limit of open files or that of mappings is near.
-    pub fn partition_room(&self) -> u64 {
-        let by_files = Descriptors::now().room_for_logs(self.wake.borrowed());
-        by_files.min(mapping_room_for_logs())
+    /// How many more partitions can be created before the limit of open files or of mappings is near.
+    pub fn partitions_left(&self) -> u64 {
+        let by_files = Descriptors::now().logs_left(self.wake.borrowed());
+        by_files.min(logs_left_by_mappings())
     }
 
-    /// Deletes a topic and its logs. Whoever reads from them may finish; what comes later is told that the topic is unknown.
-    /// Blocks.
+    /// Deletes a topic and its logs. Reads that have begun can finish. Later requests get
+    /// UNKNOWN_TOPIC_OR_PARTITION. Blocks.
     ///
     /// # Errors
-    /// [`ServerError::UnknownTopic`], or when a directory cannot be renamed.
+    /// [`ServerError::UnknownTopic`], or if a directory cannot be renamed.
     pub fn delete_topic(&self, topic: &str) -> Result<()> {
         self.check_process()?;
         let mut overrides = self.changes.lock();
-        let _moves = self.moves.hold();
+        let _moves = self.moves.lock();
         overrides.remove(topic);
         let partitions = self.shared.registry.remove_topic(topic);
         let partitions = partitions.ok_or_else(|| ServerError::UnknownTopic(topic.to_owned()))?;
@@ -352,7 +354,7 @@ impl Server {
     pub fn update_topic_config(&self, topic: &str, overrides: &Properties) -> Result<()> {
         self.check_process()?;
         let mut all = self.changes.lock();
-        let _moves = self.moves.hold();
+        let _moves = self.moves.lock();
         let config = self.dynamic().topic(overrides)?;
         let partitions = self.shared.registry.topic(topic);
         for partition in partitions.ok_or_else(|| ServerError::UnknownTopic(topic.to_owned()))? {
@@ -365,7 +367,8 @@ impl Server {
     /// Whether [`Server::update_config`] would take these settings; nothing changes.
     ///
     /// # Errors
-    /// For the first value that cannot be, alone or with what a topic has of its own; [`ServerError::Forked`].
+    /// For the first value that cannot be, alone or with what a topic has of its own;
+    /// [`ServerError::Forked`].
     pub fn check_config(&self, properties: &Properties) -> Result<()> {
         self.check_process()?;
         let dynamic = DynamicConfig::new(properties)?;
@@ -373,9 +376,9 @@ impl Server {
         Ok(())
     }
 
-    /// Replaces the settings that can change while the server runs: limits on connections, the cleaner's, and what topics
-    /// have that override nothing. All others keep the values the server was opened with. Waits for a compaction to pause if
-    /// the cleaner's settings change.
+    /// Replaces the settings that can change while the server runs: limits on connections, the cleaner's, and
+    /// what topics have that override nothing. All others keep the values the server was opened with. Waits
+    /// for a compaction to pause if the cleaner's settings change.
     ///
     /// # Errors
     /// For a bad value, in which case nothing changes.
@@ -387,8 +390,8 @@ impl Server {
         if let Some(housekeeping) = &mut *self.housekeeping.lock() {
             housekeeping.update_cleaner(&self.shared, &dynamic.cleaner)?;
         }
-        // No log goes to another directory with the settings it had.
-        let moves = self.moves.hold();
+        // No log moves to another directory with its old settings.
+        let moves = self.moves.lock();
         for (partition, config) in of_topics {
             let moved = self.shared.registry.moved(&partition);
             moved.unwrap_or(partition).log.update_config(config);
@@ -396,7 +399,7 @@ impl Server {
         drop(moves);
         self.shared.connections.update(dynamic.connections.clone());
         *self.shared.dynamic.write() = dynamic;
-        self.moves.look_again();
+        self.moves.rate_changed();
         Ok(())
     }
 
@@ -409,7 +412,7 @@ impl Server {
         all.map(|partition| {
             let config = match overrides.get(&*partition.topic) {
                 Some(own) => dynamic.topic(own)?,
-                None => dynamic.until_told(),
+                None => dynamic.until_configured(),
             };
             Ok((partition, config))
         })
@@ -419,29 +422,28 @@ impl Server {
     /// Replaces all client quotas.
     ///
     /// # Errors
-    /// For a quota that does not exist or is no number from 0, in which case nothing changes; [`ServerError::Forked`].
+    /// [`ServerError::Forked`], and for an unknown or invalid quota. Then nothing changes.
     pub fn set_client_quotas(&self, quotas: &[ClientQuota]) -> Result<()> {
         self.check_process()?;
         self.shared.quotas.replace(quotas)
     }
 
-    /// Replaces the rates, in connections a second, at which addresses may connect; no address is all that have no rate of
-    /// their own.
+    /// Replaces the rates, in connections a second, at which addresses may connect. A rate without an address
+    /// is for all others.
     ///
     /// # Errors
-    /// For an address that is none and a rate that is no number from 0, in which case nothing changes;
-    /// [`ServerError::Forked`].
+    /// [`ServerError::Forked`], and for an invalid address or rate. Then nothing changes.
     pub fn set_ip_quotas(&self, quotas: &[(Option<String>, f64)]) -> Result<()> {
         self.check_process()?;
         self.shared.connections.update_ip_rates(quotas)
     }
 
-    /// Every partition that was found or created: topic, topic id (zeros if it has none) and index, in that order.
+    /// Every partition that was found or created, in order: topic, topic id (zeros if it has none) and index.
     pub fn partitions(&self) -> Vec<(String, TopicId, i32)> {
         let all = self.shared.registry.all();
         let mut all: Vec<_> = all
             .iter()
-            .map(|place| (place.topic.to_string(), place.topic_id, place.index))
+            .map(|partition| (partition.topic.to_string(), partition.topic_id, partition.index))
             .collect();
         all.sort();
         all
@@ -465,49 +467,50 @@ impl Server {
     /// # Errors
     /// As Produce with acks=all would answer.
     pub fn append(&self, topic: &str, partition: i32, batches: &[u8]) -> Result<i64> {
-        let place = self.find(topic, partition)?;
-        if let Some(reason) = place.log.failure() {
-            return Err(offline(&place.log.dir(), reason));
+        let found = self.find(topic, partition)?;
+        if let Some(reason) = found.log.failure() {
+            return Err(offline(&found.log.dir(), reason));
         }
-        let leadership = place
+        let leadership = found
             .lead(self.shared.node_id, -1)
             .map_err(|_| ServerError::NotLeader {
                 topic: topic.to_owned(),
                 partition,
             })?;
-        if !place.replicas.has_min_in_sync(&place.log) {
+        if !found.replicas.has_min_in_sync(&found.log) {
             return Err(ServerError::NotEnoughReplicas {
                 topic: topic.to_owned(),
                 partition,
             });
         }
         let mut batches = batches.to_vec();
-        let appended = self.shared.registry.append(&place, |log| {
+        let appended = self.shared.registry.append(&found, |log| {
             log.append_as_leader(&mut batches, leadership.epoch, now_ms())
         });
-        let appended = appended.inspect_err(|_| self.shared.look_for_failure_of(&place))?;
-        place.waiting_room().appended(batches.len() as u64);
+        let appended = appended.inspect_err(|_| self.shared.report_failure_of(&found))?;
+        found.waiters().appended(batches.len() as u64);
         Ok(appended.first_offset)
     }
 
-    /// Whole batches from the one that has `offset`, up to the high watermark; at least one if there is any. Blocks.
+    /// Whole batches from the one with `offset` up to the high watermark, at least one if there is any.
+    /// Blocks.
     ///
     /// # Errors
-    /// When there is no such partition or offset, or the disk fails.
+    /// If there is no such partition or offset, or the disk fails.
     pub fn read(&self, topic: &str, partition: i32, offset: i64, bytes_max: u64) -> Result<Vec<u8>> {
-        let place = self.find(topic, partition)?;
-        let slice = self.shared.registry.read(&place, |log| {
+        let partition = self.find(topic, partition)?;
+        let slice = self.shared.registry.read(&partition, |log| {
             log.read(offset, bytes_max, log.high_watermark(), true)
         })?;
         Ok(slice.read_whole_batches()?)
     }
 
-    /// How many requests of each API were begun, by key; the measurements count those that are over.
+    /// How many requests of each API have begun, by key. The measurements count the finished ones.
     pub fn requests_begun(&self) -> Vec<(i16, u64)> {
         self.shared.metrics.apis.begun()
     }
 
-    /// Everything that is counted and measured. Waits for no request and keeps none waiting.
+    /// All counters and measurements. It does not wait for requests, and requests do not wait for it.
     pub fn measurements(&self) -> Measurements {
         let mut measurements = Measurements::read(&self.shared);
         if let State::Running(Running { runtime, .. }) = &*self.state.lock() {
@@ -541,7 +544,7 @@ impl Server {
         })
     }
 
-    /// Zeros are no id: a directory of an older Kafka has none, and takes the one it is given.
+    /// A topic without an id (zeros), in a directory of an older Kafka, takes the new one.
     fn check_topic_id(&self, topic: &str, id: TopicId) -> Result<()> {
         match self.shared.registry.topic_id(topic) {
             Some(known) if known != id && known != TopicId::default() => Err(ServerError::TopicId {
@@ -557,16 +560,17 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if self.check_process().is_err() {
-            // Ending the runtime would wait for threads that are not here; the logs are the parent's to close.
+            // Ending the runtime would wait for threads that this process does not have. The parent closes
+            // the logs.
             std::mem::forget(std::mem::replace(self.state.get_mut(), State::Stopped));
             return;
         }
-        // Whoever wants to know how the stop went calls it; here nobody is left to be told.
+        // The error is lost. An owner that wants it calls `stop`.
         let _ = self.stop(Duration::ZERO);
     }
 }
 
-/// As many threads as were asked for, else as the machine has cores.
+/// The runtime, with the configured number of threads or one for each core.
 fn runtime(threads: Option<NonZeroUsize>) -> Result<Runtime> {
     let threads = threads.or_else(|| std::thread::available_parallelism().ok());
     tokio::runtime::Builder::new_multi_thread()

@@ -1,4 +1,5 @@
-//! What every part of a running server reaches: one value behind an `Arc`, read from every thread.
+//! The parts of a running server that all connections share: one value behind an `Arc`, used from every
+//! thread.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,19 +16,19 @@ use crate::control::requests::ControlQueue;
 use crate::log_lines::{Level, LogLines};
 use crate::memory::Budgets;
 use crate::memory::frames::FrameMemory;
-use crate::memory::unpacking::Unpacking;
 use crate::metrics::Metrics;
-use crate::net::busy_poll::Vigil;
+use crate::net::busy_poll::BusyPoll;
 use crate::partitions::fetch_session::FetchSessions;
 use crate::partitions::logs::Logs;
-use crate::partitions::purgatory::{HasWaitingRoom, Purgatory};
+use crate::partitions::purgatory::{HasWaiters, Purgatory};
 use crate::partitions::registry::{Partition, Registry};
 use crate::quotas::{ClientQuotas, ConnectionQuotas};
 
 pub(crate) struct Shared {
     pub(crate) node_id: i32,
     pub(crate) config: ServerConfig,
-    /// What can be replaced while the server runs. No request waits for it: it is read when logs are made or changed.
+    /// The settings that can change while the server runs. They are read when logs are created or changed,
+    /// not by requests.
     pub(crate) dynamic: RwLock<Arc<DynamicConfig>>,
     pub(crate) connections: ConnectionQuotas,
     pub(crate) quotas: Arc<ClientQuotas>,
@@ -37,8 +38,7 @@ pub(crate) struct Shared {
     pub(crate) frames: Arc<FrameMemory>,
     pub(crate) control: ControlQueue,
     pub(crate) sessions: FetchSessions,
-    pub(crate) unpacking: Unpacking,
-    pub(crate) vigil: Vigil,
+    pub(crate) busy_poll: BusyPoll,
     pub(crate) lines: Arc<LogLines>,
     pub(crate) failures: Failures,
     pub(crate) metrics: Metrics,
@@ -48,44 +48,49 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The code for an error of a log or its directory; a disk's fault is told to the operator as well, now and then.
+    /// The code for an error of a log or its directory. A failure of the disk is also logged, at most once a
+    /// minute.
     pub(crate) fn storage_error(
         &self,
         what: fmt::Arguments<'_>,
-        place: Option<&Partition>,
+        partition: Option<&Partition>,
         error: &StorageError,
     ) -> ErrorCode {
         if error.is_storage_failure() {
             let key = format!("{what} {:?}", std::mem::discriminant(error));
-            let fields = || place.map(Partition::fields).unwrap_or_default();
+            let fields = || partition.map(Partition::fields).unwrap_or_default();
             let text = format!("{what}: {error}");
-            self.lines.seldom_with(Level::Error, &key, text, fields);
+            self.lines.push_limited_with(Level::Error, &key, text, fields);
         }
-        if let Some(place) = place {
-            self.look_for_failure_of(place);
+        if let Some(partition) = partition {
+            self.report_failure_of(partition);
         }
         ErrorCode(error.kafka_code())
     }
 
-    /// Has Python told at once if an error of the partition took its log offline, and not by the next round of housekeeping.
-    pub(crate) fn look_for_failure_of(&self, place: &Partition) {
-        if place.is_newly_offline() {
-            self.tell_failures();
+    /// Reports to Python at once if the partition's log is offline, instead of in the next round of
+    /// housekeeping.
+    pub(crate) fn report_failure_of(&self, partition: &Partition) {
+        if partition.is_newly_offline() {
+            self.report_failures();
         }
     }
 
-    /// Has Python told which logs went offline since the last call. Whoever waits for their records looks again.
-    pub(crate) fn tell_failures(&self) {
+    /// Reports to Python the logs that went offline since the last call. Requests that wait for their records
+    /// look again.
+    pub(crate) fn report_failures(&self) {
         let offline = self.registry.newly_offline();
-        let names = offline.iter().map(|place| (place.topic.to_string(), place.index));
+        let names = offline
+            .iter()
+            .map(|partition| (partition.topic.to_string(), partition.index));
         self.failures.add(names.collect(), self.logs.none_left());
-        for place in offline {
-            place.waiting_room().wake_all();
+        for partition in offline {
+            partition.waiters().wake_all();
         }
     }
 }
 
-/// Milliseconds since the epoch by the system's clock.
+/// Milliseconds since the epoch, by the system's clock.
 pub(crate) fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |duration| {

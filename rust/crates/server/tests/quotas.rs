@@ -314,7 +314,7 @@ fn newcomers_wait_until_there_is_room() {
     let lowered = common::properties(&[("max.connections", "2")]);
     server.server.update_config(&lowered).unwrap();
     assert!(second.is_closed());
-    server.wait_for_line("it was the idlest");
+    server.wait_for_line("it was idle for the longest time");
     third.call(18, 0, request(18));
     newcomer.call(18, 0, request(18));
 }

@@ -108,7 +108,7 @@ fn what_is_no_tls_costs_its_sender_a_connection() {
         assert!(said.is_empty() || said[0] == 0x15, "an alert at most: {said:?}");
     }
     let said = server.wait_for_line("its security.protocol must be SSL");
-    assert!(said.contains("TLS's handshake failed"), "{said}");
+    assert!(said.contains("the TLS handshake failed"), "{said}");
     let mut nobody = client(&server, authority.client(None));
     let frame = nobody.frame(18, 0, request(18));
     // The client may be told before or after it has sent its request.
@@ -149,7 +149,7 @@ fn a_silent_handshake_has_a_place_and_its_time() {
     for stream in &mut silent {
         assert!(rest(stream).is_empty());
     }
-    server.wait_for_line("TLS's handshake was not over: it had 5 s");
+    server.wait_for_line("the TLS handshake did not end within 5 s");
     // Those who are gone have left their places.
     client(&server, authority.client(None)).call(18, 0, request(18));
     assert_eq!(authentications(&server), (1, 0));
@@ -164,7 +164,7 @@ fn a_handshake_gives_way() {
     accepted(&server, 2);
     // Brokers' listener has room for one more, whoever else has come.
     server.client().call(18, 0, request(18));
-    server.wait_for_line("in TLS's handshake: there are more than max.connections");
+    server.wait_for_line("in the TLS handshake: there are more than max.connections");
     assert!(rest(&mut silent[0]).is_empty(), "the oldest goes");
 }
 

@@ -1,6 +1,6 @@
-//! ApiVersions (key 18): what this server answers. KIP-35, KIP-511.
+//! ApiVersions (key 18): the APIs that this server serves. KIP-35, KIP-511.
 //!
-//! The one API a client calls before it knows anything, so a version nobody has is answered too: at version 0, with
+//! Clients call it before they know any version. So an unknown version is answered, too: in version 0, with
 //! UNSUPPORTED_VERSION and the versions of ApiVersions itself.
 
 use logcore_protocol::{RequestHeader, Struct, Value};
@@ -13,7 +13,7 @@ use crate::net::response::{self, Response};
 
 pub(crate) const KEY: i16 = apis::API_VERSIONS;
 
-/// Answers a request of a version that is served.
+/// Answers a request in a served version.
 pub(crate) fn handle(header: &RequestHeader, request: &Struct) -> Outcome {
     let mut message = response_message(KEY);
     if header.api_version >= 3 && !is_valid(request) {
@@ -24,7 +24,7 @@ pub(crate) fn handle(header: &RequestHeader, request: &Struct) -> Outcome {
     Response::new(header, &message.into()).into()
 }
 
-/// Answers a request of a version that is not served; its body is not looked at.
+/// Answers a request in an unserved version, without decoding it.
 pub(crate) fn handle_unsupported(header: &RequestHeader) -> Outcome {
     let mut message = response_message(KEY);
     message.set("error_code", ErrorCode::UNSUPPORTED_VERSION.0);
@@ -52,7 +52,7 @@ fn is_valid(request: &Struct) -> bool {
         && is_software_name(request.text("client_software_version"))
 }
 
-/// Letters, digits, `-` and `.`, the last two not at the ends.
+/// Letters, digits, `-` and `.`, the last two not at either end.
 fn is_software_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     let ends = (name.bytes().next(), name.bytes().last());

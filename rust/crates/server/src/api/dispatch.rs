@@ -1,6 +1,6 @@
-//! Who answers a request: Rust what is on the data path, Python everything else.
+//! The dispatch of a request to its handler, in Rust or in Python.
 //!
-//! Owned by a connection, which has one request answered at a time.
+//! Owned by a connection, which handles one request at a time.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use crate::net::response::Response;
 use crate::quotas::Meter;
 use crate::shared::Shared;
 
-/// What a connection's requests are answered with.
+/// The dispatch of one connection.
 pub(crate) struct Dispatch<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) info: Arc<ConnectionInfo>,
 }
 
-/// What became of a request, and the memory it was read into, if it is wanted back.
+/// The outcome of a request, and the buffer it was read into, if it can be used again.
 pub(crate) struct Answered {
     pub(crate) outcome: Outcome,
     pub(crate) memory: Option<BytesMut>,
@@ -46,8 +46,8 @@ impl From<Outcome> for Answered {
 }
 
 impl Answered {
-    /// Counts the response until it is sent; without memory for it, the connection is closed. The rest of the frame's share is
-    /// kept only with the frame's buffer.
+    /// Counts the response until it is sent; without memory for it, the connection is closed. The rest of the
+    /// frame's share is kept only with the frame's buffer.
     fn counted(mut self, memory: &FrameMemory) -> Self {
         if let Outcome::Respond(response) = self.outcome {
             self.outcome = match response.counted(memory, &mut self.permit) {
@@ -62,7 +62,8 @@ impl Answered {
     }
 }
 
-/// A response that Python makes. If the connection ends before it is made, the exclusive access to the handler lasts until then.
+/// A response that Python makes. If the connection ends before it is made, the exclusive access to the
+/// handler lasts until then.
 struct InPython<'a> {
     response: oneshot::Receiver<requests::Answered>,
     access: Option<Exclusive<'a>>,
@@ -84,7 +85,7 @@ impl Drop for InPython<'_> {
 }
 
 impl Dispatch<'_> {
-    /// Answers one request; large frames' memory comes back when the handler is done with it.
+    /// Answers one request. The buffer of a long frame comes back with the answer.
     pub(crate) async fn answer(
         &self,
         header: &RequestHeader,
@@ -108,7 +109,7 @@ impl Dispatch<'_> {
             let crossed = self.cross(api, header, message, (permit, decoded), meter, stages);
             return crossed.await.counted(&self.shared.frames);
         }
-        // A fetch may have to wait before it is done with its message.
+        // A Fetch may have to wait before it has parsed its message.
         let kept = if key == fetch::KEY {
             std::mem::take(&mut decoded)
         } else {
@@ -119,19 +120,19 @@ impl Dispatch<'_> {
         let answered = match poll_once(work.as_mut()).await {
             Some(answered) => answered,
             None => {
-                // Nothing of the message is left where another handler waits.
+                // Other handlers that wait have parsed the message and dropped it.
                 drop(decoded);
                 work.await
             }
         };
-        // What a fetch tells is mostly in files, and has rooms of its own.
+        // A Fetch response is mostly in files, and has its own budgets.
         if key == fetch::KEY {
             return answered;
         }
         answered.counted(&self.shared.frames)
     }
 
-    /// Answers what Rust answers.
+    /// Calls the handler in Rust.
     async fn serve(
         &self,
         header: &RequestHeader,
@@ -176,7 +177,8 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Hands the request to Python and waits for its answer, in turn with others whose answers may be as large.
+    /// Sends the request to Python and waits for the answer. Requests with long responses are answered one at
+    /// a time.
     async fn cross(
         &self,
         api: &'static Api,
@@ -234,7 +236,8 @@ impl Dispatch<'_> {
     }
 }
 
-/// Kafka answers ApiVersions of any version and closes the connection for everything else it does not serve.
+/// Like Kafka, answers ApiVersions in any version, and closes the connection for every other unserved
+/// request.
 fn answer_unserved(header: &RequestHeader, body: &[u8], stages: &mut Stages) -> Outcome {
     match Api::of(header.api_key) {
         Some(api) if api.key == apis::API_VERSIONS => {

@@ -1,4 +1,5 @@
-//! The APIs that are answered in Rust, one file each. All run on the task of the connection the request came on.
+//! The APIs that Rust answers, one file each, and the dispatch. All run on the task of the request's
+//! connection.
 
 pub(crate) mod api_versions;
 pub(crate) mod dispatch;
@@ -13,12 +14,12 @@ use logcore_protocol::{Direction, ProtocolError, Schema, Struct, Value};
 
 use crate::net::response::Response;
 
-/// What becomes of a request.
+/// The outcome of a request.
 pub(crate) enum Outcome {
     Respond(Response),
     /// Nothing is sent: Produce with acks=0.
     Silent,
-    /// The connection is closed, and why.
+    /// The connection is closed, for this reason.
     Close(String),
 }
 
@@ -31,15 +32,15 @@ impl From<Result<Response, ProtocolError>> for Outcome {
     }
 }
 
-/// An empty response of an API whose key is in the table for sure: the program's own.
+/// An empty response of an API.
 ///
 /// # Panics
-/// When it is not: the table lacks an API this crate was written for.
+/// If the protocol crate does not know the API, which is a defect of this crate.
 pub(crate) fn response_message(key: i16) -> Struct {
     response_schema(key).message()
 }
 
-/// The schema of such a response.
+/// The schema of an API's response.
 ///
 /// # Panics
 /// As above.
@@ -50,7 +51,8 @@ pub(crate) fn response_schema(key: i16) -> &'static Schema {
     }
 }
 
-/// A number for each name, the same for the same one. A name is long, and may have many partitions: it is hashed once.
+/// A number for each name, the same for equal names. Names may be long and have many partitions, so each is
+/// hashed once.
 pub(crate) fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> Vec<usize> {
     let mut known = HashMap::new();
     let numbers = names.map(|name| {
@@ -60,7 +62,7 @@ pub(crate) fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> Vec<usize> {
     numbers.collect()
 }
 
-/// Fields of a decoded request by name, at zero when a version lacks them and the table has no default.
+/// The fields of a decoded request by name. A field that the version lacks has its default, or zero.
 pub(crate) trait Fields {
     fn int8(&self, name: &str) -> i8;
     fn int16(&self, name: &str) -> i16;

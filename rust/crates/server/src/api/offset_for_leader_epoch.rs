@@ -1,4 +1,4 @@
-//! OffsetForLeaderEpoch (key 23): where an epoch ended in this log. KIP-101, KIP-279, KIP-320.
+//! OffsetForLeaderEpoch (key 23): the end of an epoch in a log. KIP-101, KIP-279, KIP-320.
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 
@@ -10,7 +10,7 @@ use crate::shared::Shared;
 
 pub(crate) const KEY: i16 = apis::OFFSET_FOR_LEADER_EPOCH;
 
-/// Answers. Touches no file.
+/// Answers a request. Accesses no file.
 pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) -> Outcome {
     let mut message = response_message(KEY);
     let empty_topic = message.element("topics");
@@ -37,15 +37,15 @@ pub(crate) fn handle(shared: &Shared, header: &RequestHeader, request: &Struct) 
     Response::new(header, &message.into()).into()
 }
 
-/// The largest epoch not above the one asked for, and its end; -1 and -1 when the log knows none.
+/// The largest epoch up to the requested one, and its end. Both are -1 if the log has none.
 fn end_offset(shared: &Shared, topic: &str, request: &Struct) -> Result<(i32, i64), ErrorCode> {
     let index = request.int32("partition");
-    let place = shared
+    let found = shared
         .registry
         .find(topic, index)
         .ok_or_else(|| shared.registry.absence(topic, index))?;
-    // Whoever asks, a replica or a consumer (`replica_id`), asks the leader.
-    place.lead(shared.node_id, request.int32("current_leader_epoch"))?;
+    // Replicas and consumers (`replica_id`) must both ask the leader.
+    found.lead(shared.node_id, request.int32("current_leader_epoch"))?;
     let epoch = request.int32("leader_epoch");
-    Ok(place.log.epoch_end_offset(epoch).unwrap_or((-1, -1)))
+    Ok(found.log.epoch_end_offset(epoch).unwrap_or((-1, -1)))
 }

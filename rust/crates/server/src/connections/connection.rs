@@ -1,10 +1,10 @@
 //! One connection: read a frame, answer it, read the next.
 //!
-//! One task per connection, so responses keep the order of the requests by themselves; requests sent ahead wait in the
-//! kernel's buffers, but for those that one read brought: their answers are sent together. Whatever a peer sends costs its
-//! own connection at most, and one log line that says why, which is said once a minute however many cause it. A client above
-//! its quota is answered at once and then not read for a while (KIP-219). A peer that goes away while its request waits takes
-//! the request with it: the wait is dropped, and all it held.
+//! Each connection has one task, so the responses have the order of the requests. Pipelined requests wait in
+//! the kernel's buffers, except those that one read brought; their responses are sent together. Bad input
+//! costs its own connection at most, and one log line, at most one a minute for each reason. A client above
+//! its quota gets its response at once, and its connection is then not read for a while (KIP-219). If a peer
+//! goes away while its request waits, the wait ends with the connection and gives back what it held.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,40 +24,41 @@ use crate::connections::slow_requests;
 use crate::control::requests::ConnectionInfo;
 use crate::log_lines::Level;
 use crate::metrics::{ErrorCounts, Stages};
-use crate::net::busy_poll::{Pace, poll_once};
+use crate::net::busy_poll::{Timing, poll_once};
 use crate::net::frame::{Frame, FrameError, FrameReader};
 use crate::net::response::Response;
 use crate::net::transport::Transport;
-use crate::quotas::{Meter, Seat};
+use crate::quotas::{Meter, Slot};
 use crate::shared::Shared;
 
-/// How long a connection keeps a large buffer while nothing comes.
+/// How long a silent connection keeps a large buffer.
 const KEEP_BUFFER: Duration = Duration::from_secs(10);
-/// How long a request goes on whose peer has closed its side: it may only have nothing more to send, and want to read.
-const HALF_CLOSED_PATIENCE: Duration = Duration::from_secs(1);
-/// The same of a Produce, which may wait for its turn to be decompressed: who asks for no answer is gone by then.
-const PRODUCE_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a stopping server waits for a client to take the answers it was just sent.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a request goes on after its peer closed its side: the peer may still want to read the response.
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same for a Produce, which may wait to be decompressed. A producer with acks=0 may have closed its side
+/// long before.
+const HALF_CLOSED_PRODUCE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a stopping server waits for a client to read the responses that were just sent.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 enum End {
-    /// The peer closed it or went away, or the server stops: nothing to report.
+    /// The peer closed it or went away, or the server stops. There is nothing to report.
     Quiet,
-    /// Nothing came for `connections.max.idle.ms`.
+    /// Nothing arrived for `connections.max.idle.ms`.
     Idle,
-    /// Others need its place, and it was the idlest.
-    GivesWay,
-    /// What the peer sent, or what became of it, does not allow to go on.
+    /// Another connection needs its slot, and it was idle for the longest time.
+    Evicted,
+    /// The peer's input, or the outcome of its request, does not allow the connection to go on.
     Refused(String),
 }
 
-/// Serves until the peer closes, misbehaves or idles too long, or the server stops.
+/// Serves until the peer closes, sends bad input or idles too long, or the server stops.
 pub(crate) async fn serve(
     shared: &Shared,
     transport: impl Transport,
     info: Arc<ConnectionInfo>,
-    seat: &Seat,
+    slot: &Slot,
 ) {
     let about = Arc::clone(&info);
     let id = &about.id;
@@ -66,18 +67,18 @@ pub(crate) async fn serve(
         shared,
         transport,
         dispatch: Dispatch { shared, info },
-        seat,
+        slot,
         reader: FrameReader::new(shared.config.request_bytes_max, memory),
         outgoing: Outgoing::default(),
-        pace: Pace::default(),
+        timing: Timing::default(),
         stopping: shared.stopping.subscribe(),
     };
     let (level, reason) = match connection.run().await {
         End::Quiet => return,
         End::Idle => (Level::Info, "idle for connections.max.idle.ms".to_owned()),
-        End::GivesWay => (
+        End::Evicted => (
             Level::Info,
-            "there are more than max.connections and it was the idlest".to_owned(),
+            "there are more than max.connections and it was idle for the longest time".to_owned(),
         ),
         End::Refused(reason) => {
             shared.metrics.connections_refused.add(1);
@@ -87,10 +88,10 @@ pub(crate) async fn serve(
     let key = format!("closed {} {}", about.listener, kind_of(&reason));
     let text = format!("connection {id} closed: {reason}");
     let lines = &shared.lines;
-    lines.seldom_with(level, &key, text, || about.fields());
+    lines.push_limited_with(level, &key, text, || about.fields());
 }
 
-/// What a reason says without the numbers and details, which are the peer's.
+/// A reason without its numbers and details, which depend on the peer.
 pub(crate) fn kind_of(reason: &str) -> String {
     let kind = reason.chars().take_while(|letter| *letter != ':');
     kind.filter(|letter| !letter.is_ascii_digit()).collect()
@@ -100,38 +101,38 @@ struct Connection<'a, T> {
     shared: &'a Shared,
     transport: T,
     dispatch: Dispatch<'a>,
-    seat: &'a Seat,
+    slot: &'a Slot,
     reader: FrameReader,
     outgoing: Outgoing,
-    pace: Pace,
+    timing: Timing,
     stopping: watch::Receiver<bool>,
 }
 
 impl<T: Transport> Connection<'_, T> {
     async fn run(&mut self) -> End {
         let end = self.serve_all().await;
-        // What was answered is sent, whatever came after it.
+        // Responses that are ready are sent, whatever ended the connection.
         let sent = self.outgoing.flush(self.shared, &mut self.transport).await;
         match (end, sent) {
             (End::Quiet, Err(unsent)) => unsent.into(),
-            (End::Quiet, Ok(())) if self.pace.answered_within(FAREWELL) => {
-                self.take_leave().await;
+            (End::Quiet, Ok(())) if self.timing.responded_within(FINISH_TIMEOUT) => {
+                self.finish().await;
                 End::Quiet
             }
             (end, _) => end,
         }
     }
 
-    /// Lets the client of a server that stops have all its answers, whatever else it has sent meanwhile.
-    async fn take_leave(&mut self) {
+    /// Lets a client read all its responses before a stopping server closes, whatever else it has sent.
+    async fn finish(&mut self) {
         if *self.stopping.borrow() {
-            let _gone = timeout(FAREWELL, self.transport.finish()).await;
+            let _closed = timeout(FINISH_TIMEOUT, self.transport.finish()).await;
         }
     }
 
     async fn serve_all(&mut self) -> End {
         loop {
-            // However much one has sent ahead, the thread's other connections have their turn.
+            // A peer that pipelines must not keep the thread's other connections from being served.
             consume_budget().await;
             let served = match self.next_frame().await {
                 Ok(frame) => self.serve(frame).await,
@@ -149,7 +150,7 @@ impl<T: Transport> Connection<'_, T> {
     }
 
     async fn next_frame(&mut self) -> Result<Frame, End> {
-        // What has been read is answered, also by a server that stops.
+        // A stopping server, too, answers the requests that it has read.
         if self.reader.has_frame() {
             let next = self.reader.next(&mut self.transport);
             return next.await.map_err(ended);
@@ -158,38 +159,38 @@ impl<T: Transport> Connection<'_, T> {
             return Err(End::Quiet);
         }
         let config = &self.shared.config;
-        if let Some(kept) = self.shared.vigil.keep(&self.pace) {
-            let directly = self.transport.look_directly(true);
-            let directly = directly.map_err(|error| ended(error.into()))?;
+        if let Some(polling) = self.shared.busy_poll.begin(&self.timing) {
+            let direct = self.transport.read_directly(true);
+            let direct = direct.map_err(|error| ended(error.into()))?;
             let next = self.reader.next(&mut self.transport);
-            let soon = kept.await_soon(&mut self.pace, directly, config.busy_poll, next);
-            if let Some(frame) = soon.await {
+            let polled = polling.poll(&mut self.timing, direct, config.busy_poll, next);
+            if let Some(frame) = polled.await {
                 return frame.map_err(ended);
             }
         }
-        let told = self.transport.look_directly(false);
-        told.map_err(|error| ended(error.into()))?;
+        let direct = self.transport.read_directly(false);
+        direct.map_err(|error| ended(error.into()))?;
         let buffers = (&mut self.reader, &mut self.outgoing);
         let read = read(buffers, &mut self.transport, config.connection_idle_max);
         tokio::select! {
             biased;
             frame = read => frame,
             _ = self.stopping.changed() => Err(End::Quiet),
-            () = self.seat.wanted() => Err(End::GivesWay),
+            () = self.slot.evicted() => Err(End::Evicted),
         }
     }
 
-    /// Answers one frame and says for how many milliseconds the next one has to wait.
+    /// Answers one frame. Returns for how many milliseconds the next one has to wait.
     async fn serve(&mut self, frame: Frame) -> Result<u32, End> {
         let mut stages = Stages::begin();
-        self.pace.asked(self.shared.config.busy_poll);
+        self.timing.requested(self.shared.config.busy_poll);
         let size = frame.bytes.len();
         self.shared.metrics.network_bytes_in.add(size as u64 + 4);
-        self.shared.connections.used(self.seat);
+        self.shared.connections.used(self.slot);
         let mut body = frame.bytes;
         let mut header = RequestHeader::decode(&mut body)
             .map_err(|error| End::Refused(format!("not a request: {error}")))?;
-        // The text shares the frame, which Produce takes back to write into, if it is its alone.
+        // The text is copied, because Produce can write into the frame only as its sole owner.
         header.client_id = header.client_id.map(|id| Str::from(id.as_str()));
         let key = header.api_key;
         let info = Arc::clone(&self.dispatch.info);
@@ -211,14 +212,14 @@ impl<T: Transport> Connection<'_, T> {
             let mut work = std::pin::pin!(meter.timed(work));
             let mut done = poll_once(work.as_mut()).await;
             if done.is_none() {
-                // What waits is sent, while this goes on: it may hold a place that others wait for.
+                // The earlier responses are sent meanwhile: others may wait for their permits.
                 let transport = &mut self.transport;
                 let mut flush = std::pin::pin!(self.outgoing.flush(self.shared, transport));
                 tokio::select! {
                     biased;
                     sent = flush.as_mut() => sent?,
                     answered = work.as_mut() => {
-                        in_time_for(&answered, flush).await?;
+                        send_in_time(&answered, flush).await?;
                         done = Some(answered);
                     }
                 }
@@ -240,8 +241,8 @@ impl<T: Transport> Connection<'_, T> {
         sent.inspect(|()| meter.sent()).map(|()| throttle_ms)
     }
 
-    /// Sends the response to a request, if it has one; unless it is the last of those that were read, it may wait for the
-    /// others.
+    /// Sends the response to a request, if it has one. It may wait for the responses to the other requests of
+    /// the same read.
     async fn send(
         &mut self,
         settled: Result<Option<Response>, End>,
@@ -261,36 +262,37 @@ impl<T: Transport> Connection<'_, T> {
         }
         if is_last || is_due {
             self.outgoing.flush(self.shared, transport).await?;
-            self.pace.answered();
+            self.timing.responded();
         }
         settled.map(|_| ())
     }
 
-    /// Does not read for a while, not even the end: what came before it would be served too early. It counts as idle meanwhile, as
-    /// with Kafka, whose `Selector` closes muted channels too: a peer that has gone is kept no longer than one that says nothing.
+    /// Does not read for a while, not even the peer's close, because the bytes before it would be served too
+    /// early. The connection counts as idle meanwhile, as in Kafka, whose `Selector` closes muted channels,
+    /// too. So a throttled peer that went away is not kept longer than a silent one.
     async fn mute(&mut self, throttle_ms: u32) -> Result<(), End> {
-        // It may have been told of that already.
+        // The change may have been seen already.
         if *self.stopping.borrow_and_update() {
             return Ok(());
         }
         let throttle = Duration::from_millis(throttle_ms.into());
         let config = &self.shared.config;
-        let patience = config.connection_idle_max.unwrap_or(Duration::MAX);
+        let idle_max = config.connection_idle_max.unwrap_or(Duration::MAX);
         tokio::select! {
-            () = sleep(throttle.min(patience)) => {}
+            () = sleep(throttle.min(idle_max)) => {}
             _ = self.stopping.changed() => return Ok(()),
-            () = self.seat.wanted() => return Err(End::GivesWay),
+            () = self.slot.evicted() => return Err(End::Evicted),
         }
-        if throttle > patience {
+        if throttle > idle_max {
             return Err(End::Idle);
         }
         Ok(())
     }
 }
 
-/// Sends what stands before a response that was made meanwhile. While that is unread its peer has no more time for it than for the
-/// response itself: others may need what this has.
-async fn in_time_for(
+/// Sends the earlier responses while a later one is ready. The peer has no more time for them than for the
+/// later one, whose memory others may need.
+async fn send_in_time(
     answered: &Answered,
     sending: impl Future<Output = Result<(), Unsent>>,
 ) -> Result<(), Unsent> {
@@ -304,7 +306,7 @@ async fn in_time_for(
     }
 }
 
-/// Does what has to wait, as long as there is somebody to answer.
+/// Carries on work that has to wait, while the peer is connected.
 async fn unless_closed<R>(
     transport: &mut impl Transport,
     key: i16,
@@ -315,14 +317,14 @@ async fn unless_closed<R>(
         done = &mut work => return Ok(done),
         () = transport.closed() => {}
     }
-    let patience = match key {
-        produce::KEY => PRODUCE_PATIENCE,
-        _ => HALF_CLOSED_PATIENCE,
+    let limit = match key {
+        produce::KEY => HALF_CLOSED_PRODUCE_TIMEOUT,
+        _ => HALF_CLOSED_TIMEOUT,
     };
-    timeout(patience, work).await.map_err(|_| End::Quiet)
+    timeout(limit, work).await.map_err(|_| End::Quiet)
 }
 
-/// Accounts for a request, whose frame had so many bytes, and has its response tell for how long its client is not heard.
+/// Accounts for a request of `size` bytes, and puts the throttle time into its response.
 fn settle(
     meter: &Meter<'_>,
     header: &RequestHeader,
@@ -345,15 +347,15 @@ fn settle(
     })
 }
 
-/// The next frame, or the end of patience: a peer may be silent for the time the configuration grants.
+/// The next frame, or the end of a connection that was silent for too long.
 async fn read(
     (reader, outgoing): (&mut FrameReader, &mut Outgoing),
     stream: &mut (impl AsyncRead + Unpin),
-    patience: Option<Duration>,
+    idle_max: Option<Duration>,
 ) -> Result<Frame, End> {
-    let patience = patience.unwrap_or(Duration::MAX);
+    let idle_max = idle_max.unwrap_or(Duration::MAX);
     let mut silent = Duration::ZERO;
-    let mut step = patience.min(KEEP_BUFFER);
+    let mut step = idle_max.min(KEEP_BUFFER);
     loop {
         let before = reader.received();
         if let Ok(frame) = timeout(step, reader.next(stream)).await {
@@ -364,16 +366,16 @@ async fn read(
         } else {
             Duration::ZERO
         };
-        if silent >= patience {
+        if silent >= idle_max {
             break;
         }
         reader.shrink();
         outgoing.shrink();
-        step = patience - silent;
+        step = idle_max - silent;
     }
     if reader.has_bytes() {
         return Err(End::Refused(
-            "a frame was begun, and nothing more of it came within connections.max.idle.ms".to_owned(),
+            "a frame was begun, and no more of it arrived within connections.max.idle.ms".to_owned(),
         ));
     }
     Err(End::Idle)
@@ -385,7 +387,9 @@ impl From<Unsent> for End {
             Unsent::Io(error) if is_gone(&error) => Self::Quiet,
             Unsent::Io(error) => Self::Refused(format!("cannot send a response: {error}")),
             Unsent::NotRead => Self::Refused(
-                "the peer read nothing of its response for as long as it may (connections.max.idle.ms), or not enough of a large one while others waited".to_owned(),
+                "the peer read nothing of its response within connections.max.idle.ms, or too little of a \
+                 long one while others needed its memory"
+                    .to_owned(),
             ),
         }
     }
@@ -399,7 +403,7 @@ fn ended(error: FrameError) -> End {
     }
 }
 
-/// Whether an error only says that the peer went away.
+/// Whether an error means that the peer went away.
 fn is_gone(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
     matches!(
@@ -416,48 +420,49 @@ mod tests {
     use crate::memory::budget::{AtBound, Budget, Permit};
     use crate::memory::frames::FrameMemory;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
-    // If this failed, a client on a slow line would be cut off in the middle of a request, or a silent one would be kept.
+    // If this failed, a client on a slow line would be cut off in the middle of a request, or a silent one
+    // would be kept.
     #[tokio::test(start_paused = true)]
-    async fn a_frame_may_take_its_time_as_long_as_something_comes() {
+    async fn a_slow_frame_is_read_while_bytes_arrive() {
         let memory = Arc::new(FrameMemory::with(None, 1 << 20));
         let mut reader = FrameReader::new(1 << 20, memory);
         let mut outgoing = Outgoing::default();
         let (mut peer, mut stream) = tokio::io::duplex(64);
         let dripping = async {
             for byte in [0, 0, 0, 3, b'a', b'b', b'c'] {
-                sleep(PATIENCE * 4 / 5).await;
+                sleep(TIMEOUT * 4 / 5).await;
                 peer.write_all(&[byte]).await.unwrap();
             }
         };
         let buffers = (&mut reader, &mut outgoing);
-        let (frame, ()) = tokio::join!(read(buffers, &mut stream, Some(PATIENCE)), dripping);
+        let (frame, ()) = tokio::join!(read(buffers, &mut stream, Some(TIMEOUT)), dripping);
         assert_eq!(&frame.ok().unwrap().bytes[..], b"abc");
         peer.write_all(&[0]).await.unwrap();
         let begun = tokio::time::Instant::now();
         let buffers = (&mut reader, &mut outgoing);
-        let end = read(buffers, &mut stream, Some(PATIENCE)).await;
+        let end = read(buffers, &mut stream, Some(TIMEOUT)).await;
         assert!(matches!(end, Err(End::Refused(_))));
-        assert!((PATIENCE..=2 * PATIENCE).contains(&begun.elapsed()));
+        assert!((TIMEOUT..=2 * TIMEOUT).contains(&begun.elapsed()));
     }
 
-    // If this failed, who does not read the answers before it would keep a later one's memory for as long as a connection may be
-    // idle, and everybody else waiting for it.
+    // If this failed, a client that does not read its earlier responses would keep a later one's memory, for
+    // which others wait, for as long as a connection may be idle.
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_sent_yet_has_its_time_too() {
+    async fn earlier_responses_have_no_more_time_than_a_later_one() {
         let budget = Budget::new("bytes of a test", 1 << 20, 0, 1, AtBound::Wait);
         let whole = budget.acquire(1 << 20).await;
         for (permit, is_cut_off) in [(whole, true), (Permit::default(), false)] {
             let response = Response::from_frame(vec![0; 1 << 20], ErrorCounts::default());
             let answered = Outcome::Respond(response.with_permits([permit, Permit::default()])).into();
             let never = std::future::pending::<Result<(), Unsent>>();
-            let sent = timeout(PATIENCE, in_time_for(&answered, never)).await;
+            let sent = timeout(TIMEOUT, send_in_time(&answered, never)).await;
             assert_eq!(matches!(sent, Ok(Err(Unsent::NotRead))), is_cut_off);
         }
         let response = Response::from_frame(vec![0; 10], ErrorCounts::default());
         let answered = Outcome::Respond(response).into();
         let at_once = std::future::ready(Ok(()));
-        assert!(in_time_for(&answered, at_once).await.is_ok());
+        assert!(send_in_time(&answered, at_once).await.is_ok());
     }
 }

@@ -1,10 +1,9 @@
 //! Accepting connections, within the limits.
 //!
-//! One task per listener. At `max.connections`, and above `max.connection.creation.rate`, accepting pauses and newcomers wait
-//! in the kernel's backlog, but for one that was accepted before, which waits for its place as well; above what its address
-//! may have a newcomer is closed. Who is in TLS's handshake has a place as
-//! everybody else. What the limits are, and who is within
-//! them, is [`crate::quotas::ConnectionQuotas`]'s.
+//! Each listener has one task. At `max.connections` and above `max.connection.creation.rate` it stops
+//! accepting, and new connections wait in the kernel's backlog. One connection may be accepted already; it
+//! waits for a slot. A connection above the limit of its address is closed. A connection in its TLS handshake
+//! has a slot, too. [`crate::quotas::ConnectionQuotas`] has the limits and counts the connections.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -24,32 +23,33 @@ use crate::error::{Result, ServerError};
 use crate::log_lines::Level;
 use crate::net::tls::{Failure, HANDSHAKE_TIMEOUT, ListenerTls};
 use crate::net::transport::{Plain, Transport};
-use crate::quotas::{Refusal, Seat};
+use crate::quotas::{Refusal, Slot};
 use crate::shared::Shared;
 
-/// How long accepting pauses when the process is out of file descriptors.
+/// The pause of accepting when the process is out of file descriptors.
 const OUT_OF_RESOURCES_PAUSE: Duration = Duration::from_millis(100);
 
-/// The system's default, which `connections.max.idle.ms` only shortens (tcp(7), `tcp_keepalive_time`).
+/// The system's default (tcp(7), `tcp_keepalive_time`). `connections.max.idle.ms` can only shorten it.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(7200);
 
-/// Where to listen.
+/// A listener to open.
 #[derive(Debug, Clone)]
 pub struct ListenerSpec {
     /// As in `listeners=NAME://host:port`.
     pub name: String,
-    /// A name or an address; empty means every interface.
+    /// A host name or an address. The empty text stands for every interface.
     pub host: String,
-    /// 0 lets the system choose.
+    /// With 0, the system chooses.
     pub port: u16,
-    /// Of a listener whose security protocol is SSL.
+    /// Set for the security protocol SSL.
     pub tls: Option<ListenerTls>,
 }
 
-/// Binds. Must be called inside the runtime.
+/// Binds the listener. Must be called inside the runtime.
 ///
 /// # Errors
-/// [`ServerError::Bind`] with the address and what the system says: in use, not allowed, not an address of this machine.
+/// [`ServerError::Bind`] with the address and the system's reason: in use, not allowed, not an address of
+/// this machine.
 pub(crate) fn bind(spec: &ListenerSpec, backlog: i32) -> Result<TcpListener> {
     let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
     for address in addresses(spec).map_err(|source| bind_error(spec, source))? {
@@ -61,7 +61,8 @@ pub(crate) fn bind(spec: &ListenerSpec, backlog: i32) -> Result<TcpListener> {
     result.map_err(|source| bind_error(spec, source))
 }
 
-/// IPv4 first, as Java does; every interface of both families if there is IPv6.
+/// The addresses, IPv4 first as in Java. For every interface, one of IPv6 serves both families where there is
+/// IPv6.
 fn addresses(spec: &ListenerSpec) -> io::Result<Vec<SocketAddr>> {
     if spec.host.is_empty() {
         let any = |ip: IpAddr| SocketAddr::new(ip, spec.port);
@@ -92,7 +93,8 @@ fn bind_error(spec: &ListenerSpec, source: io::Error) -> ServerError {
     }
 }
 
-/// Accepts until the server stops. `alive` is held by every connection, so that the end of all of them can be awaited.
+/// Accepts until the server stops. Every connection has a clone of `alive`, so that the end of all can be
+/// awaited.
 pub(crate) async fn accept(
     shared: Arc<Shared>,
     listener: TcpListener,
@@ -116,15 +118,15 @@ pub(crate) async fn accept(
                 "listener {name} cannot accept a connection: {error}{}",
                 advice(&error)
             );
-            shared.lines.seldom(Level::Error, name, text);
+            shared.lines.push_limited(Level::Error, name, text);
             tokio::time::sleep(OUT_OF_RESOURCES_PAUSE).await;
         }
     }
 }
 
-/// The next connection. While there are too many, or they come too fast, newcomers wait in the kernel's backlog.
+/// Accepts the next connection, within the limits on the number and the rate of connections.
 async fn next(shared: &Shared, listener: &TcpListener, name: &str) -> io::Result<(TcpStream, SocketAddr)> {
-    shared.connections.room(name).await;
+    shared.connections.below_limit(name).await;
     let accepted = listener.accept().await?;
     let wait = shared.connections.accepted(name);
     if !wait.is_zero() {
@@ -133,7 +135,7 @@ async fn next(shared: &Shared, listener: &TcpListener, name: &str) -> io::Result
     Ok(accepted)
 }
 
-/// Serves a connection in a task of its own, once there is a place for it.
+/// Serves a connection in a task of its own, once there is a slot for it.
 async fn open(
     shared: &Arc<Shared>,
     spec: &ListenerSpec,
@@ -143,33 +145,35 @@ async fn open(
 ) {
     let ip = peer.ip().to_canonical();
     let descriptors = Descriptors::now();
-    if !descriptors.leave_room_for_logs(stream.as_raw_fd()) {
+    if !descriptors.allow_connection(stream.as_raw_fd()) {
         let text = format!(
-            "connection from {peer} closed: connections and logs have nearly all of the {} files that may be open, and the rest is kept for the logs; raise the limit (ulimit -n) or set max.connections.per.ip",
+            "connection from {peer} closed: connections and logs use nearly all of the {} files that may be \
+             open, and the rest is reserved for the logs; raise the limit (ulimit -n) or set \
+             max.connections.per.ip",
             descriptors.limit
         );
         shared.metrics.connections_refused.add(1);
-        shared.lines.seldom(Level::Warning, "descriptors", text);
+        shared.lines.push_limited(Level::Warning, "descriptors", text);
         return;
     }
-    let seat = match shared.connections.enter(&spec.name, ip).await {
-        Ok(seat) => seat,
+    let slot = match shared.connections.enter(&spec.name, ip).await {
+        Ok(slot) => slot,
         Err(refusal) => return refuse(shared, stream, peer, &refusal),
     };
     shared.metrics.connections_accepted.add(1);
     let guard = Guard {
         shared: Arc::clone(shared),
-        seat,
+        slot,
         peer: canonical(peer),
         _alive: alive.clone(),
     };
     if let Err(error) = tune(shared, &stream) {
         let text = format!("connection from {peer}: cannot set its options: {error}");
-        shared.lines.seldom(Level::Warning, "options", text);
+        shared.lines.push_limited(Level::Warning, "options", text);
     }
     let local = stream.local_addr();
     let local = local.map_or_else(|_| "?".to_owned(), |local| canonical(local).to_string());
-    // Two tasks, for one would always have the memory of the larger.
+    // The futures differ, so that a plain connection's task is not as large as one with TLS.
     match &spec.tls {
         None => tokio::spawn(serve(guard, spec.name.clone(), Plain::new(stream), local)),
         Some(tls) => tokio::spawn(serve_tls(guard, spec.name.clone(), tls.clone(), stream, local)),
@@ -184,60 +188,60 @@ async fn serve(guard: Guard, listener: String, transport: impl Transport, local:
         listener,
         principal: transport.principal().to_owned(),
     });
-    connection::serve(&guard.shared, transport, info, &guard.seat).await;
+    connection::serve(&guard.shared, transport, info, &guard.slot).await;
     drop(guard);
 }
 
-/// The same after TLS's handshake, which has its time, and as long as nobody else needs the place.
+/// Serves a connection after its TLS handshake, which has a timeout.
 async fn serve_tls(guard: Guard, listener: String, tls: ListenerTls, stream: TcpStream, local: String) {
     let shared = &guard.shared;
     let idle = shared.config.connection_idle_max;
-    let patience = HANDSHAKE_TIMEOUT.min(idle.unwrap_or(Duration::MAX));
+    let limit = HANDSHAKE_TIMEOUT.min(idle.unwrap_or(Duration::MAX));
     let mut stopping = shared.stopping.subscribe();
-    // A handshake takes more memory than a connection that has it behind it.
-    let mut handshake = Box::pin(timeout(patience, tls.accept(stream)));
+    // The handshake is boxed: it takes more memory than the connection does later.
+    let mut handshake = Box::pin(timeout(limit, tls.accept(stream)));
     let done = tokio::select! {
         biased;
         done = &mut handshake => done,
         _ = stopping.wait_for(|stopping| *stopping) => return,
-        () = guard.seat.wanted() => return guard.tell(&listener, &local, Level::Info,
-            "in TLS's handshake: there are more than max.connections and it was the idlest"),
+        () = guard.slot.evicted() => return guard.log_end(&listener, &local, Level::Info,
+            "in the TLS handshake: there are more than max.connections and it was idle for the longest time"),
     };
     drop(handshake);
     let (level, reason) = match done {
         Ok(Ok(transport)) => {
-            shared.connections.authenticated(&guard.seat, true);
+            shared.connections.authenticated(&guard.slot, true);
             return serve(guard, listener, transport, local).await;
         }
         Ok(Err(Failure::Gone)) => return,
         Ok(Err(Failure::Refused(reason))) => {
-            shared.connections.authenticated(&guard.seat, false);
-            // What stands before a colon is the kind, of which one is told a minute.
-            (Level::Warning, format!("TLS's handshake failed, {reason}"))
+            shared.connections.authenticated(&guard.slot, false);
+            // The log has one line a minute for each text before the colon.
+            (Level::Warning, format!("the TLS handshake failed, {reason}"))
         }
         Ok(Err(Failure::NoPrincipal(reason))) => (
             Level::Warning,
             format!("its certificate has no principal: {reason}"),
         ),
         Err(_) => {
-            let seconds = patience.as_secs_f64();
-            let text = format!("TLS's handshake was not over: it had {seconds} s");
-            return guard.tell(&listener, &local, Level::Info, &text);
+            let seconds = limit.as_secs_f64();
+            let text = format!("the TLS handshake did not end within {seconds} s");
+            return guard.log_end(&listener, &local, Level::Info, &text);
         }
     };
     shared.metrics.connections_refused.add(1);
-    guard.tell(&listener, &local, level, &reason);
+    guard.log_end(&listener, &local, level, &reason);
 }
 
-/// Closes a connection that is not let in: at once, or after the time for which its address must be silent, so that it does
-/// not come again before.
+/// Closes a connection that is refused. If its address connects too fast, the close waits, and so does the
+/// client's next attempt.
 fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, refusal: &Refusal) {
     let ip = peer.ip().to_canonical();
     shared.metrics.connections_refused.add(1);
     let (text, wait) = match refusal {
         Refusal::TooMany(most) => (
             format!(
-                "connection from {peer} closed: {ip} has its {most} connections (max.connections.per.ip) open already"
+                "connection from {peer} closed: {ip} has {most} open connections (max.connections.per.ip)"
             ),
             Duration::ZERO,
         ),
@@ -246,7 +250,7 @@ fn refuse(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr, refusal: &R
             *wait,
         ),
     };
-    shared.lines.seldom(Level::Warning, &ip.to_string(), text);
+    shared.lines.push_limited(Level::Warning, &ip.to_string(), text);
     if wait.is_zero() {
         return;
     }
@@ -276,8 +280,8 @@ fn tune(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// When the kernel begins to ask whether a silent peer is still there: one that waits for an answer is not closed for being
-/// idle, and one that vanished while it did would never be missed. The system's own default is two hours.
+/// The time after which the kernel probes a silent peer. A connection that waits for a response is not closed
+/// as idle, so without probes a vanished peer would stay for the system's two hours.
 fn keepalive_time(idle: Duration) -> Duration {
     idle.clamp(Duration::from_secs(1), KEEPALIVE_MAX)
 }
@@ -286,27 +290,27 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// What a connection takes up, given back when its task ends in whatever way.
+/// The resources of a connection, given back when its task ends in any way.
 struct Guard {
     shared: Arc<Shared>,
-    seat: Arc<Seat>,
+    slot: Arc<Slot>,
     peer: SocketAddr,
     _alive: mpsc::Sender<()>,
 }
 
 impl Guard {
-    /// The connection's name in Kafka's form.
+    /// The connection's id in Kafka's form.
     fn id(&self, local: &str) -> String {
-        format!("{local}-{}-{}", self.peer, self.seat.number)
+        format!("{local}-{}-{}", self.peer, self.slot.number)
     }
 
-    /// Why it was closed before it was served.
-    fn tell(&self, listener: &str, local: &str, level: Level, reason: &str) {
+    /// Logs why the connection was closed before it was served.
+    fn log_end(&self, listener: &str, local: &str, level: Level, reason: &str) {
         let id = self.id(local);
         let text = format!("connection {id} closed: {reason}");
         let key = format!("closed {listener} {}", connection::kind_of(reason));
         let lines = &self.shared.lines;
-        lines.seldom_with(level, &key, text, || {
+        lines.push_limited_with(level, &key, text, || {
             vec![("connection", id), ("listener", listener.to_owned())]
         });
     }
@@ -314,7 +318,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.shared.connections.leave(&self.seat);
+        self.shared.connections.leave(&self.slot);
         if std::thread::panicking() {
             self.shared.lines.error(format!(
                 "connection from {} closed: its handler panicked, which is a defect of the server",

@@ -1,9 +1,9 @@
-//! Responses on their way to the peer.
+//! Sending responses to the peer.
 //!
-//! Small ones wait for those of the requests that were read together with their own, and are sent with them in one piece: a
-//! peer that sends ahead costs one `send` for what one `recv` brought. The connection has everything sent before it waits
-//! for anything, and once the first has been here for [`LONGEST`]: nothing waits longer but by the work on one request more.
-//! Owned by the connection's task.
+//! Short responses to requests of one read are sent together: a peer that pipelines costs one `send` for each
+//! `recv`. The connection sends all of them before it waits for anything, and once the first of them has been
+//! ready for [`LONGEST`]. So a response waits for the work on one more request at most. Owned by the
+//! connection's task.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,41 +21,41 @@ use crate::net::response::Response;
 use crate::net::transport::Transport;
 use crate::shared::Shared;
 
-/// So many bytes wait for others.
-const MOST: usize = 16 * 1024;
-/// So many responses.
-const MOST_RESPONSES: usize = 64;
-/// So long after the first request came, no other is waited for.
+/// The most bytes that wait to be sent together.
+const BYTES_MAX: usize = 16 * 1024;
+/// The most responses that wait.
+const RESPONSES_MAX: usize = 64;
+/// The longest time that a response waits for others.
 const LONGEST: Duration = Duration::from_millis(1);
 
-/// How long a client of a server that stops may take nothing of what it is being sent.
-const STOPPING_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a client of a stopping server may read nothing of its responses.
+const STOPPING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is kept for the next responses.
+/// The capacity that is kept for the next responses.
 const KEPT: usize = 1024;
 const KEPT_RESPONSES: usize = 8;
 
-/// Why something was not sent.
+/// Why a response was not sent.
 #[derive(Debug)]
 pub(crate) enum Unsent {
-    /// The socket's error.
+    /// The socket has an error.
     Io(io::Error),
-    /// The peer read nothing for `connections.max.idle.ms`, or a little while when the server stops, or had its time for what
-    /// others need.
+    /// The peer read nothing for `connections.max.idle.ms`, or for a short time while the server stops, or
+    /// too little while others needed the memory.
     NotRead,
 }
 
-/// What waits.
+/// The responses that wait.
 #[derive(Default)]
 pub(crate) struct Outgoing {
     bytes: Vec<u8>,
     requests: Vec<(Stages, ErrorCounts)>,
-    /// Something is on its way; for good if whoever sent it gave up, and nothing can follow it then.
+    /// A send is under way. It stays so if the send was cancelled, and nothing more can be sent then.
     sending: bool,
 }
 
 impl Outgoing {
-    /// Takes the response to a request whose stages so far are these, and sends it with what waits if that is much together.
+    /// Takes a response, with the stages of its request. Sends all that waits if it is much.
     pub(crate) async fn put(
         &mut self,
         shared: &Shared,
@@ -65,7 +65,9 @@ impl Outgoing {
     ) -> Result<(), Unsent> {
         self.requests.push((stages, response.errors().clone()));
         match response.whole() {
-            Some(bytes) if self.bytes.len() + bytes.len() <= MOST && self.requests.len() < MOST_RESPONSES => {
+            Some(bytes)
+                if self.bytes.len() + bytes.len() <= BYTES_MAX && self.requests.len() < RESPONSES_MAX =>
+            {
                 self.bytes.extend_from_slice(bytes);
                 Ok(())
             }
@@ -73,14 +75,14 @@ impl Outgoing {
         }
     }
 
-    /// Sends what waits.
+    /// Sends all that waits.
     pub(crate) async fn flush(
         &mut self,
         shared: &Shared,
         transport: &mut impl Transport,
     ) -> Result<(), Unsent> {
         if self.sending {
-            self.note(shared);
+            self.record(shared);
             return Ok(());
         }
         if self.requests.is_empty() {
@@ -89,20 +91,20 @@ impl Outgoing {
         self.send(shared, transport, None).await
     }
 
-    /// Gives memory back.
+    /// Frees memory.
     pub(crate) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
         self.requests.shrink_to_fit();
     }
 
-    /// Whether what waits, or is to wait now that the request with these stages is answered, has been here long enough.
+    /// Whether the oldest response, or else the one to the request with these stages, has waited long enough.
     pub(crate) fn is_due(&self, newest: &Stages) -> bool {
         let first = self.requests.first().map_or(newest, |(first, _)| first);
         newest.since(first) >= LONGEST
     }
 
-    /// Counts what was sent.
-    fn note(&mut self, shared: &Shared) {
+    /// Counts the requests whose responses were sent.
+    fn record(&mut self, shared: &Shared) {
         for (mut stages, errors) in self.requests.drain(..) {
             stages.sent();
             shared.metrics.apis.record(&stages, &errors);
@@ -130,11 +132,11 @@ impl Outgoing {
             let mut sending = pin!(sending);
             let served = async {
                 match shared.config.connection_idle_max {
-                    Some(patience) => while_it_moves(patience, sending.as_mut()).await,
+                    Some(idle_max) => while_it_moves(idle_max, sending.as_mut()).await,
                     None => Some(sending.as_mut().await),
                 }
             };
-            // Subscribed to by who has to wait only.
+            // Only a send that has to wait subscribes.
             let stopping = async { shared.stopping.subscribe().wait_for(|stops| *stops).await.is_ok() };
             let sent = tokio::select! {
                 biased;
@@ -143,7 +145,7 @@ impl Outgoing {
             };
             match sent {
                 Some(sent) => sent,
-                None => while_it_moves(STOPPING_PATIENCE, sending).await,
+                None => while_it_moves(STOPPING_TIMEOUT, sending).await,
             }
         };
         let sent = match last.filter(|last| last.is_counted()) {
@@ -155,7 +157,7 @@ impl Outgoing {
             None => sending.await,
         };
         self.sending = false;
-        self.note(shared);
+        self.record(shared);
         self.bytes = bytes;
         self.bytes.clear();
         self.bytes.shrink_to(KEPT);
@@ -164,17 +166,17 @@ impl Outgoing {
     }
 }
 
-/// Work that waits for nothing but its peer, to its end; `None` when nothing moved for so long, or up to twice as long. It is
-/// woken when the peer has taken something.
-async fn while_it_moves<F: Future>(patience: Duration, work: F) -> Option<F::Output> {
+/// Work that waits only for its peer, which wakes it by reading. Returns `None` if the peer read nothing for
+/// `limit`, or up to twice as long.
+async fn while_it_moves<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     if let Poll::Ready(done) = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
         return Some(done);
     }
-    // Its task may be polled for other reasons.
+    // The task may be polled for other reasons than the peer.
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
-    let mut rest = pin!(sleep(patience));
+    let mut rest = pin!(sleep(limit));
     let (mut is_first, mut moved) = (true, false);
     poll_fn(|context| {
         woken.task.lock().clone_from(context.waker());
@@ -190,14 +192,14 @@ async fn while_it_moves<F: Future>(patience: Duration, work: F) -> Option<F::Out
                 return Poll::Ready(None);
             }
             moved = false;
-            rest.as_mut().reset(Instant::now() + patience);
+            rest.as_mut().reset(Instant::now() + limit);
         }
         Poll::Pending
     })
     .await
 }
 
-/// Whether work was woken itself, and not only the task it is a part of.
+/// Whether the work itself was woken, and not only its task.
 struct Woken {
     is_woken: AtomicBool,
     task: Mutex<Waker>,
@@ -228,11 +230,12 @@ mod tests {
     use crate::net::tls;
     use crate::{Properties, Server, ServerOptions};
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
-    // If this failed, who was given up for not reading would be waited for once more when its connection ends, over TLS.
+    // If this failed, the end of a connection with TLS would wait once more for a peer that was cut off for
+    // not reading.
     #[test]
-    fn nothing_is_sent_after_what_was_given_up() {
+    fn nothing_is_sent_after_a_cancelled_send() {
         let logs = tempfile::tempdir().unwrap();
         let server = Server::open(&ServerOptions {
             node_id: 0,
@@ -245,45 +248,45 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
-            // More than the socket and the session have room for.
+            // More than the buffers of the socket and of the TLS session.
             let response = Response::from_frame(vec![7; 16 << 20], ErrorCounts::default());
             let (mut transport, _reads_nothing) = tls::tests::pair().await;
             let mut outgoing = Outgoing::default();
             let sending = outgoing.put(&server.shared, &mut transport, &response, Stages::begin());
-            let given_up = timeout(Duration::from_millis(200), sending).await;
-            assert!(given_up.is_err());
+            let cancelled = timeout(Duration::from_millis(200), sending).await;
+            assert!(cancelled.is_err());
             let flushed = outgoing.flush(&server.shared, &mut transport);
             timeout(Duration::from_secs(10), flushed).await.unwrap().unwrap();
             assert!(outgoing.requests.is_empty());
         });
     }
 
-    // If this failed, a consumer on a slow line would be cut off in the middle of a large response, or one that reads nothing
-    // would keep its response, and the memory or files it is in.
+    // If this failed, a consumer on a slow line would be cut off in the middle of a long response, or one
+    // that reads nothing would keep its response with its memory or files.
     #[tokio::test(start_paused = true)]
-    async fn a_response_may_take_its_time_as_long_as_it_is_read() {
+    async fn a_slow_response_is_sent_while_it_is_read() {
         let (mut server, mut peer) = tokio::io::duplex(10);
-        let sending = while_it_moves(PATIENCE, server.write_all(&[7; 100]));
+        let sending = while_it_moves(TIMEOUT, server.write_all(&[7; 100]));
         let reading = async {
             for _ in 0..9 {
-                sleep(PATIENCE * 4 / 5).await;
+                sleep(TIMEOUT * 4 / 5).await;
                 peer.read_exact(&mut [0; 10]).await.unwrap();
             }
         };
         let (sent, ()) = tokio::join!(sending, reading);
         sent.unwrap().unwrap();
         let begun = Instant::now();
-        // What the same task does besides is no movement.
+        // Other wake-ups of the task do not count as reading.
         let ticks = async {
             loop {
-                sleep(PATIENCE / 10).await;
+                sleep(TIMEOUT / 10).await;
             }
         };
         let sent = tokio::select! {
-            sent = while_it_moves(PATIENCE, server.write_all(&[7; 100])) => sent,
+            sent = while_it_moves(TIMEOUT, server.write_all(&[7; 100])) => sent,
             () = ticks => unreachable!(),
         };
         assert!(sent.is_none());
-        assert!((PATIENCE..3 * PATIENCE).contains(&begun.elapsed()));
+        assert!((TIMEOUT..3 * TIMEOUT).contains(&begun.elapsed()));
     }
 }

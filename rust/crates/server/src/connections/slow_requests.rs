@@ -1,9 +1,10 @@
 //! The slow-request log: requests the broker itself took long for.
 //!
-//! A request is slow if the broker's own time for it is above `slow.request.log.ms`. Waiting for others (a long poll, replicas,
-//! the members of a group) does not count, nor does sending, which depends on the client. Each API has one line a minute, with
-//! the number of slow requests in between. The log is on unless the setting is -1: a second of own time means a slow disk, lock
-//! or handler, which an operator must know of.
+//! A request is slow if the broker's own time for it is above `slow.request.log.ms`. Waiting for others (a
+//! long poll, replicas, the members of a group) does not count, nor does sending, which depends on the
+//! client. Each API has one line a minute, with the number of slow requests in between. The log is on unless
+//! the setting is -1: a second of own time means a slow disk, lock or handler, which an operator must know
+//! of.
 
 use logcore_protocol::RequestHeader;
 
@@ -23,7 +24,7 @@ pub(crate) fn report(shared: &Shared, info: &ConnectionInfo, header: &RequestHea
         let key = format!("slow {}", api.name);
         shared
             .lines
-            .seldom_with(Level::Warning, &key, line, || fields(api, info, header));
+            .push_limited_with(Level::Warning, &key, line, || fields(api, info, header));
     }
 }
 
@@ -38,8 +39,8 @@ fn fields(api: &Api, info: &ConnectionInfo, header: &RequestHeader) -> Fields {
 fn line(api: &Api, info: &ConnectionInfo, header: &RequestHeader, stages: &Stages) -> String {
     let ms = |time: std::time::Duration| format!("{:.1}", time.as_secs_f64() * 1e3);
     format!(
-        "slow request: {} v{} client {:?} connection {} listener {} principal {}: own {} ms (request queue {}, \
-         local {}, response queue {}), waiting {} ms, throttle {} ms, {} bytes",
+        "slow request: {} v{} client {:?} connection {} listener {} principal {}: own {} ms (request \
+         queue {}, local {}, response queue {}), waiting {} ms, throttle {} ms, {} bytes",
         api.name,
         header.api_version,
         header.client_id.as_deref().unwrap_or_default(),

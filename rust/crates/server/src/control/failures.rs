@@ -1,7 +1,8 @@
-//! Logs that go offline while they are served, on their way to Python, which tells clients.
+//! Logs that went offline, on their way to Python.
 //!
-//! Whoever meets a failure has them looked for, and so does every round of housekeeping, for what fails in the background. Each is told
-//! once. Python takes them after the wake descriptor became readable. A crash loses what was not taken; the next start finds it.
+//! A request that meets a failure reports it, and so does each round of housekeeping for failures in the
+//! background. Each failure is reported once. Python takes them after the wake descriptor became readable. A
+//! crash loses those that were not taken; the next start finds them again.
 
 use std::sync::Arc;
 
@@ -9,16 +10,16 @@ use parking_lot::Mutex;
 
 use logcore_wake::WakeFd;
 
-/// What went offline.
+/// The logs that went offline.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Failed {
-    /// The partitions whose logs did: topic and index.
+    /// Their partitions: topic and index.
     pub partitions: Vec<(String, i32)>,
-    /// Which log directories there were and why each is offline, if none is left. A server without one serves nothing.
+    /// Set if no log directory is left: each one and why it is offline. Such a server serves nothing.
     pub every_dir: Option<String>,
 }
 
-/// What waits to be taken.
+/// The failures that wait to be taken.
 pub(crate) struct Failures {
     waiting: Mutex<Waiting>,
     wake: Arc<WakeFd>,
@@ -27,7 +28,7 @@ pub(crate) struct Failures {
 #[derive(Default)]
 struct Waiting {
     failed: Failed,
-    is_end_told: bool,
+    is_end_reported: bool,
 }
 
 impl Failures {
@@ -38,23 +39,23 @@ impl Failures {
         }
     }
 
-    /// Adds what went offline; no directory left is told once.
+    /// Adds failures. The loss of every directory is reported once.
     pub(crate) fn add(&self, partitions: Vec<(String, i32)>, every_dir: Option<String>) {
         let mut waiting = self.waiting.lock();
-        let ends = every_dir.is_some() && !waiting.is_end_told;
+        let ends = every_dir.is_some() && !waiting.is_end_reported;
         if partitions.is_empty() && !ends {
             return;
         }
         waiting.failed.partitions.extend(partitions);
         if ends {
-            waiting.is_end_told = true;
+            waiting.is_end_reported = true;
             waiting.failed.every_dir = every_dir;
         }
         drop(waiting);
         self.wake.signal();
     }
 
-    /// What went offline since the last call.
+    /// The failures since the last call.
     pub(crate) fn take(&self) -> Failed {
         std::mem::take(&mut self.waiting.lock().failed)
     }

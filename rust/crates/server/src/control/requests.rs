@@ -1,10 +1,11 @@
 //! Requests that cross to Python, and the way back of their responses.
 //!
-//! One bounded queue (`queued.max.requests`) leads from the connections to Python, which calls [`ControlQueue::take`]. A full
-//! queue makes a connection's task wait, and so stops its reading: nothing is dropped. Each request carries the one-shot channel
-//! on which its connection waits. A request that is dropped without a response closes that channel and so the connection: no
-//! client hangs. [`ControlQueue::take_gone`] reports the connections that ended while their handlers wait for group members.
-//! A crash loses the queue with the connections.
+//! One bounded queue (`queued.max.requests`) leads from the connections to Python, which calls
+//! [`ControlQueue::take`]. A full queue makes a connection's task wait, and so stops its reading: nothing is
+//! dropped. Each request carries the one-shot channel on which its connection waits. A request that is
+//! dropped without a response closes that channel and so the connection: no client hangs.
+//! [`ControlQueue::take_gone`] reports the connections that ended while their handlers wait for group
+//! members. A crash loses the queue with the connections.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +24,8 @@ use crate::net::response;
 use crate::quotas::Spent;
 use logcore_wake::WakeFd;
 
-/// The most requests that one [`ControlQueue::take`] returns, so that the event loop does other things in between.
+/// The most requests that one [`ControlQueue::take`] returns, so that the event loop does other things in
+/// between.
 const TAKE_MAX: usize = 256;
 
 /// A body with more bytes of memory than this takes milliseconds to become Python objects.
@@ -67,7 +69,8 @@ pub struct ControlRequest {
     /// The time at which its handler began.
     begun: Option<Instant>,
     answer: Option<oneshot::Sender<Answered>>,
-    /// The memory of its frame and of its body. The handler has it to its end, or until it waits for group members.
+    /// The memory of its frame and of its body. The handler has it to its end, or until it waits for group
+    /// members.
     memory: (FramePermit, Permit),
 }
 
@@ -111,8 +114,9 @@ impl ControlRequest {
         (request, receiver)
     }
 
-    /// The decoded body, which shares the request's buffers. Taking it begins the handling. It can be taken once, because a copy
-    /// would double the memory. The body of a request that waits for members becomes part of its group's memory.
+    /// The decoded body, which shares the request's buffers. Taking it begins the handling. It can be taken
+    /// once, because a copy would double the memory. The body of a request that waits for members becomes
+    /// part of its group's memory.
     pub fn take_body(&mut self) -> Value {
         self.begun.get_or_insert_with(Instant::now);
         if self.api.waits_for_members() {
@@ -121,7 +125,8 @@ impl ControlRequest {
         std::mem::take(&mut self.body)
     }
 
-    /// Whether the conversion of its body to Python objects should be offloaded. Valid until the body is taken.
+    /// Whether the conversion of its body to Python objects should be offloaded. Valid until the body is
+    /// taken.
     pub fn is_large(&self) -> bool {
         self.memory.1.count() > LONG_CONVERSION
     }
@@ -139,8 +144,8 @@ impl ControlRequest {
         begun.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
 
-    /// Encodes and sends the response. The connection is not read for its throttle time, or longer if another quota asks for it.
-    /// A closed connection is not an error. A second response is ignored.
+    /// Encodes and sends the response. The connection is not read for its throttle time, or longer if another
+    /// quota asks for it. A closed connection is not an error. A second response is ignored.
     ///
     /// # Errors
     /// When the message does not fit the API's response schema. The request can still be answered.
@@ -233,7 +238,8 @@ impl ControlQueue {
         }
     }
 
-    /// The connections that ended since the last call. To be called after [`Self::take`], which clears the wake descriptor.
+    /// The connections that ended since the last call. To be called after [`Self::take`], which clears the
+    /// wake descriptor.
     pub(crate) fn take_gone(&self) -> Vec<String> {
         std::mem::take(&mut self.gone.lock())
     }
@@ -245,7 +251,8 @@ impl ControlQueue {
         sent
     }
 
-    /// The oldest waiting requests, at most `max` and [`TAKE_MAX`]. Clears the wake descriptor if none remains.
+    /// The oldest waiting requests, at most `max` and [`TAKE_MAX`]. Clears the wake descriptor if none
+    /// remains.
     pub(crate) fn take(&self, max: usize) -> Vec<ControlRequest> {
         self.wake.clear();
         let mut receiver = self.receiver.lock();

@@ -1,9 +1,9 @@
-//! The threads that look after the logs: flush intervals, retention, delayed removal of files, checkpoints, compaction, moves
-//! between directories. And after memory: what requests had is given back to the operating system, clients that used
-//! nothing of late have no account any more.
+//! The background threads of a server.
 //!
-//! One thread per server, asleep between its rounds, and the storage crate's cleaner and that of [`Moves`] beside it. An I/O error becomes a log line; a panic becomes one too and the next
-//! round is tried. A crash in the middle of a round leaves what the storage crate's recovery expects.
+//! The housekeeping thread runs rounds: flush intervals, retention, delayed removal of files, checkpoints,
+//! expired rates of quotas, and returning free memory to the operating system. Beside it are the storage
+//! crate's cleaner and the thread that moves logs ([`moves`]). An I/O error becomes a log line. So does a
+//! panic, and the next round is tried. After a crash in the middle of a round, the storage crate recovers.
 
 pub(crate) mod moves;
 
@@ -20,12 +20,12 @@ use crate::housekeeping::moves::Moves;
 use crate::log_lines::LogLines;
 use crate::shared::{Shared, now_ms};
 
-/// The longest pause between two rounds; Kafka writes its high watermarks as often.
+/// The longest pause between two rounds. Kafka writes its high watermarks as often.
 const ROUND_MAX: Duration = Duration::from_secs(5);
-/// When retention is looked after first, if its checks are further apart (`log.initial.task.delay.ms`).
+/// The delay of the first retention, if its interval is longer (`log.initial.task.delay.ms`).
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
 
-/// An interval that is longer never ends; the clock cannot count much more.
+/// Longer intervals are cut to this: the clock cannot count much more.
 const FAR: Duration = Duration::from_secs(1 << 32);
 
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl Housekeeping {
             "start the housekeeping thread",
             move || run(&shared, &seen),
         )
-        // Nobody is left to stop the other.
+        // The other thread must not outlive the failed start.
         .inspect_err(|_| moves.stop())?;
         Ok(Self {
             stop,
@@ -73,8 +73,8 @@ impl Housekeeping {
         })
     }
 
-    /// Gives the cleaner other settings, if they are others: it ends at the next batch and begins anew (`LogCleaner`
-    /// does the same). Whether there is one at all cannot change.
+    /// Restarts the cleaner if its settings changed: it ends after the current batch (as `LogCleaner`). It
+    /// cannot be turned on or off.
     pub(crate) fn update_cleaner(&mut self, shared: &Shared, config: &CleanerConfig) -> Result<()> {
         let config = CleanerConfig {
             enabled: self.cleaner_config.enabled,
@@ -94,15 +94,15 @@ impl Housekeeping {
         Ok(())
     }
 
-    /// Ends the threads: a compaction at the next batch, a move at the next piece, the rest after the round it is in.
+    /// Ends the threads: a compaction after its batch, a move after its piece, a round at its end.
     pub(crate) fn stop(self) {
         self.cleaner.stop();
         self.moves.stop();
-        // It catches its panics as well.
+        // It catches its panics.
         let _ = self.mover.join();
         *self.stop.stopped.lock() = true;
         self.stop.changed.notify_all();
-        // It catches the panics of its rounds, so it has nothing to report here.
+        // It catches the panics of its rounds.
         let _ = self.thread.join();
     }
 }
@@ -111,7 +111,7 @@ fn start_cleaner(shared: &Shared, config: &CleanerConfig) -> Result<Cleaner> {
     let lines = Arc::clone(&shared.lines);
     let dirs = shared.logs.dirs().to_vec();
     Ok(Cleaner::start(dirs, config.clone(), move |event| {
-        tell(&lines, event);
+        log_event(&lines, event);
     })?)
 }
 
@@ -125,19 +125,20 @@ fn spawn(name: &str, action: &'static str, work: impl FnOnce() + Send + 'static)
 fn move_logs(shared: &Shared, moves: &Moves) {
     if catch_unwind(AssertUnwindSafe(|| moves.run(shared))).is_err() {
         shared.lines.error(
-            "moving logs panicked, which is a defect of the server; none is moved until it is started anew",
+            "moving logs panicked, which is a defect of the server; no log is moved until it is restarted",
         );
     }
 }
 
-fn tell(lines: &LogLines, event: CleanerEvent) {
+fn log_event(lines: &LogLines, event: CleanerEvent) {
     match event {
         CleanerEvent::Cleaned {
             topic,
             partition,
             stats,
         } => lines.info(format!(
-            "compacted {topic}-{partition} from offset {} to {} in {:.1} s: {} of {} records and {} of {} bytes stay",
+            "compacted {topic}-{partition} from offset {} to {} in {:.1} s: {} of {} records and {} of {} \
+             bytes stay",
             stats.first_dirty_offset,
             stats.clean_until_offset,
             stats.elapsed.as_secs_f64(),
@@ -152,7 +153,7 @@ fn tell(lines: &LogLines, event: CleanerEvent) {
             reason,
             for_good: true,
         } => lines.error(format!(
-            "{topic}-{partition} is not compacted any more until the broker is started anew: {reason}"
+            "{topic}-{partition} is not compacted until the broker is restarted: {reason}"
         )),
         CleanerEvent::Failed {
             topic,
@@ -162,9 +163,9 @@ fn tell(lines: &LogLines, event: CleanerEvent) {
         } => lines.warning(format!(
             "compacting {topic}-{partition} failed and will be tried again: {reason}"
         )),
-        CleanerEvent::CheckpointFailed { error } => lines.error(format!(
-            "how far logs are compacted could not be written down: {error}"
-        )),
+        CleanerEvent::CheckpointFailed { error } => {
+            lines.error(format!("the cleaner's checkpoint could not be written: {error}"))
+        }
     }
 }
 
@@ -196,11 +197,11 @@ fn run(shared: &Shared, stop: &Stop) {
         };
         let round = AssertUnwindSafe(|| {
             shared.logs.maintain(now_ms(), retention, &shared.lines);
-            shared.tell_failures();
+            shared.report_failures();
             shared.quotas.forget();
             let buffers = shared.frames.has_fallen();
             if shared.budgets.have_fallen() || buffers {
-                give_back();
+                return_memory();
             }
         });
         if catch_unwind(round).is_err() {
@@ -212,11 +213,11 @@ fn run(shared: &Shared, stop: &Stop) {
     }
 }
 
-/// Has glibc's allocator give back what was freed: by itself it keeps what lies below anything that is still in use, for each
-/// thread that ever allocated, which is a multiple of the most there was. Others have to do so by themselves.
-fn give_back() {
+/// Makes glibc's allocator return free memory. By itself it keeps all memory below any block in use, for each
+/// thread. Other allocators return memory themselves.
+fn return_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the function takes the allocator's own locks and touches nothing that is in use.
+    // SAFETY: the function takes the allocator's locks and changes no block in use.
     unsafe {
         libc::malloc_trim(0);
     }

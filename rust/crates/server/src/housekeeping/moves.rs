@@ -1,10 +1,11 @@
-//! Moving partitions' logs between the log directories while they are served (KIP-113, `ReplicaAlterLogDirsManager`).
+//! Moving partitions' logs between the log directories while they are served (KIP-113,
+//! `ReplicaAlterLogDirsManager`).
 //!
-//! One thread per server copies, each log a piece at a turn, and sleeps while there is nothing to move. How a log gets to the
-//! other disk, and what a crash does to it on the way, is the storage crate's ([`logcore_storage::Move`]); here is which logs
-//! move, how fast, and that requests find a log where it is. A move ends when little is left; while producers are too fast for
-//! that it goes on. A move that fails becomes a log line; the log stays where it is,
-//! and so does its copy, with which the next start or the next request goes on.
+//! One thread copies, a piece of each log in turn, and sleeps while there is nothing to move. The storage
+//! crate copies a log and handles crashes ([`logcore_storage::Move`]). This module chooses which logs move
+//! and how fast, and replaces a moved log for requests. A move ends when little is left to copy; while
+//! producers are too fast, it goes on. A failed move becomes a log line. The log and its copy stay where they
+//! are, and the next start or request continues with the copy.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -17,23 +18,24 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::error::Result;
 use crate::log_lines::{Level, LogLines};
 use crate::partitions::logs::Logs;
-use crate::partitions::purgatory::HasWaitingRoom;
+use crate::partitions::purgatory::HasWaiters;
 use crate::shared::Shared;
 
-/// What a log is given at one turn.
+/// The bytes that are copied of a log before the next one's turn.
 const PIECE_BYTES: u64 = 1 << 20;
-/// What may be left when the last step is tried, during which nobody appends.
+/// The most bytes that may be left for the last step, during which appends wait.
 const LAST_BYTES: u64 = 256 << 10;
 
 type Key = (String, i32);
 
-/// The moves that are under way.
+/// The moves under way.
 #[derive(Default)]
 pub(crate) struct Moves {
     state: Mutex<State>,
     changed: Condvar,
-    /// Held while a log takes another's place, which is short ([`Move::finish`]): what is on disk and what is registered change
-    /// together. Partitions that are created or deleted wait for it, their settings, and moves that begin.
+    /// Locked for the short time in which a copy replaces its log ([`Move::finish`]), because disk and
+    /// registry change together. The creation and deletion of partitions, changes of settings, and new moves
+    /// wait for it.
     exchange: Mutex<()>,
 }
 
@@ -44,32 +46,33 @@ struct State {
 }
 
 impl Moves {
-    /// No log takes another's place until this is dropped. Whoever changes partitions holds it.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
+    /// No copy replaces its log until this is dropped. Changes of partitions need it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.exchange.lock()
     }
 
-    /// Goes on with the moves that were under way when the directories were closed. Called before anything is served, because
-    /// the copies are cut to what the logs have.
+    /// Resumes the moves that were under way when the directories were closed. To be called before any
+    /// request is served, because copies are cut to the end of their logs.
     pub(crate) fn resume(&self, logs: &Logs, lines: &LogLines) {
         for to in logs.dirs() {
             for future in to.futures() {
                 let (topic, partition) = (&*future.topic, future.partition);
                 let Some(from) = logs.holder(topic, partition) else {
                     lines.warning(format!(
-                        "{} is a copy of a log that no directory has; it is kept, remove it when it is not needed",
+                        "{} is a copy of a log that no directory has; it is kept, remove it when it is not \
+                         needed",
                         future.log.dir().display()
                     ));
                     continue;
                 };
                 if let Err(error) = self.begin(&from, to, topic, partition) {
-                    tell_failure(lines, topic, partition, &error);
+                    log_failure(lines, topic, partition, &error);
                 }
             }
         }
     }
 
-    /// Begins a move, unless the log is moving. The caller makes sure that it is moving nowhere else.
+    /// Begins a move, unless the log is moving already. The caller has ended moves to other directories.
     ///
     /// # Errors
     /// As [`Move::begin`].
@@ -90,13 +93,13 @@ impl Moves {
         Ok(())
     }
 
-    /// Ends a partition's move, if there is one. What was copied stays.
+    /// Ends a partition's move, if there is one. The copy stays.
     pub(crate) fn forget(&self, topic: &str, partition: i32) {
         let key = (topic.to_owned(), partition);
         self.state.lock().moves.remove(&key);
     }
 
-    /// Ends the thread at its next piece. What is under way goes on at the next start.
+    /// Ends the thread after its current piece. The next start resumes the moves.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopped = true;
@@ -110,14 +113,14 @@ impl Moves {
         while let Some((key, one)) = self.next(last.as_ref()) {
             let began = Instant::now();
             match self.turn(shared, &key, &one) {
-                Ok(bytes) => self.pace(shared, bytes, began),
-                Err(error) => self.give_up(shared, &key, &one, &error),
+                Ok(bytes) => self.wait_for_rate(shared, bytes, began),
+                Err(error) => self.abandon(shared, &key, &one, &error),
             }
             last = Some(key);
         }
     }
 
-    /// The one that follows `last`, round and round; waits for one. `None`: it is over.
+    /// The move after `last`, in rotation. Waits for one. `None` after [`Moves::stop`].
     fn next(&self, last: Option<&Key>) -> Option<(Key, Arc<Move>)> {
         let mut state = self.state.lock();
         while !state.stopped && state.moves.is_empty() {
@@ -131,9 +134,9 @@ impl Moves {
         Some((key.clone(), Arc::clone(one)))
     }
 
-    /// Copies a piece, and ends the move when little is left; returns how many bytes were copied.
+    /// Copies a piece, and finishes the move if little is left. Returns the number of copied bytes.
     fn turn(&self, shared: &Shared, key: &Key, one: &Arc<Move>) -> Result<u64, StorageError> {
-        // At a low rate the pieces are small, so that one is not awaited for minutes.
+        // At a low rate the pieces are small, so that no wait takes minutes.
         let rate = shared
             .dynamic
             .read()
@@ -146,9 +149,9 @@ impl Moves {
         Ok(copied)
     }
 
-    /// Ends the move, unless producers were faster: then it goes on.
+    /// Finishes the move, unless producers were faster. Then it goes on.
     fn finish(&self, shared: &Shared, key: &Key, one: &Arc<Move>) -> Result<(), StorageError> {
-        // Before anybody waits for what is locked below.
+        // This takes long, so it comes before the lock.
         one.prepare()?;
         let _exchange = self.exchange.lock();
         let is_same = |found: &Arc<Move>| Arc::ptr_eq(found, one);
@@ -157,33 +160,34 @@ impl Moves {
         }
         let (topic, partition) = (&*key.0, key.1);
         let finished = one.finish(|moved| {
-            if let Some(place) = shared.registry.find(topic, partition) {
+            if let Some(partition) = shared.registry.find(topic, partition) {
                 shared
                     .registry
-                    .insert(Arc::new(place.with_log(Arc::clone(&moved.log))));
-                place.waiting_room().wake_all();
+                    .insert(Arc::new(partition.with_log(Arc::clone(&moved.log))));
+                partition.waiters().wake_all();
             }
         })?;
         let Some(moved) = finished else {
             return Ok(());
         };
         self.state.lock().moves.remove(key);
-        let place = moved.partition.log.dir();
+        let path = moved.partition.log.dir();
         shared
             .lines
-            .info(format!("{topic}-{partition} was moved to {}", place.display()));
+            .info(format!("{topic}-{partition} was moved to {}", path.display()));
         if let Some(error) = moved.left_behind {
             shared.lines.error(format!(
-                "{topic}-{partition} was moved to {}, and could not be removed where it was: {error}",
-                place.display()
+                "{topic}-{partition} was moved to {}, but could not be removed from its old directory: \
+                 {error}",
+                path.display()
             ));
         }
         Ok(())
     }
 
-    /// Waits as long as `replica.alter.log.dirs.io.max.bytes.per.second` asks for, whatever it is meanwhile, or until it is
-    /// over.
-    fn pace(&self, shared: &Shared, bytes: u64, began: Instant) {
+    /// Waits for the time that `replica.alter.log.dirs.io.max.bytes.per.second` demands. Follows changes of
+    /// the setting.
+    fn wait_for_rate(&self, shared: &Shared, bytes: u64, began: Instant) {
         let mut state = self.state.lock();
         while !state.stopped {
             let Some(rate) = shared.dynamic.read().move_bytes_per_second else {
@@ -197,25 +201,25 @@ impl Moves {
         }
     }
 
-    /// There may be another rate.
-    pub(crate) fn look_again(&self) {
+    /// The rate may have changed.
+    pub(crate) fn rate_changed(&self) {
         let _state = self.state.lock();
         self.changed.notify_all();
     }
 
-    fn give_up(&self, shared: &Shared, key: &Key, one: &Arc<Move>, error: &StorageError) {
+    fn abandon(&self, shared: &Shared, key: &Key, one: &Arc<Move>, error: &StorageError) {
         let mut state = self.state.lock();
         if state.moves.get(key).is_some_and(|found| Arc::ptr_eq(found, one)) {
             state.moves.remove(key);
             drop(state);
-            tell_failure(&shared.lines, &key.0, key.1, error);
+            log_failure(&shared.lines, &key.0, key.1, error);
         }
     }
 }
 
-fn tell_failure(lines: &LogLines, topic: &str, partition: i32, error: &StorageError) {
+fn log_failure(lines: &LogLines, topic: &str, partition: i32, error: &StorageError) {
     lines.push(
         Level::Error,
-        format!("{topic}-{partition} is not moved and stays where it is: {error}"),
+        format!("{topic}-{partition} is not moved and stays in its directory: {error}"),
     );
 }

@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(budget.left(), 100);
     }
 
-    // If this failed, requests would use more than there is, or nobody would learn why they were refused.
+    // If this failed, requests would use more than there is, or the log would not show why they were refused.
     #[test]
     fn a_request_is_refused_with_its_reason() {
         let budget = Budget::new("bytes of a test", 100, 10, 1, AtBound::Refuse("it is dropped"));
@@ -211,7 +211,8 @@ mod tests {
         let refused = budget.acquire_or_refuse(11).err().unwrap();
         assert_eq!(
             refused,
-            "the budget of 100 bytes of a test is used up by other requests and this one needs 11: it is dropped"
+            "the budget of 100 bytes of a test is used up by other requests and this one needs 11: it is \
+             dropped"
         );
         assert!(!budget.acquire_or_refuse(10).unwrap().is_some());
         drop(all);

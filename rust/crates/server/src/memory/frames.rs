@@ -1,4 +1,4 @@
-//! The memory of request frames (`queued.max.request.bytes`), and of the responses that take their place.
+//! The memory of request frames (`queued.max.request.bytes`) and of their responses.
 //!
 //! A frame is counted as its bytes arrive, not by its announced length. When the budget is used up,
 //! connections wait, and so do their clients. One connection at a time goes on with the reserve, which is as

@@ -42,7 +42,7 @@ impl Exclusive<'_> {
         self.budgets.bytes.acquire(bytes).await
     }
 
-    /// The access without its budgets, to be dropped when the response is made although nobody waits for it.
+    /// The permit of the access, to be dropped once the response is made although its connection has ended.
     pub(crate) fn into_permit(self) -> Permit {
         self.request
     }

@@ -1,8 +1,7 @@
 //! The memory that requests and responses may use: all budgets, one row each.
 //!
 //! A budget bounds one kind of memory of all requests together, so that no number of clients, hostile ones
-//! included, fills the memory of the broker. Small needs are not counted. `unpacking` bounds what batches are
-//! decompressed to.
+//! included, fills the memory of the broker. Small needs are not counted.
 
 pub(crate) mod budget;
 pub(crate) mod decoded;
@@ -11,6 +10,9 @@ pub(crate) mod long_responses;
 pub(crate) mod unpacking;
 
 use std::collections::HashMap;
+use std::num::NonZero;
+
+use logcore_storage::DECOMPRESSED_MAX;
 
 use self::AtBound::{Refuse, Wait};
 use self::budget::{AtBound, Budget};
@@ -50,6 +52,8 @@ pub(crate) struct Budgets {
     pub(crate) fetch_responses: Budget,
     pub(crate) produce: Budget,
     pub(crate) list_offsets: Budget,
+    pub(crate) decompressions: Budget,
+    pub(crate) large_decompression: Budget,
     /// By the keys of the APIs whose responses may be long.
     pub(crate) long_responses: HashMap<i16, LongResponseBudgets>,
 }
@@ -81,6 +85,7 @@ impl Budgets {
         let (in_rust, in_python) = (decoded / 4, decoded - decoded / 4);
         let free = in_rust / DECODED_UNCOUNTED;
         let many = MANY_PARTITIONS;
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let waiting = WAITING_CONVERSION;
         let is_long = |api: &&Api| api.response == Response::Long;
         let budget = Budget::new;
@@ -101,6 +106,8 @@ impl Budgets {
             fetch_responses:   budget("bytes of large Fetch responses", 64 * MIB, UNCOUNTED, 1, CLOSE),
             produce:           budget("bytes of waiting Produces", 64 * MIB, UNCOUNTED, 1, NOT_APPENDED),
             list_offsets:      budget("bytes of searching ListOffsets", 32 * MIB, 64 * KIB, 1, NOT_SEARCHED),
+            decompressions:    budget("batches decompressed at a time", cores.min(16), 0, 16 * MIB, Wait),
+            large_decompression: budget("large batch decompressed at a time", 1, 0, DECOMPRESSED_MAX, Wait),
             long_responses:    apis().iter().filter(is_long).map(|api| (api.key, LongResponseBudgets {
                 requests:      budget("request of an API that Python answers", 1, 0, 0, Wait),
                 bytes:         budget("bytes of long responses of an API", 32 * MIB, UNCOUNTED, 1, Wait),
@@ -122,6 +129,8 @@ impl Budgets {
             &self.fetch_responses,
             &self.produce,
             &self.list_offsets,
+            &self.decompressions,
+            &self.large_decompression,
         ];
         let long = self.long_responses.values().map(|budgets| &budgets.bytes);
         // All are asked: each then forgets its peak.

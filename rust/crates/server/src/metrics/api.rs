@@ -1,4 +1,4 @@
-//! Counts and times by API (`RequestMetrics`).
+//! The counters and times of requests, by API (`RequestMetrics`).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +8,12 @@ use super::histogram::{Histogram, HistogramValues};
 use super::stages::Stages;
 use crate::apis::{self, Api, FETCH, apis};
 
-/// Versions above this are counted together.
+/// Versions from this one on are counted together.
 const VERSIONS: usize = 32;
-/// Codes outside -1..=158 are counted as -1; Kafka's end far below.
+/// Codes outside -1..=158 are counted as -1. Kafka's end far below.
 const CODES: usize = 160;
 
-/// The stages' names, as `RequestMetrics` has them, in the order of [`ApiMeasurements::times`].
+/// The names of the stages in `RequestMetrics`, in the order of [`ApiMeasurements::times`].
 pub(crate) const STAGE_NAMES: [&str; 7] = [
     "RequestQueueTimeMs",
     "LocalTimeMs",
@@ -24,12 +24,12 @@ pub(crate) const STAGE_NAMES: [&str; 7] = [
     "TotalTimeMs",
 ];
 
-/// One API's counters; about 4 KB.
+/// The counters of one API, about 4 KB.
 struct Counters {
     begun: AtomicU64,
     requests: [AtomicU64; VERSIONS],
     errors: [AtomicU64; CODES],
-    /// Requests that waited for nothing: they count as zeros of the four stages of waiting, in one step.
+    /// Requests without any wait. Each counts as a zero in the four stages of waiting.
     plain: AtomicU64,
     request_queue: Histogram,
     local: Histogram,
@@ -103,22 +103,22 @@ impl Counters {
     }
 }
 
-/// What was counted of one API.
+/// The measurements of one API.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiMeasurements {
-    /// As Kafka's `request` tag has it: `Produce`, and for Fetch also `FetchConsumer` and `FetchFollower`.
+    /// Kafka's `request` tag: `Produce`, and for Fetch also `FetchConsumer` and `FetchFollower`.
     pub name: String,
-    /// Version and number of requests.
+    /// Versions and their numbers of requests.
     pub requests: Vec<(i16, u64)>,
-    /// Error code and how often it was answered.
+    /// Error codes and their numbers.
     pub errors: Vec<(i16, u64)>,
     /// A histogram for each stage, in milliseconds.
     pub times: Vec<HistogramValues>,
-    /// Sizes of the requests' bodies, in bytes.
+    /// The sizes of requests, in bytes.
     pub request_bytes: HistogramValues,
 }
 
-/// The counters of every API in the table; those of an API take memory once it is asked for.
+/// The counters of all APIs in the table. An API's counters are allocated at its first request.
 pub(crate) struct ApiMetrics {
     by_key: [OnceLock<Box<Counters>>; apis::KEYS],
     fetch_by_followers: OnceLock<Box<Counters>>,
@@ -144,7 +144,7 @@ impl ApiMetrics {
         counters.begun.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that is over, if it is one of an API that is served.
+    /// Counts a finished request of a served API.
     pub(crate) fn record(&self, stages: &Stages, errors: &ErrorCounts) {
         let Some(api) = stages.api else {
             return;
@@ -157,7 +157,7 @@ impl ApiMetrics {
         counters.get_or_init(Box::default).record(stages, errors);
     }
 
-    /// How many requests of each API were begun, by rising key; APIs never asked for are left out.
+    /// How many requests of each API have begun, by rising key, without those that never had one.
     pub(crate) fn begun(&self) -> Vec<(i16, u64)> {
         let known = apis()
             .iter()
@@ -167,7 +167,7 @@ impl ApiMetrics {
             .collect()
     }
 
-    /// The measurements of every API of which a request is over, by rising key.
+    /// The measurements of every API with a finished request, by rising key.
     pub(crate) fn read(&self) -> Vec<ApiMeasurements> {
         let mut all = Vec::new();
         for api in apis() {
@@ -218,7 +218,7 @@ fn add_counts(sum: &mut Vec<(i16, u64)>, more: &[(i16, u64)]) {
     }
 }
 
-/// The counters that are not zero, with their indexes counted from `first`.
+/// The counters that are not zero, numbered from `first`.
 fn read_nonzero(counters: &[AtomicU64], first: i16) -> Vec<(i16, u64)> {
     let counts = counters.iter().map(|counter| counter.load(Ordering::Relaxed));
     let numbered = (first..).zip(counts);
@@ -238,7 +238,8 @@ mod tests {
         stages
     }
 
-    // If this failed, an operator would look at wrong numbers, or the times of waiting would lack the requests that did not.
+    // If this failed, an operator would see wrong numbers, or the times of waiting would lack the requests
+    // that did not wait.
     #[test]
     fn requests_errors_and_stages_are_counted_by_api() {
         let apis = ApiMetrics::default();

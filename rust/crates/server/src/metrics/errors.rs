@@ -1,8 +1,8 @@
-//! The error codes in a response, as `AbstractResponse.errorCounts` counts them: 0 (`NONE`) counts, too.
+//! The error codes of a response, as `AbstractResponse.errorCounts` counts them. 0 (`NONE`) counts, too.
 
 use logcore_protocol::{Struct, Value};
 
-/// Codes and how often they are there. A response with one code, as nearly all have, takes no memory.
+/// Error codes and their numbers. One code, as in nearly all responses, needs no allocation.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct ErrorCounts {
     first: Option<(i16, u64)>,
@@ -10,7 +10,7 @@ pub(crate) struct ErrorCounts {
 }
 
 impl ErrorCounts {
-    /// Of a message that is about to be encoded: each `error_code` that `version` has of it, however deep.
+    /// The codes of a message: each `error_code` in `version`, at any depth.
     pub(crate) fn of(message: &Value, version: i16) -> Self {
         let mut counts = Self::default();
         counts.walk(message, version);
@@ -31,7 +31,7 @@ impl ErrorCounts {
     fn walk(&mut self, value: &Value, version: i16) {
         match value {
             Value::Struct(found) => self.walk_struct(found, version),
-            // Arrays are of one kind: those of numbers and texts have no codes.
+            // The elements of an array have one type: numbers and texts have no codes.
             Value::Array(values) if matches!(values.first(), Some(Value::Struct(_))) => {
                 values.iter().for_each(|value| self.walk(value, version));
             }
@@ -67,8 +67,8 @@ mod tests {
     use super::*;
     use logcore_protocol::{Direction, schema};
 
-    // If this failed, refused requests would not show as errors, or each would show as several; or codes would be counted
-    // that nobody was sent.
+    // If this failed, refused requests would not count as errors, or count several times, or codes that were
+    // not sent would count.
     #[test]
     fn codes_are_found_at_every_depth() {
         let mut message = schema(3, Direction::Response).unwrap().message();
@@ -82,7 +82,7 @@ mod tests {
         topic.set("error_code", 3i16);
         message.push("topics", topic.with("partitions", Vec::<Value>::new()));
         let message = message.into();
-        // Metadata has a code of its own since version 13.
+        // Metadata itself has a code since version 13.
         for (version, good) in [(12, 2), (13, 3)] {
             let counts = ErrorCounts::of(&message, version);
             let mut counts: Vec<_> = counts.iter().collect();

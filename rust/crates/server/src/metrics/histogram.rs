@@ -1,12 +1,13 @@
-//! A histogram with fixed buckets. Relaxed atomics: a reader may see a value in its bucket before it is in the sum.
+//! A histogram with fixed buckets. The atomics are relaxed: a reader may see a value in its bucket before it
+//! is in the sum.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// More than any histogram here has bounds; the last bucket has none.
+/// More buckets than any histogram here has bounds. The last bucket has no bound.
 pub(crate) const BUCKETS_MAX: usize = 18;
 
-/// Upper bounds of times, in milliseconds: from what a request takes in memory to what makes a client give up.
+/// Upper bounds of times, in milliseconds: from a request in memory to a client's timeout.
 pub(crate) const TIME_BOUNDS_MS: [f64; 17] = [
     0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0,
     10000.0,
@@ -38,24 +39,24 @@ pub(crate) const SIZE_BOUNDS: [u64; 11] = [
     64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216, 67_108_864,
 ];
 
-/// What is recorded stays below a bound or on it, as Prometheus counts.
+/// A bucket includes its bound, as in Prometheus.
 #[derive(Default)]
 pub(crate) struct Histogram {
     buckets: [AtomicU64; BUCKETS_MAX],
     sum: AtomicU64,
 }
 
-/// What a histogram held when it was read.
+/// The contents of a histogram.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistogramValues {
-    /// How many values were not above each bound, and at the end how many there were.
+    /// For each bound the number of values up to it, and at the end the number of all values.
     pub cumulative: Vec<u64>,
     /// The sum of the values, in the unit of the bounds.
     pub sum: f64,
 }
 
 impl HistogramValues {
-    /// Adds what another histogram with the same bounds held.
+    /// Adds the contents of another histogram with the same bounds.
     pub(super) fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.cumulative.iter_mut().zip(&other.cumulative) {
             *mine += theirs;
@@ -80,7 +81,7 @@ impl Histogram {
         self.sum.fetch_add(value, Ordering::Relaxed);
     }
 
-    /// The times, with `zeros` more that took none.
+    /// The times, with `zeros` more of zero.
     pub(crate) fn times(&self, zeros: u64) -> HistogramValues {
         self.read(TIME_BOUNDS_MS.len(), zeros, 1e-6)
     }
@@ -107,9 +108,9 @@ impl Histogram {
 mod tests {
     use super::*;
 
-    // If this failed, dashboards would show quantiles that no request had.
+    // If this failed, dashboards would show wrong quantiles.
     #[test]
-    fn a_value_is_in_the_bucket_of_the_first_bound_it_is_not_above() {
+    fn a_value_is_in_the_bucket_of_its_upper_bound() {
         let times = Histogram::default();
         for microseconds in [0, 50, 51, 100, 10_000_000, 10_000_001] {
             times.record_time(Duration::from_micros(microseconds));

@@ -1,7 +1,7 @@
 //! How busy the network threads are (`NetworkProcessorAvgIdlePercent`).
 //!
-//! tokio counts each thread's busy time; the share is that of the time since it was asked before, so that it tells of the
-//! present, and of at least a second, so that two who ask do not disturb each other.
+//! tokio counts each thread's busy time. The share is of the time since the last reading, so that it is
+//! current, and of a second at least, so that two readers do not disturb each other.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use tokio::runtime::RuntimeMetrics;
 
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
-/// What was seen last.
+/// The last reading.
 struct Sample {
     at: Instant,
     busy: Duration,
     idle: f64,
 }
 
-/// The share of their time the threads are idle.
+/// The share of time in which the threads are idle.
 pub(crate) struct Idle {
     sample: Mutex<Sample>,
 }
@@ -34,12 +34,12 @@ impl Idle {
         }
     }
 
-    /// From 0 to 1, whatever Kafka's name for it says.
+    /// From 0 to 1, although Kafka's name says percent.
     pub(crate) fn share(&self, runtime: &RuntimeMetrics) -> f64 {
         self.share_at(Instant::now(), Self::busy(runtime), runtime.num_workers())
     }
 
-    /// What all threads together worked.
+    /// The busy time of all threads together.
     pub(crate) fn busy(runtime: &RuntimeMetrics) -> Duration {
         let workers = 0..runtime.num_workers();
         workers
@@ -67,9 +67,9 @@ impl Idle {
 mod tests {
     use super::*;
 
-    // If this failed, a broker at its limit would look idle, or two dashboards would see different ones.
+    // If this failed, a broker at its limit would look idle, or two dashboards would disagree.
     #[test]
-    fn idle_is_what_the_threads_did_not_work_since_it_was_asked() {
+    fn idle_time_is_measured_since_the_last_reading() {
         let idle = Idle::new();
         let start = Instant::now();
         let seconds = Duration::from_secs_f64;

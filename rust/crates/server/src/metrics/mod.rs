@@ -1,15 +1,16 @@
-//! What is counted while requests are served, for Python to read. Relaxed atomics: they order nothing and cost next to nothing.
+//! The counters of requests, for Python to read. They are relaxed atomics: they order nothing and cost very
+//! little.
 //!
-//! | room | what |
+//! | module | what |
 //! |---|---|
-//! | `stages` | where one request's time goes; carried by its connection |
+//! | `stages` | the times of one request; its connection carries them |
 //! | `api` | requests, errors and times by API |
-//! | `topic` | what goes in and out by topic; hangs on each partition |
-//! | `histogram`, `errors` | fixed buckets; the error codes in a response |
+//! | `topic` | records and bytes by topic; each partition has its counters |
+//! | `histogram`, `errors` | fixed buckets; the error codes of a response |
 //! | `idle` | how busy the network threads are |
 //!
-//! Source of the names and of what they mean: `RequestMetrics`, `BrokerTopicMetrics`. A crash loses it all, as a restart of
-//! Kafka does.
+//! Source of names and meanings: `RequestMetrics`, `BrokerTopicMetrics`. A crash loses all counts, as in
+//! Kafka.
 
 mod api;
 mod errors;
@@ -29,16 +30,16 @@ pub(crate) use self::idle::Idle;
 pub(crate) use self::stages::{Crossing, Stages};
 pub(crate) use self::topic::{TOPIC_COUNTER_NAMES, TOPIC_COUNTERS, TopicCounts, add};
 
-/// Totals since the server was opened.
+/// The totals since the server was opened.
 #[derive(Default)]
 pub(crate) struct Metrics {
-    /// Bytes of request frames, size prefixes included.
+    /// Bytes of requests, with their size prefixes.
     pub(crate) network_bytes_in: Counter,
-    /// Bytes of responses, size prefixes included.
+    /// Bytes of responses, with their size prefixes.
     pub(crate) network_bytes_out: Counter,
-    /// Connections accepted.
+    /// Accepted connections.
     pub(crate) connections_accepted: Counter,
-    /// Connections closed by the server because of what they sent.
+    /// Connections that the server refused, or closed for bad input.
     pub(crate) connections_refused: Counter,
     /// Requests by API.
     pub(crate) apis: ApiMetrics,

@@ -1,14 +1,14 @@
-//! Where a request's time goes, in Kafka's stages (`RequestChannel.Request`, `RequestMetrics`).
+//! The times of a request, in Kafka's stages (`RequestChannel.Request`, `RequestMetrics`).
 //!
-//! The connection's task carries a [`Stages`] from the moment a frame is whole until its response is sent, and hands it to the
-//! metrics. Three readings of the clock for a request that is answered in Rust, two more when it waits in the purgatory,
-//! two more when it crosses to Python.
+//! The connection's task carries a [`Stages`] from the end of a frame to the end of its response, and passes
+//! it to the metrics. A request answered in Rust reads the clock three times. A wait in the purgatory adds
+//! two readings, and crossing to Python two.
 
 use std::time::{Duration, Instant};
 
 use crate::apis::Api;
 
-/// When Python took a request, and when it answered.
+/// The times at which Python took a request and answered it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Crossing {
     pub(crate) taken: Instant,
@@ -18,29 +18,29 @@ pub(crate) struct Crossing {
 /// The stages of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stages {
-    /// None: no API that is served.
+    /// `None` for a request of an API that is not served.
     pub(crate) api: Option<&'static Api>,
     pub(crate) api_version: i16,
-    /// A Fetch by a follower, which Kafka counts apart from consumers'.
+    /// The request is a follower's Fetch, which Kafka counts apart.
     pub(crate) from_follower: bool,
-    /// Bytes of the body.
+    /// The bytes of the body.
     pub(crate) request_bytes: u64,
     received: Instant,
     answered: Instant,
-    /// Until Python took it; what Rust answers waits in no queue.
+    /// The time until Python took it. A request that Rust answers waits in no queue.
     pub(crate) request_queue: Duration,
-    /// Waiting for data, for other replicas, for other members of a group.
+    /// The wait for data, for other replicas, or for other members of a group.
     pub(crate) remote: Duration,
-    /// How long the client is kept waiting because of its quota, beside all others.
+    /// The throttle time, beside all other times.
     pub(crate) throttle: Duration,
-    /// From Python's answer until the connection's task had it.
+    /// The time from Python's answer to the connection's task.
     pub(crate) response_queue: Duration,
     pub(crate) send: Duration,
     pub(crate) total: Duration,
 }
 
 impl Stages {
-    /// A request whose frame is whole.
+    /// A request whose frame is complete.
     pub(crate) fn begin() -> Self {
         let now = Instant::now();
         Self {
@@ -59,14 +59,14 @@ impl Stages {
         }
     }
 
-    /// It is a request of this API. Before this it counts as none.
+    /// Sets the API of the request. Without it, the request is not counted.
     pub(crate) fn name(&mut self, api: &'static Api, api_version: i16, request_bytes: usize) {
         self.api = Some(api);
         self.api_version = api_version;
         self.request_bytes = request_bytes as u64;
     }
 
-    /// It came back from Python.
+    /// The answer came from Python.
     pub(crate) fn crossed(&mut self, crossing: &Crossing) {
         self.crossed_at(crossing, Instant::now());
     }
@@ -79,41 +79,40 @@ impl Stages {
         }
     }
 
-    /// The answer is ready to be sent.
+    /// The response is ready.
     pub(crate) fn answered(&mut self) {
         self.answered = Instant::now();
     }
 
-    /// From when another came until this one was answered.
+    /// The time from the arrival of `other` to the response of this request.
     pub(crate) fn since(&self, other: &Self) -> Duration {
         self.answered.saturating_duration_since(other.received)
     }
 
-    /// The answer is sent, or there is none.
+    /// The response is sent, or there is none.
     pub(crate) fn sent(&mut self) {
         let now = Instant::now();
         self.send = now - self.answered;
         self.total = now - self.received;
     }
 
-    /// From the frame to the answer.
+    /// The time from the frame to the response.
     fn until_answered(&self) -> Duration {
         self.answered - self.received
     }
 
-    /// The time the broker worked on it.
+    /// The time in which the broker worked on it.
     pub(crate) fn local(&self) -> Duration {
         self.until_answered()
             .saturating_sub(self.request_queue + self.remote + self.response_queue)
     }
 
-    /// The time it took without waiting for anybody else: what a slow broker shows in. Sending is left out, for it takes as long as
-    /// the client takes to read.
+    /// The broker's own time: without the wait for others, and without sending, which depends on the client.
     pub(crate) fn own(&self) -> Duration {
         self.until_answered().saturating_sub(self.remote)
     }
 
-    /// Whether only work and sending took time, as for most requests.
+    /// Whether there was no wait, as for most requests.
     pub(super) fn is_plain(&self) -> bool {
         let waits = [
             self.request_queue,
@@ -138,9 +137,9 @@ mod tests {
         stages
     }
 
-    // If this failed, a long poll would fill the slow-request log, or a slow disk would hide behind one.
+    // If this failed, long polls would fill the slow-request log, or a slow disk would look like a long poll.
     #[test]
-    fn waiting_for_others_is_not_the_brokers_own_time() {
+    fn waits_are_not_the_brokers_own_time() {
         let mut fetch = request(1, 500 * MS);
         fetch.remote = 490 * MS;
         assert_eq!((fetch.own(), fetch.local()), (10 * MS, 10 * MS));
@@ -149,7 +148,7 @@ mod tests {
 
     // If this failed, a rebalance would look like a slow handler, or a slow handler like a rebalance.
     #[test]
-    fn what_python_did_is_told_from_what_members_waited() {
+    fn a_handlers_work_is_not_a_wait_for_members() {
         for (api_key, local, remote) in [(3, 70, 0), (11, 0, 70), (14, 0, 70)] {
             let mut stages = request(api_key, 100 * MS);
             let crossing = Crossing {

@@ -1,15 +1,16 @@
-//! What goes in and out by topic, as `BrokerTopicMetrics` means it.
+//! Records and bytes by topic (`BrokerTopicMetrics`).
 //!
-//! Each partition counts for itself, so that requests to different partitions touch different memory; a topic is the sum of its
-//! partitions, all topics are the sum of the topics and of what was counted for partitions that are gone.
+//! Each partition has its own counters, so that requests to different partitions write to different memory. A
+//! topic's count is the sum of its partitions. The count of all topics also has the counts of deleted
+//! partitions.
 
 use super::Counter;
 use crate::codes::ErrorCode;
 
-/// How many counters there are.
+/// The number of counters.
 pub(crate) const TOPIC_COUNTERS: usize = 10;
 
-/// The counters' names, in the order of [`TopicCounts::values`].
+/// The names of the counters, in the order of [`TopicCounts::values`].
 pub(crate) const TOPIC_COUNTER_NAMES: [&str; TOPIC_COUNTERS] = [
     "BytesIn",
     "BytesOut",
@@ -23,24 +24,24 @@ pub(crate) const TOPIC_COUNTER_NAMES: [&str; TOPIC_COUNTERS] = [
     "FetchMessageConversions",
 ];
 
-/// Of one partition, or of those that are gone.
+/// The counters of one partition, or of the deleted ones.
 #[derive(Default)]
 pub(crate) struct TopicCounts {
-    /// Bytes of batches that clients sent and that were taken.
+    /// Bytes of batches that were accepted from clients.
     pub(crate) bytes_in: Counter,
     /// Bytes of batches sent to consumers.
     pub(crate) bytes_out: Counter,
-    /// Bytes that were refused because they are larger than `max.message.bytes`.
+    /// Bytes that were refused as larger than `max.message.bytes`.
     pub(crate) bytes_rejected: Counter,
-    /// Records in them.
+    /// Records that were accepted from clients.
     pub(crate) messages_in: Counter,
-    /// Partitions of Produce requests refused for what was in them, or because the broker failed; see [`is_known`].
+    /// Partitions of Produce requests that were refused for an unexpected reason; see [`is_expected`].
     pub(crate) failed_produce_requests: Counter,
-    /// Partitions of Fetch requests where the broker failed; see [`is_known`].
+    /// Partitions of Fetch requests that were refused for an unexpected reason; see [`is_expected`].
     pub(crate) failed_fetch_requests: Counter,
     /// Partitions of Produce requests.
     pub(crate) total_produce_requests: Counter,
-    /// Partitions of Fetch requests; one that waits and looks again counts once, where Kafka counts each look.
+    /// Partitions of Fetch requests. A Fetch that waits counts once. Kafka counts each look.
     pub(crate) total_fetch_requests: Counter,
     /// Records that were converted from an older format.
     pub(crate) produce_message_conversions: Counter,
@@ -68,32 +69,32 @@ impl TopicCounts {
         self.counters().map(Counter::get)
     }
 
-    /// Takes over what another has counted.
+    /// Adds the counts of another.
     pub(crate) fn absorb(&self, other: &Self) {
         for (mine, theirs) in self.counters().iter().zip(other.values()) {
             mine.add(theirs);
         }
     }
 
-    /// A part of a Produce request was appended, or had been before: Kafka counts what is sent once more, too.
+    /// A partition of a Produce request was appended, or is a duplicate, which Kafka counts, too.
     pub(crate) fn produced(&self, records: u64, bytes: u64) {
         self.total_produce_requests.add(1);
         self.messages_in.add(records);
         self.bytes_in.add(bytes);
     }
 
-    /// A part of a Produce request was refused.
+    /// A partition of a Produce request was refused.
     pub(crate) fn produce_refused(&self, code: ErrorCode, bytes: u64) {
         self.total_produce_requests.add(1);
         if code == ErrorCode::MESSAGE_TOO_LARGE {
             self.bytes_rejected.add(bytes);
         }
-        if !is_known(code) {
+        if !is_expected(code) {
             self.failed_produce_requests.add(1);
         }
     }
 
-    /// A part of a Fetch request was answered.
+    /// A partition of a Fetch request was answered.
     pub(crate) fn fetched(&self, bytes: u64, by_follower: bool) {
         self.total_fetch_requests.add(1);
         if !by_follower {
@@ -101,18 +102,18 @@ impl TopicCounts {
         }
     }
 
-    /// A part of a Fetch request was refused.
+    /// A partition of a Fetch request was refused.
     pub(crate) fn fetch_refused(&self, code: ErrorCode) {
         self.total_fetch_requests.add(1);
-        if !is_known(code) {
+        if !is_expected(code) {
             self.failed_fetch_requests.add(1);
         }
     }
 }
 
-/// Errors that a broker in order answers in the course of things: Kafka's counters of failed requests leave them out
+/// Whether a healthy broker answers this error. Kafka's counters of failed requests leave these errors out
 /// (`ReplicaManager.appendToLocalLog`, `ReplicaManager.readFromLog`).
-fn is_known(code: ErrorCode) -> bool {
+fn is_expected(code: ErrorCode) -> bool {
     matches!(
         code,
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION

@@ -1,14 +1,15 @@
-//! Staying awake for a request that is likely to come at once.
+//! Busy polling: a thread looks for a quick client's next request instead of sleeping.
 //!
-//! A thread that sleeps is woken tens of microseconds after its socket has bytes, longer than a small request takes; on a
-//! virtual machine the processor itself has to be woken. A client that sends its next request as soon as it has an answer is
-//! worth staying awake for: its connection looks again and again for up to `socket.busy.poll.us`, as long as the client is
-//! that quick. One connection at a time does so, and the thread's other connections move in between, so it costs at most the
-//! time of one processor, and none on a broker whose clients take their time. Between two looks whoever waits for this
-//! processor has it: the client itself may, and would wait for the end of the vigil. The runtime is not told of the socket
-//! meanwhile ([`crate::net::transport`]), or what comes would wake another of its threads as well. Where processors are short
-//! nobody stays awake: it would use up the thread's turn, and others have better use for it. The same for network cards is
-//! Linux's `net.core.busy_poll`.
+//! A sleeping thread wakes tens of microseconds after its socket has bytes, which is longer than a small
+//! request takes. On a virtual machine the processor itself has to wake. A client that sends its next request
+//! as soon as it has a response is worth polling for: its connection looks again and again for up to
+//! `socket.busy.poll.us`, while the client is that quick.
+//!
+//! One connection polls at a time, and between two looks the thread serves its other connections. So polling
+//! costs at most the time of one processor, and nothing on a broker with slow clients. Between two looks the
+//! thread also yields the processor: the client itself may be waiting for it. The runtime does not watch the
+//! socket meanwhile ([`crate::net::transport`]), because arriving bytes would wake another of its threads.
+//! Where processors are short, polling pauses. Linux's `net.core.busy_poll` does the same for network cards.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,97 +18,98 @@ use std::time::{Duration, Instant};
 
 use tokio::task::yield_now;
 
-/// Between two looks there are a few microseconds. What takes so much longer is somebody else's turn on the processor, or a
-/// connection of this thread that has much to do; a virtual machine is interrupted often, but for less.
+/// Two looks are a few microseconds apart. A longer time means that another thread had the processor, or that
+/// another connection of this thread had much to do. Virtual machines are interrupted often, but for less.
 const INTERRUPTED: Duration = Duration::from_micros(500);
-/// For so many times as long nobody stays awake after that, and for twice that where it was so the last time, but no longer than
-/// [`REST_MAX`].
-const REST: u32 = 20;
-const REST_MAX: Duration = Duration::from_secs(1);
-/// How long the thread's other connections wait for one that is waited for. Each turn costs a wake-up: tokio has another thread see
-/// whether there is more to do.
-const TURN: Duration = Duration::from_micros(50);
+/// Polling pauses for so many times the length of an interruption. The pause doubles with each interruption
+/// in a row, up to [`PAUSE_MAX`].
+const PAUSE: u32 = 20;
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long the thread's other connections wait for one that polls. Each yield costs a wake-up, because tokio
+/// lets another thread look for work.
+const YIELD_AFTER: Duration = Duration::from_micros(50);
 
-/// Who stays awake: one at a time.
-pub(crate) struct Vigil {
+/// The right to poll, of one connection at a time.
+pub(crate) struct BusyPoll {
     opened: Instant,
     interrupted: Duration,
-    is_kept: AtomicBool,
-    /// Nanoseconds since it was opened.
-    rests_until: AtomicU64,
-    /// Interruptions one after the other.
+    is_taken: AtomicBool,
+    /// In nanoseconds since `opened`.
+    paused_until: AtomicU64,
+    /// Interruptions in a row.
     interruptions: AtomicU32,
 }
 
-impl Default for Vigil {
+impl Default for BusyPoll {
     fn default() -> Self {
         Self::new(INTERRUPTED)
     }
 }
 
-/// What a connection knows of how quick its client is.
+/// How quick the client of a connection is.
 #[derive(Default)]
-pub(crate) struct Pace {
-    /// When it was answered last.
-    answered: Option<Instant>,
+pub(crate) struct Timing {
+    /// The time of the last response.
+    responded: Option<Instant>,
     is_quick: bool,
-    /// When the thread's other connections had their turn, if this one was waited for since.
-    gave_way: Option<Instant>,
+    /// The time at which the connection last yielded to others, if it has polled since.
+    yielded: Option<Instant>,
 }
 
-impl Pace {
-    /// What was answered has been sent.
-    pub(crate) fn answered(&mut self) {
-        self.answered = Some(Instant::now());
+impl Timing {
+    /// A response was sent.
+    pub(crate) fn responded(&mut self) {
+        self.responded = Some(Instant::now());
     }
 
-    /// Whether the last answer was sent within this time.
-    pub(crate) fn answered_within(&self, time: Duration) -> bool {
-        self.answered.is_some_and(|answered| answered.elapsed() <= time)
+    /// Whether the last response was sent within this time.
+    pub(crate) fn responded_within(&self, time: Duration) -> bool {
+        self.responded
+            .is_some_and(|responded| responded.elapsed() <= time)
     }
 
-    /// A request has come.
-    pub(crate) fn asked(&mut self, limit: Duration) {
-        let answered = self.answered.take();
-        self.is_quick = answered.is_some_and(|answered| answered.elapsed() <= limit);
+    /// A request arrived. Its client is quick if that is within `limit` of the last response.
+    pub(crate) fn requested(&mut self, limit: Duration) {
+        let responded = self.responded.take();
+        self.is_quick = responded.is_some_and(|responded| responded.elapsed() <= limit);
     }
 }
 
-impl Vigil {
-    /// `interrupted` is what is taken for an interruption between two looks.
+impl BusyPoll {
+    /// `interrupted` is the time between two looks that counts as an interruption.
     fn new(interrupted: Duration) -> Self {
         Self {
             opened: Instant::now(),
             interrupted,
-            is_kept: AtomicBool::new(false),
-            rests_until: AtomicU64::new(0),
+            is_taken: AtomicBool::new(false),
+            paused_until: AtomicU64::new(0),
             interruptions: AtomicU32::new(0),
         }
     }
 
-    /// The right to stay awake, if the client is known to be quick and nobody else is waited for.
-    pub(crate) fn keep(&self, pace: &Pace) -> Option<Kept<'_>> {
-        if !pace.is_quick || self.rests() || self.is_kept.swap(true, Ordering::Relaxed) {
+    /// The right to poll, if the client is quick and no other connection polls.
+    pub(crate) fn begin(&self, timing: &Timing) -> Option<Polling<'_>> {
+        if !timing.is_quick || self.is_paused() || self.is_taken.swap(true, Ordering::Relaxed) {
             return None;
         }
-        Some(Kept(self))
+        Some(Polling(self))
     }
 
-    fn rest(&self, interruption: Duration) {
+    fn pause(&self, interruption: Duration) {
         let before = self.interruptions.fetch_add(1, Ordering::Relaxed);
-        let times = REST.saturating_mul(2u32.saturating_pow(before));
-        let until = self.opened.elapsed() + interruption.saturating_mul(times).min(REST_MAX);
-        self.rests_until
+        let times = PAUSE.saturating_mul(2u32.saturating_pow(before));
+        let until = self.opened.elapsed() + interruption.saturating_mul(times).min(PAUSE_MAX);
+        self.paused_until
             .fetch_max(until.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    fn rests(&self) -> bool {
-        let until = self.rests_until.load(Ordering::Relaxed);
+    fn is_paused(&self) -> bool {
+        let until = self.paused_until.load(Ordering::Relaxed);
         until > 0 && (self.opened.elapsed().as_nanos() as u64) < until
     }
 }
 
-/// What can be had without waiting.
+/// The result of `work` if it is ready now.
 pub(crate) async fn poll_once<R>(mut work: Pin<&mut impl Future<Output = R>>) -> Option<R> {
     std::future::poll_fn(|context| {
         Poll::Ready(match work.as_mut().poll(context) {
@@ -118,58 +120,58 @@ pub(crate) async fn poll_once<R>(mut work: Pin<&mut impl Future<Output = R>>) ->
     .await
 }
 
-/// Somebody's vigil, until it ends in whatever way.
-pub(crate) struct Kept<'a>(&'a Vigil);
+/// A connection's right to poll, until it is dropped.
+pub(crate) struct Polling<'a>(&'a BusyPoll);
 
-impl Kept<'_> {
-    /// What comes within `limit`. `work` is asked again and again. If it looks `directly` it need not tell when it may have
-    /// something; else it hears of it from the runtime, which has a turn between two looks.
-    pub(crate) async fn await_soon<R>(
+impl Polling<'_> {
+    /// The result of `work` if it is ready within `limit`. `direct` work looks at its socket itself. Other
+    /// work depends on the runtime, which therefore runs between any two looks.
+    pub(crate) async fn poll<R>(
         self,
-        pace: &mut Pace,
-        directly: bool,
+        timing: &mut Timing,
+        direct: bool,
         limit: Duration,
         work: impl Future<Output = R>,
     ) -> Option<R> {
         let mut work = std::pin::pin!(work);
         let begun = Instant::now();
         let mut looked = begun;
-        let mut gave_way = pace.gave_way.take().unwrap_or(begun);
+        let mut yielded = timing.yielded.take().unwrap_or(begun);
         loop {
             let found = poll_once(work.as_mut()).await;
             let now = Instant::now();
             let is_first = looked == begun;
             if found.is_some() {
-                // What came while somebody else had the processor waited for that.
+                // A request that arrived during an interruption had to wait for its end.
                 if !is_first && now - looked >= self.0.interrupted {
-                    self.0.rest(now - looked);
+                    self.0.pause(now - looked);
                 } else if self.0.interruptions.load(Ordering::Relaxed) > 0 {
                     self.0.interruptions.store(0, Ordering::Relaxed);
                 }
-                pace.gave_way = Some(gave_way);
+                timing.yielded = Some(yielded);
                 return found;
             }
             if now - looked >= self.0.interrupted {
-                self.0.rest(now - looked);
+                self.0.pause(now - looked);
                 return None;
             }
             if now - begun >= limit {
                 return None;
             }
             looked = now;
-            if !directly || now - gave_way >= TURN {
+            if !direct || now - yielded >= YIELD_AFTER {
                 yield_now().await;
-                gave_way = now;
+                yielded = now;
             }
-            // Whoever waits for this processor has it first: it may be the client.
+            // Another process that waits for this processor runs first: it may be the client.
             std::thread::yield_now();
         }
     }
 }
 
-impl Drop for Kept<'_> {
+impl Drop for Polling<'_> {
     fn drop(&mut self) {
-        self.0.is_kept.store(false, Ordering::Relaxed);
+        self.0.is_taken.store(false, Ordering::Relaxed);
     }
 }
 
@@ -179,11 +181,11 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(600);
 
-    fn quick() -> Pace {
-        let mut pace = Pace::default();
-        pace.answered();
-        pace.asked(LONG);
-        pace
+    fn quick() -> Timing {
+        let mut timing = Timing::default();
+        timing.responded();
+        timing.requested(LONG);
+        timing
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -191,7 +193,7 @@ mod tests {
         runtime.unwrap().block_on(future)
     }
 
-    /// Pending so often, then done.
+    /// Pending for `polls` polls, then ready.
     fn after(polls: usize) -> impl Future<Output = usize> {
         let mut polled = 0;
         std::future::poll_fn(move |_| {
@@ -204,61 +206,61 @@ mod tests {
         })
     }
 
-    async fn await_soon<R>(
-        vigil: &Vigil,
-        pace: &Pace,
+    async fn poll<R>(
+        busy_poll: &BusyPoll,
+        timing: &Timing,
         limit: Duration,
         work: impl Future<Output = R>,
     ) -> Option<R> {
-        let mut pace = Pace { ..*pace };
-        let kept = vigil.keep(&pace)?;
-        kept.await_soon(&mut pace, true, limit, work).await
+        let mut timing = Timing { ..*timing };
+        let polling = busy_poll.begin(&timing)?;
+        polling.poll(&mut timing, true, limit, work).await
     }
 
-    // If this failed, threads would stay awake for clients that take their time, or sleep while a quick one asks.
+    // If this failed, threads would poll for slow clients, or sleep although a client is quick.
     #[test]
-    fn only_the_quick_are_waited_for() {
-        let vigil = Vigil::new(LONG);
+    fn only_quick_clients_are_polled_for() {
+        let busy_poll = BusyPoll::new(LONG);
         let mut slow = quick();
-        slow.answered();
-        slow.asked(Duration::ZERO);
+        slow.responded();
+        slow.requested(Duration::ZERO);
         let mut silent = quick();
-        silent.asked(LONG);
-        for (pace, expected) in [
+        silent.requested(LONG);
+        for (timing, expected) in [
             (quick(), Some(101)),
             (slow, None),
             (silent, None),
-            (Pace::default(), None),
+            (Timing::default(), None),
         ] {
-            let found = block_on(await_soon(&vigil, &pace, LONG, after(100)));
+            let found = block_on(poll(&busy_poll, &timing, LONG, after(100)));
             assert_eq!(found, expected);
         }
     }
 
-    // If this failed, every thread could be awake for nothing, or nobody would be waited for again.
+    // If this failed, every thread could poll for nothing, or no connection could poll again.
     #[test]
-    fn one_at_a_time_and_not_for_ever() {
-        let vigil = Vigil::new(LONG);
+    fn one_connection_polls_at_a_time_and_not_for_ever() {
+        let busy_poll = BusyPoll::new(LONG);
         block_on(async {
-            let pace = quick();
+            let timing = quick();
             let never = std::future::pending::<()>;
             {
-                let (kept, mut first_pace) = (vigil.keep(&pace).unwrap(), quick());
-                // It gives way after its first look.
-                let first = kept.await_soon(&mut first_pace, false, LONG, never());
+                let (polling, mut first_timing) = (busy_poll.begin(&timing).unwrap(), quick());
+                // It yields after its first look.
+                let first = polling.poll(&mut first_timing, false, LONG, never());
                 let mut first = std::pin::pin!(first);
                 assert_eq!(poll_once(first.as_mut()).await, None);
-                assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, None);
+                assert_eq!(poll(&busy_poll, &timing, LONG, after(1)).await, None);
             }
-            assert_eq!(await_soon(&vigil, &pace, Duration::ZERO, never()).await, None);
-            assert_eq!(await_soon(&vigil, &pace, LONG, after(1)).await, Some(2));
+            assert_eq!(poll(&busy_poll, &timing, Duration::ZERO, never()).await, None);
+            assert_eq!(poll(&busy_poll, &timing, LONG, after(1)).await, Some(2));
         });
     }
 
-    // If this failed, one quick client would keep all others of its thread waiting.
+    // If this failed, a quick client would make all others of its thread wait.
     #[test]
-    fn others_have_their_turn() {
-        let vigil = Vigil::new(LONG);
+    fn the_threads_other_connections_are_served() {
+        let busy_poll = BusyPoll::new(LONG);
         block_on(async {
             let (turn, mut came) = tokio::sync::oneshot::channel();
             tokio::spawn(async { turn.send(()).unwrap() });
@@ -267,30 +269,31 @@ mod tests {
                 Err(_) => Poll::Pending,
             });
             let limit = Duration::from_secs(20);
-            assert_eq!(await_soon(&vigil, &quick(), limit, work).await, Some(()));
+            assert_eq!(poll(&busy_poll, &quick(), limit, work).await, Some(()));
         });
     }
 
-    // If this failed, a thread would stay awake where others need the processor, and be put to sleep when it is asked.
+    // If this failed, a thread would poll although others need the processor, and be suspended when its
+    // request arrives.
     #[test]
-    fn nobody_stays_awake_after_an_interruption() {
-        let vigil = Vigil::new(Duration::ZERO);
+    fn polling_pauses_after_an_interruption() {
+        let busy_poll = BusyPoll::new(Duration::ZERO);
         block_on(async {
-            assert_eq!(await_soon(&vigil, &quick(), LONG, after(0)).await, Some(1));
-            assert_eq!(await_soon(&vigil, &quick(), LONG, after(1)).await, None);
-            vigil.rest(LONG);
-            assert_eq!(await_soon(&vigil, &quick(), LONG, after(0)).await, None);
+            assert_eq!(poll(&busy_poll, &quick(), LONG, after(0)).await, Some(1));
+            assert_eq!(poll(&busy_poll, &quick(), LONG, after(1)).await, None);
+            busy_poll.pause(LONG);
+            assert_eq!(poll(&busy_poll, &quick(), LONG, after(0)).await, None);
         });
     }
 
-    // If this failed, somebody who computes all the time would have its slice of the processor again and again, while the
-    // thread's other connections wait.
+    // If this failed, a process that computes all the time would interrupt polling again and again, and the
+    // thread's other connections would wait each time.
     #[test]
-    fn who_is_interrupted_again_rests_longer() {
+    fn repeated_interruptions_pause_for_longer() {
         let interrupted = Duration::from_millis(2);
-        let vigil = Vigil::new(interrupted);
-        let interruptions = || vigil.interruptions.load(Ordering::Relaxed);
-        // Found after the processor was somebody else's.
+        let busy_poll = BusyPoll::new(interrupted);
+        let interruptions = || busy_poll.interruptions.load(Ordering::Relaxed);
+        // Ready after an interruption.
         let mut looks = 0;
         let work = std::future::poll_fn(|_| {
             looks += 1;
@@ -300,29 +303,29 @@ mod tests {
             std::thread::sleep(interrupted);
             Poll::Ready(())
         });
-        assert_eq!(block_on(await_soon(&vigil, &quick(), LONG, work)), Some(()));
-        assert!(interruptions() == 1 && vigil.rests_until.load(Ordering::Relaxed) > 0);
-        let rest = || {
-            let before = vigil.opened.elapsed();
-            vigil.rests_until.store(0, Ordering::Relaxed);
-            vigil.rest(Duration::from_millis(1));
-            let until = Duration::from_nanos(vigil.rests_until.load(Ordering::Relaxed));
-            assert!(until <= vigil.opened.elapsed() + REST_MAX);
+        assert_eq!(block_on(poll(&busy_poll, &quick(), LONG, work)), Some(()));
+        assert!(interruptions() == 1 && busy_poll.paused_until.load(Ordering::Relaxed) > 0);
+        let pause = || {
+            let before = busy_poll.opened.elapsed();
+            busy_poll.paused_until.store(0, Ordering::Relaxed);
+            busy_poll.pause(Duration::from_millis(1));
+            let until = Duration::from_nanos(busy_poll.paused_until.load(Ordering::Relaxed));
+            assert!(until <= busy_poll.opened.elapsed() + PAUSE_MAX);
             until - before
         };
         for times in [2, 4, 8] {
-            assert!(rest() >= times * Duration::from_millis(REST.into()));
+            assert!(pause() >= times * Duration::from_millis(PAUSE.into()));
         }
         for _ in 0..40 {
-            rest();
+            pause();
         }
-        assert!(rest() >= REST_MAX);
-        vigil.rests_until.store(0, Ordering::Relaxed);
-        let vigil = Vigil {
+        assert!(pause() >= PAUSE_MAX);
+        busy_poll.paused_until.store(0, Ordering::Relaxed);
+        let busy_poll = BusyPoll {
             interrupted: LONG,
-            ..vigil
+            ..busy_poll
         };
-        assert_eq!(block_on(await_soon(&vigil, &quick(), LONG, after(5))), Some(6));
-        assert_eq!(vigil.interruptions.load(Ordering::Relaxed), 0);
+        assert_eq!(block_on(poll(&busy_poll, &quick(), LONG, after(5))), Some(6));
+        assert_eq!(busy_poll.interruptions.load(Ordering::Relaxed), 0);
     }
 }

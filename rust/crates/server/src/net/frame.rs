@@ -55,13 +55,13 @@ pub(crate) enum FrameError {
     #[error("the frame's length {length} is negative: the peer speaks another protocol or is broken")]
     Negative { length: i32 },
     #[error(
-        "the frame's length {length} is above socket.request.max.bytes = {limit}: the peer speaks another protocol \
-         (TLS or HTTP, perhaps) or the limit must be raised"
+        "the frame's length {length} is above socket.request.max.bytes = {limit}: the peer speaks another \
+         protocol (TLS or HTTP, perhaps) or the limit must be raised"
     )]
     TooLarge { length: i32, limit: usize },
     #[error(
-        "the memory for requests is used up (queued.max.request.bytes) and the last {missing} bytes of a frame arrive too \
-         slowly"
+        "the memory for requests is used up (queued.max.request.bytes) and the last {missing} bytes of a \
+         frame arrive too slowly"
     )]
     Slow { missing: usize },
     #[error("cannot read from the socket: {0}")]
@@ -445,7 +445,7 @@ mod tests {
             let mut reader = reader(1 << 20);
             let frame = reader.next(&mut stream).await.unwrap().bytes;
             let address = frame.as_ptr();
-            let memory = frame.try_into_mut().expect("nobody shares it");
+            let memory = frame.try_into_mut().expect("it is not shared");
             assert_eq!(memory.as_ptr(), address);
             let next = reader.next(&mut stream).await.unwrap();
             assert_eq!(&next.bytes[..], b"next");
@@ -467,7 +467,7 @@ mod tests {
                 // The first buffer grew, the others did not.
                 let found = frame.bytes.as_ptr();
                 assert!(address.is_none_or(|address| address == found));
-                let memory = frame.bytes.try_into_mut().expect("nobody shares it");
+                let memory = frame.bytes.try_into_mut().expect("it is not shared");
                 reader.recycle(memory, frame.permit);
                 address = Some(found);
             }
@@ -512,8 +512,8 @@ mod tests {
                 let frame = reader.next(&mut stream).await.unwrap();
                 assert!(frame.bytes.len() == 16_500 && frame.bytes.iter().all(|byte| *byte == 7));
                 together += usize::from(reader.has_frame());
-                let had = memory.in_use() + UNCOUNTED;
-                assert!(reader.buffer.capacity() <= had && had <= 2 * READ_AHEAD + UNCOUNTED);
+                let counted = memory.in_use() + UNCOUNTED;
+                assert!(reader.buffer.capacity() <= counted && counted <= 2 * READ_AHEAD + UNCOUNTED);
                 if let Ok(memory) = frame.bytes.try_into_mut() {
                     reader.recycle(memory, frame.permit);
                 }

@@ -38,7 +38,7 @@ pub(crate) struct Response {
     errors: ErrorCounts,
     /// Its shares of budgets, in bytes; they are given back when it was sent.
     permits: [Permit; 2],
-    /// Set if it found too little frame memory and uses the overflow. It also keeps what its request had.
+    /// Set if it found too little frame memory and uses the overflow. It also keeps the request's share.
     overflow: Option<FramePermit>,
 }
 

@@ -1,9 +1,9 @@
-//! What a connection needs of its socket: the one seam that plain TCP fills here, and TLS in [`crate::net::tls`].
+//! The interface between a connection and its socket. Plain TCP implements it here, and TLS in
+//! [`crate::net::tls`].
 //!
-//! Reading is [`AsyncRead`]'s. Writing knows two things more than a byte stream: whether more follows at once, and ranges of
-//! files, which plain TCP hands to the kernel with `sendfile`, so that they are never copied through user space. A transport
-//! that must see the bytes (to encrypt them) reads them through one bounded buffer into large writes. Owned by the
-//! connection's task.
+//! Reading is [`AsyncRead`]. Writing has two additions to a byte stream: whether more follows at once, and
+//! ranges of files. Plain TCP sends file ranges with `sendfile`, so they are never copied through user space.
+//! A transport that encrypts reads them through one bounded buffer. Owned by the connection's task.
 
 use std::future::Future;
 use std::io;
@@ -23,43 +23,46 @@ use logcore_storage::LogSlice;
 
 use crate::quotas::ANONYMOUS;
 
-/// The most one `sendfile` sends, so that one connection does not keep a thread for long.
+/// The most bytes of one `sendfile`, so that a connection does not occupy its thread for long.
 const SENDFILE_CHUNK: u64 = 1 << 20;
-/// The buffer through which a file's bytes pass when they cannot be sent from the page cache.
+/// The buffer for a file's bytes where `sendfile` cannot be used.
 pub(crate) const COPY_CHUNK: u64 = 256 * 1024;
-/// What a peer still sends when everything was said is thrown away in chunks of this.
-const FAREWELL_CHUNK: usize = 8 * 1024;
+/// The buffer in which the bytes of a closing peer are discarded.
+const DISCARD_CHUNK: usize = 8 * 1024;
 
-/// A connection's way to its peer.
+/// The socket of a connection.
 pub(crate) trait Transport: AsyncRead + Unpin + Send + Sync {
-    /// Who the peer is, as far as the transport knows (`KafkaPrincipal`).
+    /// The peer's principal (`KafkaPrincipal`).
     fn principal(&self) -> &str {
         ANONYMOUS
     }
 
-    /// Writes everything. `more` says that more is written at once, so a packet that is not full may wait for it.
+    /// Writes all bytes. With `more`, another write follows at once, so a packet that is not full may wait
+    /// for it.
     fn write(&mut self, bytes: &[u8], more: bool) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Writes a range of a file, after which more is written.
+    /// Writes a range of a file. Another write follows.
     fn write_slice(&mut self, slice: &LogSlice) -> impl Future<Output = io::Result<()>> + Send {
         copy_slice(self, slice, COPY_CHUNK)
     }
 
-    /// Whether a read that finds nothing is repeated by its caller, again and again: then nobody is woken when something comes.
-    /// Returns whether it is so now; a transport that cannot finds only what the runtime has told it of.
-    fn look_directly(&mut self, _directly: bool) -> io::Result<bool> {
+    /// Turns direct reading on or off. While it is on, the caller repeats a read that found nothing, and
+    /// arriving bytes wake no thread. Returns whether it is on now: a transport without it depends on the
+    /// runtime for wake-ups.
+    fn read_directly(&mut self, _on: bool) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// Says that nothing more is written, and returns once the peer has closed its side; what it still sends is thrown away.
-    /// A socket that is closed with bytes unread takes those that are on their way to the peer along (RFC 9293, 3.10.4).
+    /// Closes the sending side, and returns once the peer has closed its own. What the peer still sends is
+    /// discarded. Closing a socket with unread bytes would destroy those on their way to the peer (RFC 9293,
+    /// 3.10.4).
     fn finish(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Returns once the peer has closed its side, whether or not everything it sent was read.
+    /// Returns once the peer has closed its side, even if some of its bytes are unread.
     fn closed(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// A slice through a buffer of at most `chunk` bytes, for a transport that has no better way.
+/// Writes a file range through a buffer of at most `chunk` bytes.
 pub(crate) async fn copy_slice<T: Transport + ?Sized>(
     transport: &mut T,
     slice: &LogSlice,
@@ -79,7 +82,8 @@ pub(crate) async fn copy_slice<T: Transport + ?Sized>(
     Ok(())
 }
 
-/// Reads what is in memory at once; what must come from disk lets this thread's other connections move first.
+/// Reads from the page cache, or else from the disk. A read from the disk moves the thread's other
+/// connections to another thread.
 fn read_some(slice: &LogSlice, position: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let mut buffers = [io::IoSliceMut::new(buffer)];
     match rustix::io::preadv2(&slice.file, &mut buffers, position, ReadWriteFlags::NOWAIT) {
@@ -93,7 +97,7 @@ fn read_some(slice: &LogSlice, position: u64, buffer: &mut [u8]) -> io::Result<u
 fn ended_early(missing: u64) -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
-        format!("a log file ended {missing} bytes before the range that was to be sent"),
+        format!("a log file ended {missing} bytes before the end of the range to be sent"),
     )
 }
 
@@ -101,11 +105,11 @@ fn ended_early(missing: u64) -> io::Error {
 pub(crate) struct Plain(Socket);
 
 enum Socket {
-    /// The runtime tells when it can be read or written.
+    /// The runtime reports when it can be read or written.
     Watched(TcpStream),
-    /// The runtime does not know of it: no thread of it is woken by what comes.
+    /// The runtime does not know of it, so arriving bytes wake no thread.
     Unwatched(std::net::TcpStream),
-    /// It could not be made one or the other.
+    /// A change between the two failed.
     Lost,
 }
 
@@ -114,16 +118,16 @@ impl Plain {
         Self(Socket::Watched(stream))
     }
 
-    /// The socket, for what may have to wait.
+    /// The socket for an operation that may have to wait.
     fn watched(&mut self) -> io::Result<&mut TcpStream> {
-        self.look_directly(false)?;
+        self.read_directly(false)?;
         match &mut self.0 {
             Socket::Watched(stream) => Ok(stream),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    /// Sends as much as there is room for; waits until there is some.
+    /// Sends as much as the socket takes. Waits until it takes some.
     async fn send(&mut self, mut send: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>) -> io::Result<usize> {
         if let Socket::Unwatched(stream) = &self.0 {
             match send(stream.as_fd()) {
@@ -137,11 +141,11 @@ impl Plain {
     }
 }
 
-/// What has come; nothing is waited for.
-fn read_directly(stream: &std::net::TcpStream, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-    // SAFETY: nothing that is initialized is made uninitialized: the kernel writes bytes.
-    let room = unsafe { buffer.unfilled_mut() };
-    let count = match rustix::net::recv(stream, room, RecvFlags::DONTWAIT) {
+/// Reads the bytes that are there, without waiting.
+fn receive_now(stream: &std::net::TcpStream, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    // SAFETY: no initialized byte becomes uninitialized: the kernel writes bytes.
+    let unfilled = unsafe { buffer.unfilled_mut() };
+    let count = match rustix::net::recv(stream, unfilled, RecvFlags::DONTWAIT) {
         Ok(((read, _), _)) => read.len(),
         Err(Errno::AGAIN | Errno::INTR) => return Poll::Pending,
         Err(error) => return Poll::Ready(Err(error.into())),
@@ -160,7 +164,7 @@ impl AsyncRead for Plain {
     ) -> Poll<io::Result<()>> {
         match &mut self.0 {
             Socket::Watched(stream) => Pin::new(stream).poll_read(context, buffer),
-            Socket::Unwatched(stream) => read_directly(stream, buffer),
+            Socket::Unwatched(stream) => receive_now(stream, buffer),
             Socket::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -188,7 +192,8 @@ impl Transport for Plain {
                 let mut offset = position;
                 let mut send =
                     || rustix::fs::sendfile(socket, &slice.file, Some(&mut offset), count as usize);
-                // A page that must come from disk would block this thread's other connections: let them move first.
+                // A page that must come from the disk blocks this thread, so its other connections move to
+                // another one.
                 Ok(if cold { block_in_place(send)? } else { send()? })
             };
             let sent = self.send(send).await?;
@@ -200,22 +205,22 @@ impl Transport for Plain {
         Ok(())
     }
 
-    fn look_directly(&mut self, directly: bool) -> io::Result<bool> {
-        if directly == matches!(self.0, Socket::Unwatched(_)) {
-            return Ok(directly);
+    fn read_directly(&mut self, on: bool) -> io::Result<bool> {
+        if on == matches!(self.0, Socket::Unwatched(_)) {
+            return Ok(on);
         }
         self.0 = match std::mem::replace(&mut self.0, Socket::Lost) {
             Socket::Watched(stream) => Socket::Unwatched(stream.into_std()?),
             Socket::Unwatched(stream) => Socket::Watched(TcpStream::from_std(stream)?),
             Socket::Lost => return Err(io::ErrorKind::NotConnected.into()),
         };
-        Ok(directly)
+        Ok(on)
     }
 
     async fn finish(&mut self) -> io::Result<()> {
         let stream = self.watched()?;
         SockRef::from(&*stream).shutdown(Shutdown::Write)?;
-        throw_away(stream).await
+        discard_rest(stream).await
     }
 
     async fn closed(&mut self) {
@@ -225,16 +230,16 @@ impl Transport for Plain {
     }
 }
 
-/// Reads until the peer has closed its side, for nobody.
-pub(crate) async fn throw_away(stream: &mut TcpStream) -> io::Result<()> {
-    let mut thrown_away = vec![0; FAREWELL_CHUNK];
-    while stream.read(&mut thrown_away).await? > 0 {}
+/// Discards the peer's bytes until it has closed its side.
+pub(crate) async fn discard_rest(stream: &mut TcpStream) -> io::Result<()> {
+    let mut discarded = vec![0; DISCARD_CHUNK];
+    while stream.read(&mut discarded).await? > 0 {}
     Ok(())
 }
 
-/// Returns once the peer has closed its side of the socket, whether or not everything it sent was read.
+/// Returns once the peer has closed its side of the socket, even if some of its bytes are unread.
 pub(crate) async fn peer_closed(stream: &TcpStream) {
-    // This interest is woken by the peer's end and not by its bytes; nothing here asks for urgent data.
+    // This interest wakes for the peer's close and not for its bytes. Urgent data is not used here.
     while let Ok(ready) = stream.ready(Interest::PRIORITY).await
         && !ready.is_read_closed()
     {
@@ -243,7 +248,8 @@ pub(crate) async fn peer_closed(stream: &TcpStream) {
     }
 }
 
-/// Whether reading this byte would wait for the disk. File systems that cannot tell are taken to be in memory.
+/// Whether reading this byte would wait for the disk. If the file system does not support the question, the
+/// answer is no.
 fn is_cold(slice: &LogSlice, position: u64) -> bool {
     let mut byte = [0];
     let mut buffers = [io::IoSliceMut::new(&mut byte)];
@@ -267,9 +273,9 @@ mod tests {
     use crate::api::response_message;
     use crate::net::response::Response;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// A transport without a way to send files, as one that encrypts is.
+    /// A transport without `sendfile`, as for encryption.
     struct Piped {
         stream: DuplexStream,
         largest_write: usize,
@@ -352,7 +358,8 @@ mod tests {
         Arc::clone(&partition.log)
     }
 
-    // If this failed, what is encrypted would not be what is sent plainly, or would be read into memory as a whole.
+    // If this failed, an encrypted response would differ from a plain one, or would be read into memory as a
+    // whole.
     #[test]
     fn every_transport_sends_the_same_bytes() {
         let dir = tempfile::tempdir().unwrap();
@@ -383,58 +390,58 @@ mod tests {
         });
     }
 
-    // If this failed, a quick client's connection would miss a request, or its end, where it stops to look by itself, or could
-    // not be answered at length.
+    // If this failed, a connection that stops direct reading would miss a request or the peer's close, or
+    // could not send a long response.
     #[test]
-    fn nothing_is_missed_between_looking_and_being_woken() {
+    fn nothing_is_missed_between_direct_reading_and_wake_ups() {
         const LONG: usize = 16 << 20;
         runtime().block_on(async {
             let (mut plain, mut client) = plain_pair().await;
             let mut context = Context::from_waker(std::task::Waker::noop());
             for round in 0..100u8 {
-                plain.look_directly(true).unwrap();
+                plain.read_directly(true).unwrap();
                 let mut byte = [0];
-                let mut room = ReadBuf::new(&mut byte);
+                let mut space = ReadBuf::new(&mut byte);
                 assert!(
                     Pin::new(&mut plain)
-                        .poll_read(&mut context, &mut room)
+                        .poll_read(&mut context, &mut space)
                         .is_pending()
                 );
                 client.write_all(&[round]).await.unwrap();
-                // What came is found by looking, or, as it comes while nobody looks, by being woken.
+                // The byte is found by direct reading in even rounds, and by a wake-up in odd ones.
                 if round % 2 == 0 {
                     while Pin::new(&mut plain)
-                        .poll_read(&mut context, &mut room)
+                        .poll_read(&mut context, &mut space)
                         .is_pending()
                     {
                         tokio::task::yield_now().await;
                     }
                 } else {
-                    plain.look_directly(false).unwrap();
-                    let read = timeout(PATIENCE, plain.read(&mut byte)).await.unwrap();
+                    plain.read_directly(false).unwrap();
+                    let read = timeout(TIMEOUT, plain.read(&mut byte)).await.unwrap();
                     assert_eq!(read.unwrap(), 1);
                 }
                 assert_eq!(byte, [round]);
             }
-            plain.look_directly(true).unwrap();
+            plain.read_directly(true).unwrap();
             let (long, mut received) = (vec![7; LONG], vec![0; LONG]);
             let sent = async { tokio::join!(plain.write(&long, false), client.read_exact(&mut received)) };
-            let (sent, read) = timeout(PATIENCE, sent).await.unwrap();
+            let (sent, read) = timeout(TIMEOUT, sent).await.unwrap();
             sent.unwrap();
             read.unwrap();
             assert!(received == long);
-            plain.look_directly(true).unwrap();
+            plain.read_directly(true).unwrap();
             client.shutdown().await.unwrap();
-            timeout(PATIENCE, plain.closed()).await.unwrap();
-            plain.look_directly(true).unwrap();
+            timeout(TIMEOUT, plain.closed()).await.unwrap();
+            plain.read_directly(true).unwrap();
             assert_eq!(plain.read(&mut [0]).await.unwrap(), 0);
         });
     }
 
-    // If this failed, a request whose client is gone would wait to its end, or one whose client only went on sending would
-    // be dropped.
+    // If this failed, a request whose client is gone would wait to its end, or a request whose client goes on
+    // sending would be dropped.
     #[test]
-    fn the_end_is_seen_behind_unread_bytes() {
+    fn a_close_is_seen_behind_unread_bytes() {
         runtime().block_on(async {
             let (mut plain, mut client) = plain_pair().await;
             client.write_all(b"unread").await.unwrap();
@@ -443,7 +450,7 @@ mod tests {
             let mut context = Context::from_waker(std::task::Waker::noop());
             assert!(closed.as_mut().poll(&mut context).is_pending());
             client.shutdown().await.unwrap();
-            timeout(PATIENCE, closed).await.unwrap();
+            timeout(TIMEOUT, closed).await.unwrap();
         });
     }
 }

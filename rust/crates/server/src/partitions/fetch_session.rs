@@ -1,15 +1,17 @@
-//! Incremental fetch sessions (KIP-227): a client names its partitions once and later only says what changed.
+//! Incremental fetch sessions (KIP-227): a client names its partitions once, and later only the changes.
 //!
-//! Owns the bounded cache of sessions and their rules; knows nothing of logs or bytes. Called from connection tasks; one lock
-//! for the cache, held for no I/O. A session not used for [`STALE_AFTER`] gives way to a new one, as does a smaller session
-//! that is no longer young, and a consumer's to a follower's whatever its age; otherwise the newcomer gets none and sends full
-//! requests, which is always correct.
+//! Owns the bounded cache of sessions and their rules. Knows nothing of logs or bytes. Called from connection
+//! tasks; one lock for the cache, never held during I/O. For a new session, these are evicted: a session that
+//! was not used for [`STALE_AFTER`], a smaller session that is no longer young, and any consumer's session
+//! for a follower's. If there is none, the client gets no session and goes on with full requests.
 //!
-//! Kafka has no limit for what is in a session. Here all together have [`PARTITIONS_PER_SLOT`] times as many partitions as there
-//! may be sessions. Beyond that the largest gives way to those that are smaller, a consumer's to a follower's. Partitions that there
-//! are not take no place from others: a session has few of them, and they are not counted with those that there are.
+//! Kafka does not limit the partitions of a session. Here all sessions together have [`PARTITIONS_PER_SLOT`]
+//! times as many partitions as there may be sessions. Above that, the largest session is evicted for a
+//! smaller one, and a consumer's for a follower's. Unknown partitions do not count in this limit; each
+//! session may have a few.
 //!
-//! Source: `FetchSession`, `FetchManager`. A crash loses all sessions; clients are told so and send a full request.
+//! Source: `FetchSession`, `FetchManager`. A crash loses all sessions. Clients learn that and send a full
+//! request.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -21,32 +23,33 @@ use parking_lot::Mutex;
 use crate::codes::ErrorCode;
 use crate::partitions::registry::TopicRef;
 
-/// How long a session must be unused, or old, to be evicted (`FetchSessionCache`'s two minutes).
+/// The time without use, or the age, after which a session may be evicted (two minutes in
+/// `FetchSessionCache`).
 const STALE_AFTER: Duration = Duration::from_secs(120);
-/// How many partitions a session may have when all have as many, and how many in any case that there are not.
+/// The average number of partitions of a session, and the most unknown partitions of one.
 const PARTITIONS_PER_SLOT: usize = 200;
-/// The longest name of a topic, in bytes (`Topic.MAX_NAME_LENGTH`), and a byte.
+/// One more than the longest topic name in bytes (`Topic.MAX_NAME_LENGTH`).
 const TOPIC_NAME_MAX: usize = 250;
-/// The id of no session.
+/// The id that stands for no session.
 pub(crate) const NO_SESSION: i32 = 0;
 /// The epoch of a full request that asks for a session.
 const INITIAL_EPOCH: i32 = 0;
-/// The epoch of a full request that wants none.
+/// The epoch of a full request without a session.
 const FINAL_EPOCH: i32 = -1;
 
-/// What a client wants of one partition.
+/// A client's request for one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) topic: TopicRef,
-    /// The name that the topic had when a session first looked at it.
+    /// The topic's name when its session first saw it.
     pub(crate) name: Option<Arc<str>>,
     pub(crate) index: i32,
     pub(crate) offset: i64,
-    /// -1: the client does not say.
+    /// -1 if the client does not say.
     pub(crate) current_leader_epoch: i32,
-    /// -1: the client does not say.
+    /// -1 if the client does not say.
     pub(crate) last_fetched_epoch: i32,
-    /// Where a follower's own log begins; -1 from consumers.
+    /// The start of a follower's own log, -1 from consumers.
     pub(crate) log_start_offset: i64,
     pub(crate) bytes_max: u64,
 }
@@ -57,17 +60,17 @@ impl Wanted {
     }
 }
 
-/// What a response says of one partition, as far as it decides whether the partition must be in it.
+/// The data of one partition that decides whether an incremental response includes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told<'a> {
-    /// The topic's name, if there is one.
+pub(crate) struct PartitionData<'a> {
+    /// The topic's name, if it is known.
     pub(crate) topic: Option<&'a Arc<str>>,
     pub(crate) high_watermark: i64,
     pub(crate) log_start_offset: i64,
-    /// There are records, an error or a divergence: it must be in the response whatever the offsets.
+    /// There are records, an error or a divergence, so it must be included.
     pub(crate) is_news: bool,
     pub(crate) is_error: bool,
-    /// There is no such partition.
+    /// The partition does not exist.
     pub(crate) is_unknown: bool,
     pub(crate) has_records: bool,
 }
@@ -82,14 +85,14 @@ pub(crate) struct SessionRequest {
     pub(crate) forgotten: Vec<(TopicRef, i32)>,
 }
 
-/// How a request is to be answered.
+/// The kind of response to a request.
 #[derive(Debug)]
 pub(crate) enum Context {
-    /// Everything asked for, no session.
+    /// All requested partitions, without a session.
     Sessionless(Vec<Wanted>),
-    /// Everything asked for, and a session if there is room.
+    /// All requested partitions, with a session if the cache has space.
     Full(Vec<Wanted>),
-    /// What changed in a session; the epoch is the one the session has until the answer.
+    /// The changes in a session. The session has this epoch until the response.
     Incremental {
         id: i32,
         epoch: i32,
@@ -104,7 +107,7 @@ impl Context {
         }
     }
 
-    /// The session that the request is part of.
+    /// The id of the request's session.
     pub(crate) fn session_id(&self) -> i32 {
         match self {
             Self::Incremental { id, .. } => *id,
@@ -123,9 +126,9 @@ struct Session {
     epoch: i32,
     uses_topic_ids: bool,
     is_follower: bool,
-    /// In the order they are answered: those that had records last go to the end, so that none starves.
+    /// In the order of responses. Partitions that had records move to the end, so that none starves.
     partitions: Vec<Cached>,
-    /// How many of them there were not when it was told of them last.
+    /// The number of unknown partitions in the last response.
     unknown: usize,
     created: Instant,
     used: Instant,
@@ -139,7 +142,7 @@ pub(crate) struct FetchSessions {
 }
 
 impl FetchSessions {
-    /// `slots` is how many sessions there may be; 0 turns sessions off.
+    /// `slots` is the largest number of sessions. 0 turns sessions off.
     pub(crate) fn new(slots: usize) -> Self {
         Self {
             sessions: Mutex::default(),
@@ -148,7 +151,7 @@ impl FetchSessions {
         }
     }
 
-    /// How many partitions the session has that `request` is the next request of, as things are; 0 when there is none.
+    /// The number of partitions in the session of `request`, if it is that session's next request; else 0.
     pub(crate) fn partitions_of(&self, request: &SessionRequest) -> usize {
         let sessions = self.sessions.lock();
         let session = sessions.get(&request.id);
@@ -156,10 +159,11 @@ impl FetchSessions {
         session.map_or(0, |session| session.partitions.len())
     }
 
-    /// Decides how to answer, and brings the session up to what the request says.
+    /// Chooses the kind of response, and applies the request's changes to its session.
     ///
     /// # Errors
-    /// FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR, for the whole response.
+    /// FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR, for the whole
+    /// response.
     pub(crate) fn begin(&self, request: SessionRequest) -> Result<Context, ErrorCode> {
         let now = Instant::now();
         let mut sessions = self.sessions.lock();
@@ -189,7 +193,7 @@ impl FetchSessions {
             sessions.remove(&request.id);
             return Ok(Context::Sessionless(Vec::new()));
         }
-        if count > before && !self.make_room(&mut sessions, worth, 0, now) {
+        if count > before && !self.make_space(&mut sessions, worth, 0, now) {
             sessions.remove(&request.id);
             return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }
@@ -208,51 +212,52 @@ impl FetchSessions {
         })
     }
 
-    /// Closes the request: the session's id, and for each of the context's partitions whether it must be in the response.
+    /// Finishes the request. Returns the session's id, and for each partition of the context whether the
+    /// response includes it.
     ///
     /// # Errors
-    /// INVALID_FETCH_SESSION_EPOCH when another request of the same session came in between.
+    /// INVALID_FETCH_SESSION_EPOCH if another request of the session came in between.
     pub(crate) fn finish(
         &self,
         context: &Context,
         uses_topic_ids: bool,
         is_follower: bool,
-        told: &[Told<'_>],
+        data: &[PartitionData<'_>],
     ) -> Result<(i32, Vec<bool>), ErrorCode> {
         match context {
-            Context::Sessionless(_) => Ok((NO_SESSION, vec![true; told.len()])),
+            Context::Sessionless(_) => Ok((NO_SESSION, vec![true; data.len()])),
             Context::Full(wanted) => {
-                let id = self.create(wanted, uses_topic_ids, is_follower, told);
-                Ok((id, vec![true; told.len()]))
+                let id = self.create(wanted, uses_topic_ids, is_follower, data);
+                Ok((id, vec![true; data.len()]))
             }
             Context::Incremental { id, epoch, .. } => {
                 let mut sessions = self.sessions.lock();
                 let session = sessions.get_mut(id).filter(|session| session.epoch == *epoch);
                 let session = session.ok_or(ErrorCode::INVALID_FETCH_SESSION_EPOCH)?;
                 let wanted = session.partitions.iter().map(|cached| &cached.wanted);
-                let weight = weight_of_unknown(wanted, told);
-                let must = session.tell(told);
+                let weight = weight_of_unknown(wanted, data);
+                let included = session.record(data);
                 if weight > PARTITIONS_PER_SLOT {
-                    // Its client learns it with the next request, and begins again.
+                    // The client learns it from its next request, and begins a new session.
                     sessions.remove(id);
                 }
-                Ok((*id, must))
+                Ok((*id, included))
             }
         }
     }
 
-    /// What [`FetchSessions::finish`] would say must be in the response, with nothing remembered.
-    pub(crate) fn must_tell(&self, context: &Context, told: &[Told<'_>]) -> Vec<bool> {
+    /// The partitions that [`FetchSessions::finish`] would include, without a change of the session.
+    pub(crate) fn included(&self, context: &Context, data: &[PartitionData<'_>]) -> Vec<bool> {
         if let Context::Incremental { id, epoch, .. } = context {
             let sessions = self.sessions.lock();
             let session = sessions.get(id).filter(|session| session.epoch == *epoch);
-            // Of one that is not there any more nothing is told but that.
-            return session.map_or_else(|| vec![false; told.len()], |session| session.must_tell(told));
+            // The response to a lost session includes none.
+            return session.map_or_else(|| vec![false; data.len()], |session| session.included(data));
         }
-        vec![true; told.len()]
+        vec![true; data.len()]
     }
 
-    /// The id of the session that a request with this context belongs to, for an answer that tells it nothing.
+    /// The id of the request's session, for a response without partitions.
     ///
     /// # Errors
     /// As [`FetchSessions::finish`].
@@ -265,16 +270,22 @@ impl FetchSessions {
         session.map(|_| *id).ok_or(ErrorCode::INVALID_FETCH_SESSION_EPOCH)
     }
 
-    /// How many sessions there are.
+    /// The number of sessions.
     pub(crate) fn len(&self) -> usize {
         self.sessions.lock().len()
     }
 
-    fn create(&self, wanted: &[Wanted], uses_topic_ids: bool, is_follower: bool, told: &[Told<'_>]) -> i32 {
+    fn create(
+        &self,
+        wanted: &[Wanted],
+        uses_topic_ids: bool,
+        is_follower: bool,
+        data: &[PartitionData<'_>],
+    ) -> i32 {
         let now = Instant::now();
-        let unknown = count_unknown(told);
+        let unknown = count_unknown(data);
         let known = wanted.len() - unknown;
-        if weight_of_unknown(wanted, told) > PARTITIONS_PER_SLOT || known > self.partitions_max() {
+        if weight_of_unknown(wanted, data) > PARTITIONS_PER_SLOT || known > self.partitions_max() {
             return NO_SESSION;
         }
         let mut sessions = self.sessions.lock();
@@ -284,16 +295,16 @@ impl FetchSessions {
                 return NO_SESSION;
             }
         }
-        if !self.make_room(&mut sessions, worth, known, now) {
+        if !self.make_space(&mut sessions, worth, known, now) {
             return NO_SESSION;
         }
-        let partitions = wanted.iter().zip(told).map(|(wanted, told)| Cached {
+        let partitions = wanted.iter().zip(data).map(|(wanted, data)| Cached {
             wanted: Wanted {
-                name: told.topic.cloned(),
+                name: data.topic.cloned(),
                 ..wanted.clone()
             },
-            high_watermark: if told.is_error { -1 } else { told.high_watermark },
-            log_start_offset: told.log_start_offset,
+            high_watermark: if data.is_error { -1 } else { data.high_watermark },
+            log_start_offset: data.log_start_offset,
         });
         let session = Session {
             epoch: next_epoch(INITIAL_EPOCH),
@@ -313,8 +324,9 @@ impl FetchSessions {
         self.slots.saturating_mul(PARTITIONS_PER_SLOT)
     }
 
-    /// Makes room for so many partitions more of a session that is worth so much; false when nobody gives way.
-    fn make_room(&self, sessions: &mut HashMap<i32, Session>, to: Worth, more: usize, now: Instant) -> bool {
+    /// Evicts sessions until `more` partitions fit for a session of this worth. Returns false if no session
+    /// may be evicted.
+    fn make_space(&self, sessions: &mut HashMap<i32, Session>, to: Worth, more: usize, now: Instant) -> bool {
         let all = sessions.values().map(Session::known);
         let mut all = all.sum::<usize>() + more;
         while all > self.partitions_max() {
@@ -326,7 +338,7 @@ impl FetchSessions {
         true
     }
 
-    /// A positive number that no session has and nobody can guess.
+    /// A positive id that no session has and that is hard to guess.
     fn new_id(&self, sessions: &HashMap<i32, Session>) -> i32 {
         let mut seed = sessions.len() as u64;
         loop {
@@ -339,13 +351,14 @@ impl FetchSessions {
     }
 }
 
-/// What a session is worth: a follower's more than a consumer's, then by how many of its partitions there are.
+/// The worth of a session: a follower's is worth more than a consumer's, then the number of known partitions
+/// counts.
 type Worth = (bool, usize);
 
-/// What a session keeps of partitions that there are not: each is one, and one more for each length of a name that a topic can have.
-fn weight_of_unknown<'w>(wanted: impl IntoIterator<Item = &'w Wanted>, told: &[Told<'_>]) -> usize {
-    let all = wanted.into_iter().zip(told);
-    let unknown = all.filter(|(_, told)| told.is_unknown);
+/// The weight of unknown partitions: one each, and one more for every [`TOPIC_NAME_MAX`] bytes of the name.
+fn weight_of_unknown<'w>(wanted: impl IntoIterator<Item = &'w Wanted>, data: &[PartitionData<'_>]) -> usize {
+    let all = wanted.into_iter().zip(data);
+    let unknown = all.filter(|(_, data)| data.is_unknown);
     let weight = |topic: &TopicRef| match topic {
         TopicRef::Name(name) => 1 + name.len() / TOPIC_NAME_MAX,
         TopicRef::Id(_) => 1,
@@ -353,11 +366,11 @@ fn weight_of_unknown<'w>(wanted: impl IntoIterator<Item = &'w Wanted>, told: &[T
     unknown.map(|(wanted, _)| weight(&wanted.topic)).sum()
 }
 
-fn count_unknown(told: &[Told<'_>]) -> usize {
-    told.iter().filter(|told| told.is_unknown).count()
+fn count_unknown(data: &[PartitionData<'_>]) -> usize {
+    data.iter().filter(|data| data.is_unknown).count()
 }
 
-/// The session that was not used for longest, if that is long.
+/// The longest unused session, if it is stale.
 fn stalest(sessions: &HashMap<i32, Session>, now: Instant) -> Option<i32> {
     let stale = sessions
         .iter()
@@ -365,10 +378,10 @@ fn stalest(sessions: &HashMap<i32, Session>, now: Instant) -> Option<i32> {
     stale.min_by_key(|(_, session)| session.used).map(|(id, _)| *id)
 }
 
-/// The largest session that gives way to one worth so much because all have too much: one of its kind that is larger than it,
-/// or any consumer's for a follower's, and those first.
+/// The largest session that may be evicted for one of this worth when there are too many partitions: a larger
+/// one of the same kind, or any consumer's for a follower's. Consumers' sessions come first.
 fn largest(sessions: &HashMap<i32, Session>, (to_follower, size): Worth) -> Option<i32> {
-    let giving = sessions.iter().filter(|(_, session)| {
+    let evictable = sessions.iter().filter(|(_, session)| {
         let more = session.known();
         match (to_follower, session.is_follower) {
             (true, false) => more > 0,
@@ -376,20 +389,20 @@ fn largest(sessions: &HashMap<i32, Session>, (to_follower, size): Worth) -> Opti
             _ => more > size,
         }
     });
-    giving
+    evictable
         .max_by_key(|(id, session)| (!session.is_follower, session.known(), **id))
         .map(|(id, _)| *id)
 }
 
-/// Makes room for a session that is worth so much, if one may be evicted (`FetchSessionCacheShard.tryEvict`).
-fn evict(sessions: &mut HashMap<i32, Session>, newcomer: Worth, now: Instant) -> bool {
+/// Evicts a session for one of this worth, if one may be evicted (`FetchSessionCacheShard.tryEvict`).
+fn evict(sessions: &mut HashMap<i32, Session>, new: Worth, now: Instant) -> bool {
     let victim = stalest(sessions, now).or_else(|| {
         let evictable = sessions
             .iter()
-            .filter(|(_, session)| session.gives_way_to(newcomer));
+            .filter(|(_, session)| session.is_evictable_for(new));
         let least = evictable.min_by_key(|(id, session)| (session.worth(), **id));
         least
-            .filter(|(_, session)| session.worth() < newcomer)
+            .filter(|(_, session)| session.worth() < new)
             .map(|(id, _)| *id)
     });
     victim.is_some_and(|id| sessions.remove(&id).is_some())
@@ -404,13 +417,13 @@ impl Session {
         (self.is_follower, self.known())
     }
 
-    /// How many of its partitions there are, as far as it was told.
+    /// The number of known partitions.
     fn known(&self) -> usize {
         self.partitions.len().saturating_sub(self.unknown)
     }
 
-    /// A session that was old when it was last used gives way, and a young consumer's to a follower's.
-    fn gives_way_to(&self, (to_follower, _): Worth) -> bool {
+    /// Whether the session was old at its last use, or is a consumer's and the new one a follower's.
+    fn is_evictable_for(&self, (to_follower, _): Worth) -> bool {
         self.used - self.created > STALE_AFTER || (to_follower && !self.is_follower)
     }
 
@@ -421,7 +434,7 @@ impl Session {
                 wanted.into_iter().map(|wanted| (wanted.key(), wanted)).collect();
             for cached in &mut self.partitions {
                 if let Some(update) = updates.remove(&cached.wanted.key()) {
-                    // A topic that was created anew is told from the one that was asked for.
+                    // The name distinguishes a topic that was created again from the requested one.
                     let name = cached.wanted.name.take();
                     cached.wanted = Wanted { name, ..update };
                 }
@@ -440,33 +453,34 @@ impl Session {
         }
     }
 
-    /// What must be in a response. `told` is in the order of the partitions.
-    fn must_tell(&self, told: &[Told<'_>]) -> Vec<bool> {
-        let each = self.partitions.iter().zip(told);
-        let must = each.map(|(cached, told)| {
-            told.is_news
-                || cached.high_watermark != told.high_watermark
-                || cached.log_start_offset != told.log_start_offset
+    /// The partitions that a response includes. `data` has the order of the partitions.
+    fn included(&self, data: &[PartitionData<'_>]) -> Vec<bool> {
+        let each = self.partitions.iter().zip(data);
+        let included = each.map(|(cached, data)| {
+            data.is_news
+                || cached.high_watermark != data.high_watermark
+                || cached.log_start_offset != data.log_start_offset
         });
-        must.collect()
+        included.collect()
     }
 
-    /// Remembers what a response says and returns what must be in it. `told` is in the order of the partitions.
-    fn tell(&mut self, told: &[Told<'_>]) -> Vec<bool> {
-        self.unknown = count_unknown(told);
-        let must = self.must_tell(told);
-        for (cached, told) in self.partitions.iter_mut().zip(told) {
-            cached.high_watermark = if told.is_error { -1 } else { told.high_watermark };
-            cached.log_start_offset = told.log_start_offset;
+    /// Stores the data of a response, and returns which partitions it includes. `data` has the order of the
+    /// partitions.
+    fn record(&mut self, data: &[PartitionData<'_>]) -> Vec<bool> {
+        self.unknown = count_unknown(data);
+        let included = self.included(data);
+        for (cached, data) in self.partitions.iter_mut().zip(data) {
+            cached.high_watermark = if data.is_error { -1 } else { data.high_watermark };
+            cached.log_start_offset = data.log_start_offset;
             if cached.wanted.name.is_none() {
-                cached.wanted.name = told.topic.cloned();
+                cached.wanted.name = data.topic.cloned();
             }
         }
-        let had_records = |position: usize| told.get(position).is_some_and(|told| told.has_records);
+        let had_records = |position: usize| data.get(position).is_some_and(|data| data.has_records);
         let partitions = std::mem::take(&mut self.partitions).into_iter().enumerate();
         let (last, first): (Vec<_>, Vec<_>) = partitions.partition(|(position, _)| had_records(*position));
         self.partitions = first.into_iter().chain(last).map(|(_, cached)| cached).collect();
-        must
+        included
     }
 }
 

@@ -23,8 +23,8 @@ fn request(id: i32, epoch: i32, wanted: Vec<Wanted>) -> SessionRequest {
     }
 }
 
-fn quiet(high_watermark: i64) -> Told<'static> {
-    Told {
+fn quiet(high_watermark: i64) -> PartitionData<'static> {
+    PartitionData {
         topic: None,
         high_watermark,
         log_start_offset: 0,
@@ -35,8 +35,8 @@ fn quiet(high_watermark: i64) -> Told<'static> {
     }
 }
 
-fn records(high_watermark: i64) -> Told<'static> {
-    Told {
+fn records(high_watermark: i64) -> PartitionData<'static> {
+    PartitionData {
         is_news: true,
         has_records: true,
         ..quiet(high_watermark)
@@ -53,14 +53,14 @@ fn topics(context: &Context) -> Vec<String> {
 
 fn opened(sessions: &FetchSessions, names: &[&str]) -> i32 {
     let partitions: Vec<_> = names.iter().map(|name| wanted(name, 0)).collect();
-    let told = vec![quiet(5); partitions.len()];
+    let data = vec![quiet(5); partitions.len()];
     let context = sessions.begin(request(0, 0, partitions)).unwrap();
-    sessions.finish(&context, false, false, &told).unwrap().0
+    sessions.finish(&context, false, false, &data).unwrap().0
 }
 
-// If this failed, a consumer would miss partitions it asked for, or be sent ones that did not change.
+// If this failed, a consumer would miss partitions, or get partitions that did not change.
 #[test]
-fn an_incremental_fetch_tells_what_changed_and_no_more() {
+fn an_incremental_response_has_the_changes_only() {
     let sessions = FetchSessions::new(10);
     let id = opened(&sessions, &["a", "b", "c"]);
     assert!(id > 0);
@@ -68,40 +68,40 @@ fn an_incremental_fetch_tells_what_changed_and_no_more() {
     let context = sessions.begin(request(id, 1, vec![wanted("b", 9)])).unwrap();
     assert_eq!(topics(&context), ["a", "b", "c"]);
     assert_eq!(context.wanted()[1].offset, 9);
-    let (same, must) = sessions
+    let (same, included) = sessions
         .finish(&context, false, false, &[records(5), quiet(5), quiet(6)])
         .unwrap();
-    assert_eq!((same, must), (id, vec![true, false, true]));
+    assert_eq!((same, included), (id, vec![true, false, true]));
 
-    // The one with records went to the end, and what was told is not told again.
+    // The partition with records moved to the end. Data that was sent is not sent again.
     let mut next = request(id, 2, vec![wanted("d", 0)]);
     next.forgotten.push((TopicRef::Name("b".into()), 0));
     let context = sessions.begin(next).unwrap();
     assert_eq!(topics(&context), ["c", "a", "d"]);
-    let (_, must) = sessions
+    let (_, included) = sessions
         .finish(&context, false, false, &[quiet(6), quiet(5), quiet(0)])
         .unwrap();
-    assert_eq!(must, [false, false, true]);
+    assert_eq!(included, [false, false, true]);
 }
 
-// If this failed, an error would be told once and its end never, and the consumer would wait for ever.
+// If this failed, a consumer would never learn that an error has ended.
 #[test]
-fn the_end_of_an_error_is_told() {
+fn the_end_of_an_error_is_reported() {
     let sessions = FetchSessions::new(10);
     let id = opened(&sessions, &["a"]);
-    let error = Told {
+    let error = PartitionData {
         is_news: true,
         is_error: true,
         ..quiet(-1)
     };
-    for (epoch, told, expected) in [(1, error, true), (2, quiet(5), true), (3, quiet(5), false)] {
+    for (epoch, data, expected) in [(1, error, true), (2, quiet(5), true), (3, quiet(5), false)] {
         let context = sessions.begin(request(id, epoch, vec![])).unwrap();
-        let (_, must) = sessions.finish(&context, false, false, &[told]).unwrap();
-        assert_eq!(must, [expected], "epoch {epoch}");
+        let (_, included) = sessions.finish(&context, false, false, &[data]).unwrap();
+        assert_eq!(included, [expected], "epoch {epoch}");
     }
 }
 
-// If this failed, a repeated, foreign or stale request would be answered out of someone else's session.
+// If this failed, a repeated, foreign or stale request would be answered from another client's session.
 #[test]
 fn wrong_sessions_are_refused() {
     let sessions = FetchSessions::new(10);
@@ -132,7 +132,8 @@ fn wrong_sessions_are_refused() {
     assert_eq!(sessions.len(), 0);
 }
 
-// If this failed, clients that come and go would fill the broker's memory, or push out those that work.
+// If this failed, clients that come and go would fill the broker's memory, or evict the sessions of busy
+// ones.
 #[test]
 fn a_full_cache_gives_no_session() {
     let sessions = FetchSessions::new(2);
@@ -149,15 +150,16 @@ fn a_full_cache_gives_no_session() {
     assert_eq!(opened(&FetchSessions::new(0), &["a"]), NO_SESSION);
 }
 
-// If this failed, consumers would push out the sessions of brokers, or brokers would get none while consumers fetch.
+// If this failed, consumers would evict the sessions of brokers, or brokers would get none while consumers
+// fetch.
 #[test]
 fn a_followers_session_is_worth_more_than_a_consumers() {
     let sessions = FetchSessions::new(1);
     let ask = |is_follower: bool, names: &[&str]| {
         let partitions: Vec<_> = names.iter().map(|name| wanted(name, 0)).collect();
-        let told = vec![quiet(5); partitions.len()];
+        let data = vec![quiet(5); partitions.len()];
         let context = sessions.begin(request(0, 0, partitions)).unwrap();
-        sessions.finish(&context, false, is_follower, &told).unwrap().0
+        sessions.finish(&context, false, is_follower, &data).unwrap().0
     };
     let consumer = ask(false, &["a", "b"]);
     assert_ne!(consumer, NO_SESSION);
@@ -165,7 +167,11 @@ fn a_followers_session_is_worth_more_than_a_consumers() {
     let follower = ask(true, &["a"]);
     assert_ne!(follower, NO_SESSION);
     assert!(sessions.begin(request(consumer, 1, vec![])).is_err());
-    assert_eq!(ask(true, &["a", "b"]), NO_SESSION, "a young follower's stays");
+    assert_eq!(
+        ask(true, &["a", "b"]),
+        NO_SESSION,
+        "a young follower's session stays"
+    );
     assert_eq!(ask(false, &["a", "b"]), NO_SESSION);
     assert!(sessions.begin(request(follower, 1, vec![])).is_ok());
 }
@@ -175,8 +181,8 @@ fn many(names: std::ops::Range<usize>) -> Vec<Wanted> {
     names.map(|name| wanted(&name, 0)).collect()
 }
 
-fn unknown() -> Told<'static> {
-    Told {
+fn unknown() -> PartitionData<'static> {
+    PartitionData {
         is_news: true,
         is_error: true,
         is_unknown: true,
@@ -184,19 +190,19 @@ fn unknown() -> Told<'static> {
     }
 }
 
-/// A session of so many partitions that there are and so many that there are not.
+/// A session of so many known and so many unknown partitions.
 fn opened_with(sessions: &FetchSessions, known: usize, unknown_ones: usize) -> i32 {
-    let mut told = vec![quiet(5); known];
-    told.resize(known + unknown_ones, unknown());
-    let request = request(0, 0, many(0..told.len()));
+    let mut data = vec![quiet(5); known];
+    data.resize(known + unknown_ones, unknown());
+    let request = request(0, 0, many(0..data.len()));
     let context = sessions.begin(request).unwrap();
-    sessions.finish(&context, false, false, &told).unwrap().0
+    sessions.finish(&context, false, false, &data).unwrap().0
 }
 
-// If this failed, clients could fill the memory with partitions they say they want, or one that wants many would take their
-// sessions from all that want few.
+// If this failed, clients could fill the memory with requested partitions, or one client with many would
+// evict all others.
 #[test]
-fn the_largest_session_gives_way_to_smaller_ones() {
+fn the_largest_session_is_evicted_for_smaller_ones() {
     const EACH: usize = PARTITIONS_PER_SLOT;
     let sessions = FetchSessions::new(3);
     let open = |count| opened_with(&sessions, count, 0);
@@ -204,11 +210,11 @@ fn the_largest_session_gives_way_to_smaller_ones() {
     assert_eq!(open(3 * EACH + 1), NO_SESSION);
     let (small, large) = (open(EACH / 2), open(2 * EACH));
     assert!(has(small) && has(large));
-    assert_eq!(open(2 * EACH), NO_SESSION, "it is as large");
+    assert_eq!(open(2 * EACH), NO_SESSION, "the other is as large");
     let third = open(EACH);
     assert!(has(third) && has(small) && !has(large));
 
-    // One that grows beyond has the larger ones give way, or is told to begin again if it is the largest.
+    // A session that grows above the limit evicts a larger one. The largest itself is ended.
     let large = open(EACH * 3 / 2);
     let grow = |id, by: usize| sessions.begin(request(id, 1, many(EACH * 2..EACH * 2 + by)));
     assert!(grow(small, 1).is_ok());
@@ -218,9 +224,9 @@ fn the_largest_session_gives_way_to_smaller_ones() {
     assert!(has(small) && has(third) && !has(large));
 }
 
-// If this failed, sessions that nobody uses would push out those in use.
+// If this failed, sessions in use would be evicted before unused ones.
 #[test]
-fn who_is_gone_gives_way_first() {
+fn an_unused_session_is_evicted_first() {
     let sessions = FetchSessions::new(3);
     let (gone, large) = (opened_with(&sessions, 100, 0), opened_with(&sessions, 450, 0));
     if let Some(session) = sessions.sessions.lock().get_mut(&gone) {
@@ -231,24 +237,24 @@ fn who_is_gone_gives_way_first() {
     assert!(left.contains_key(&large) && !left.contains_key(&gone));
 }
 
-// If this failed, who asks for partitions that nobody has would take their sessions from those who ask for what there is.
+// If this failed, clients that request unknown partitions would evict the sessions of others.
 #[test]
-fn partitions_that_there_are_not_take_no_place() {
+fn unknown_partitions_do_not_count() {
     const EACH: usize = PARTITIONS_PER_SLOT;
     let sessions = FetchSessions::new(3);
     assert_eq!(opened_with(&sessions, 1, EACH + 1), NO_SESSION);
-    let stranger = opened_with(&sessions, 0, EACH);
-    assert_ne!(stranger, NO_SESSION);
+    let of_unknown = opened_with(&sessions, 0, EACH);
+    assert_ne!(of_unknown, NO_SESSION);
     let full = opened_with(&sessions, 3 * EACH, 0);
     assert!(sessions.begin(request(full, 1, vec![])).is_ok());
 
-    // One that comes to have many is told of them, and begins again.
+    // A session that gets too many unknown partitions is answered and then ended.
     let sessions = FetchSessions::new(3);
     let id = opened_with(&sessions, 0, EACH);
     let context = sessions.begin(request(id, 1, many(EACH..EACH + 1)));
     let context = context.unwrap();
-    let told = vec![unknown(); EACH + 1];
-    let answered = sessions.finish(&context, false, false, &told);
+    let data = vec![unknown(); EACH + 1];
+    let answered = sessions.finish(&context, false, false, &data);
     assert_eq!(answered, Ok((id, vec![true; EACH + 1])));
     assert_eq!(
         sessions.begin(request(id, 2, vec![])).unwrap_err(),
@@ -257,9 +263,9 @@ fn partitions_that_there_are_not_take_no_place() {
     assert_eq!(sessions.len(), 0);
 }
 
-// If this failed, a few requests that name what no topic can be called would fill the memory with their sessions.
+// If this failed, a few requests with very long names would fill the memory with their sessions.
 #[test]
-fn names_that_no_topic_can_have_are_not_kept() {
+fn impossible_topic_names_are_not_kept() {
     let sessions = FetchSessions::new(3);
     let name = "n".repeat(TOPIC_NAME_MAX * PARTITIONS_PER_SLOT);
     let context = sessions.begin(request(0, 0, vec![wanted(&name, 0)])).unwrap();
@@ -268,7 +274,7 @@ fn names_that_no_topic_can_have_are_not_kept() {
 
     let id = opened(&sessions, &["a"]);
     let context = sessions.begin(request(id, 1, vec![wanted(&name, 0)])).unwrap();
-    let told = [quiet(5), unknown()];
-    sessions.finish(&context, false, false, &told).unwrap();
+    let data = [quiet(5), unknown()];
+    sessions.finish(&context, false, false, &data).unwrap();
     assert_eq!(sessions.len(), 0);
 }

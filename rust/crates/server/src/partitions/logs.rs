@@ -1,7 +1,7 @@
-//! The log directories of one server, as one.
+//! The log directories of one server.
 //!
-//! Opened once, closed once; in between Python creates and deletes partitions and the housekeeping thread maintains them.
-//! What a crash does to a directory, and how it is recovered, is the storage crate's.
+//! They are opened once and closed once. In between, Python creates and deletes partitions, and the
+//! housekeeping thread maintains them. The storage crate recovers a directory after a crash.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,31 +19,32 @@ use crate::error::{Result, ServerError};
 use crate::log_lines::{Level, LogLines};
 use crate::partitions::registry::TopicId;
 
-/// How many wishes of where to create partitions are remembered: whoever may alter the cluster can name any number.
+/// The most directories that are remembered for partitions to be created. A client can name any number.
 const PREFERRED_MAX: usize = 10_000;
-/// How many logs a line names.
+/// The most logs that one message names.
 const NAMES_SHOWN: usize = 20;
 
-/// Tells in the log what the opening of a directory found. How far it is, [`ServerOptions::progress`] tells.
-struct Teller<'a> {
+/// Logs the findings of opening a directory. [`ServerOptions::progress`] shows how far it is.
+struct Reporter<'a> {
     path: &'a str,
     lines: &'a LogLines,
     began: Instant,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> Reporter<'a> {
     fn new(path: &'a str, lines: &'a LogLines) -> Self {
         let began = Instant::now();
         Self { path, lines, began }
     }
 
-    /// One more log is loaded: what was cut from it is told.
-    fn tell(&self, progress: &Progress<'_>) {
+    /// Logs what was cut from a log that was loaded.
+    fn loaded(&self, progress: &Progress<'_>) {
         if let Ok(recovery) = progress.outcome
             && let Some(reason) = &recovery.reason
         {
             self.lines.warning(format!(
-                "the log in {} was not closed: {} bytes and {} later segments after its last whole batch are cut off: {reason}",
+                "the log in {} was not closed: {} bytes and {} later segments after its last whole batch are \
+                 cut off: {reason}",
                 progress.dir.display(),
                 recovery.truncated_bytes,
                 recovery.segments_removed,
@@ -57,7 +58,7 @@ impl<'a> Teller<'a> {
         }
         for stray in dir.strays() {
             self.lines.warning(format!(
-                "{} is a log that no topic knows; it is kept, remove it when it is not needed",
+                "{} is a log of no known topic; it is kept, remove it when it is not needed",
                 stray.display()
             ));
         }
@@ -84,27 +85,28 @@ impl<'a> Teller<'a> {
 /// The directories.
 pub(crate) struct Logs {
     dirs: Vec<Arc<LogDir>>,
-    /// `log.dirs` as they are told to clients, in that order, and what was opened of each.
+    /// `log.dirs` as clients see them, in that order, with the opened directories.
     configured: Vec<(PathBuf, Option<Arc<LogDir>>)>,
-    /// Where partitions that are not here yet are to be created (AlterReplicaLogDirs).
+    /// The directories for partitions that are not here yet (AlterReplicaLogDirs).
     preferred: Mutex<HashMap<(String, i32), Arc<LogDir>>>,
-    /// Directories that could not be opened, and why.
+    /// Directories that could not be opened, and the reasons.
     unusable: Vec<(PathBuf, String)>,
-    /// Logs that could not be loaded, and why: their data is still there and no empty log may take their place.
+    /// Logs that could not be loaded, and the reasons. Their data is still there, so no empty log may replace
+    /// them.
     offline: Vec<(PathBuf, String)>,
 }
 
 impl Logs {
-    /// Opens every directory and recovers what is in it. Logs that cannot be loaded are reported and stay out; so do
-    /// directories whose disk fails, as long as there is another.
+    /// Opens and recovers every directory. Logs that cannot be loaded are reported and stay offline. So do
+    /// directories whose disk fails, if there is another one.
     ///
     /// # Errors
-    /// When no directory can be used, when one is in use or another broker's or cluster's, and when two have one
-    /// partition.
+    /// If no directory can be used, if one is in use or belongs to another broker or cluster, and if two have
+    /// the same partition.
     pub(crate) fn open(
         options: &ServerOptions,
         config: &ServerConfig,
-        until_told: &LogConfig,
+        until_configured: &LogConfig,
         lines: &LogLines,
     ) -> Result<Self> {
         let paths: Vec<_> = options.log_dirs.iter().map(PathBuf::from).collect();
@@ -124,16 +126,16 @@ impl Logs {
         };
         let mut first = None;
         for path in &options.log_dirs {
-            match logs.open_one(path, options, config, until_told, lines) {
+            match logs.open_one(path, options, config, until_configured, lines) {
                 Ok(()) => {
                     let opened = logs.dirs.last().cloned();
-                    logs.configured.push((told(path), opened));
+                    logs.configured.push((absolute(path), opened));
                 }
                 Err(error) if error.is_directory_failure() || error.is_disk_full() => {
                     let advice = advice_for(&error);
                     lines.error(format!("the log directory {path} is offline: {error}{advice}"));
                     logs.unusable.push((path.into(), error.to_string()));
-                    logs.configured.push((told(path), None));
+                    logs.configured.push((absolute(path), None));
                     first.get_or_insert(error);
                 }
                 Err(error) => return Err(error.into()),
@@ -151,13 +153,13 @@ impl Logs {
         path: &str,
         options: &ServerOptions,
         config: &ServerConfig,
-        until_told: &LogConfig,
+        until_configured: &LogConfig,
         lines: &LogLines,
     ) -> Result<(), StorageError> {
-        let teller = Teller::new(path, lines);
-        let config_for = |_: &str| until_told.clone();
+        let reporter = Reporter::new(path, lines);
+        let config_for = |_: &str| until_configured.clone();
         let opening = Opening {
-            on_log: &|progress| teller.tell(progress),
+            on_log: &|progress| reporter.loaded(progress),
             takes_all: true,
             threads: config.recovery_threads,
             progress: Arc::clone(&options.progress),
@@ -165,7 +167,7 @@ impl Logs {
         };
         let cluster_id = Some(options.cluster_id.as_str());
         let dir = LogDir::open_with(Path::new(path), options.node_id, cluster_id, &opening)?;
-        teller.summarise(&dir);
+        reporter.summarise(&dir);
         for (log, error) in dir.failures() {
             let advice = advice_for(error);
             lines.error(format!(
@@ -178,7 +180,7 @@ impl Logs {
         Ok(())
     }
 
-    /// `log.dirs` as clients name them, and what was opened of each.
+    /// `log.dirs` as clients see them, with the opened directories.
     pub(crate) fn configured(&self) -> &[(PathBuf, Option<Arc<LogDir>>)] {
         &self.configured
     }
@@ -189,7 +191,7 @@ impl Logs {
         self.dirs.iter().find(holds).cloned()
     }
 
-    /// True for a log that is here and could not be loaded.
+    /// Whether the partition's log is here and could not be loaded.
     pub(crate) fn is_offline(&self, topic: &str, partition: i32) -> bool {
         self.offline_log(topic, partition).is_some()
     }
@@ -201,7 +203,8 @@ impl Logs {
             .find(|(path, _)| path.file_name().is_some_and(|found| found == &*name))
     }
 
-    /// Has a partition that is not here yet created in `dir`. What does not fit is forgotten: it is a wish.
+    /// Remembers the directory for a partition that is not here yet. If there are too many, it is dropped: it
+    /// is only a preference.
     pub(crate) fn prefer(&self, topic: &str, partition: i32, dir: &Arc<LogDir>) {
         let mut preferred = self.preferred.lock();
         let key = (topic.to_owned(), partition);
@@ -210,29 +213,29 @@ impl Logs {
         }
     }
 
-    /// Every partition found or created.
+    /// Every partition that was found or created.
     pub(crate) fn partitions(&self) -> impl Iterator<Item = Arc<Partition>> {
         self.dirs.iter().flat_map(|dir| dir.partitions())
     }
 
-    /// The directories, for those who look after them.
+    /// The opened directories.
     pub(crate) fn dirs(&self) -> &[Arc<LogDir>] {
         &self.dirs
     }
 
-    /// Logs that take no records: those that could not be loaded, and those whose disk failed since.
+    /// The number of logs that could not be loaded, or whose disk failed since.
     pub(crate) fn offline_count(&self) -> usize {
         let failed = self.partitions().filter(|one| one.log.failure().is_some());
         self.offline.len() + failed.count()
     }
 
-    /// Directories that could not be opened, or whose disk failed since.
+    /// The number of directories that could not be opened, or whose disk failed since.
     pub(crate) fn offline_dirs_count(&self) -> usize {
         let failed = self.dirs.iter().filter(|dir| dir.failure().is_some());
         self.unusable.len() + failed.count()
     }
 
-    /// Every directory with the reason why it is offline, if none is online.
+    /// Every directory and why it is offline, if none is online.
     pub(crate) fn none_left(&self) -> Option<String> {
         let failed = self.dirs.iter().map(|dir| {
             let reason = dir.failure()?;
@@ -244,16 +247,16 @@ impl Logs {
         Some(failed.into_iter().chain(unusable).collect::<Vec<_>>().join("; "))
     }
 
-    /// Bytes that were read and checked because the directories had not been closed.
+    /// The bytes that recovery read and checked.
     pub(crate) fn bytes_checked(&self) -> u64 {
         self.dirs.iter().map(|dir| dir.bytes_checked()).sum()
     }
 
-    /// Creates a partition's log in the directory that has the fewest of those that are online. One that is not `new` may be
-    /// in a directory that is offline, and is not created elsewhere then.
+    /// Creates a partition's log in the online directory with the fewest logs. While a directory is offline,
+    /// only a `new` partition is created, because the log of another one may be in that directory.
     ///
     /// # Errors
-    /// When there is one already, also one that is offline, or the directory cannot be written to.
+    /// If there is a log already, even an offline one, or the directory cannot be written.
     pub(crate) fn create(
         &self,
         topic: &str,
@@ -266,7 +269,10 @@ impl Logs {
             return Err(offline(path, reason));
         }
         if let Some(copy) = self.dirs.iter().find_map(|dir| dir.future(topic, partition)) {
-            return Err(offline(&copy.log.dir(), "it is a copy of a log that is not here"));
+            return Err(offline(
+                &copy.log.dir(),
+                "it is a copy of a log that no directory has",
+            ));
         }
         let failed = || {
             let failed = |dir: &Arc<LogDir>| Some(offline(dir.path(), dir.failure()?));
@@ -290,7 +296,7 @@ impl Logs {
         }
     }
 
-    /// Deletes a partition's log, and the copy that is to take its place; who reads from it may finish.
+    /// Deletes a partition's log and its copy in another directory. Reads that have begun can finish.
     pub(crate) fn delete(&self, topic: &str, partition: i32) -> Result<()> {
         let mut result = Ok(());
         for dir in &self.dirs {
@@ -304,22 +310,24 @@ impl Logs {
         Ok(result?)
     }
 
-    /// Flushes, applies retention if it is due, removes deleted files and writes checkpoints, in every directory.
+    /// Flushes, applies retention if it is due, removes deleted files and writes checkpoints, in every
+    /// directory.
     pub(crate) fn maintain(&self, now_ms: i64, retention: Retention, lines: &LogLines) {
         for dir in &self.dirs {
             let maintained = dir.look_after(now_ms, retention);
             let path = dir.path().display();
             if let Some(reason) = dir.failure() {
-                lines.seldom(
+                lines.push_limited(
                     Level::Error,
                     &format!("offline {path}"),
                     format!(
-                        "the log directory {path} is offline with its {} logs since its disk failed: {reason}; mend the disk and start the broker anew",
+                        "the log directory {path} is offline with its {} logs since its disk failed: \
+                         {reason}; repair the disk and restart the broker",
                         dir.partitions().len()
                     ),
                 );
             } else if let Err(error) = maintained {
-                lines.seldom(
+                lines.push_limited(
                     Level::Error,
                     &format!("maintain {path}"),
                     format!("maintenance of {path}: {error}"),
@@ -328,10 +336,10 @@ impl Logs {
         }
     }
 
-    /// Closes everything and marks the shutdown as clean where it was.
+    /// Closes all directories, and marks the shutdown as clean where it was.
     ///
     /// # Errors
-    /// [`ServerError::NotClosed`] names the logs that were not closed cleanly; all others are.
+    /// [`ServerError::NotClosed`] names the logs that were not closed cleanly. All others were.
     pub(crate) fn close(&self) -> Result<()> {
         let mut failed = Vec::new();
         let mut first = None;
@@ -363,8 +371,8 @@ impl Logs {
     }
 }
 
-/// A directory as it is told to clients: absolute, and otherwise as it was given (`File.getAbsolutePath`).
-fn told(path: &str) -> PathBuf {
+/// A directory as clients see it: absolute, and otherwise as configured (`File.getAbsolutePath`).
+fn absolute(path: &str) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
@@ -375,7 +383,7 @@ pub(crate) fn offline(path: &Path, reason: &str) -> ServerError {
     })
 }
 
-/// The names of logs, and why the first of them is one.
+/// The message for logs that were not closed, with the reason of the first.
 fn not_closed(names: &[String], reason: &str) -> String {
     let (count, shown) = (names.len(), names.len().min(NAMES_SHOWN));
     let logs = if count == 1 { "log was" } else { "logs were" };
@@ -384,7 +392,8 @@ fn not_closed(names: &[String], reason: &str) -> String {
         more => format!(" and {more} more"),
     };
     format!(
-        "{count} {logs} not closed cleanly and will be recovered at the next start: {}{more} (the first: {reason}); every other log was closed",
+        "{count} {logs} not closed cleanly and will be recovered at the next start: {}{more} (the first: \
+         {reason}); every other log was closed",
         names[..shown].join(", ")
     )
 }

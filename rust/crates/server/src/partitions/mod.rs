@@ -1,4 +1,4 @@
-//! The partitions of this server: their logs, who leads them, who waits for their records.
+//! The partitions of this server: their logs, leaders, replicas, waiting requests and fetch sessions.
 
 pub(crate) mod fetch_session;
 pub(crate) mod logs;

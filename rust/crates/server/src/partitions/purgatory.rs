@@ -1,11 +1,10 @@
-//! Where requests wait: a Fetch for more to read, a Produce for its replicas.
+//! The purgatory: Fetch requests that wait for records, and Produce requests that wait for replicas.
 //!
-//! Every partition has a waiting room. A request that cannot be answered yet enters the rooms of its partitions, looks once
-//! more (something may have come in between), and sleeps until the rooms say that looking again pays, until its time is
-//! over or until the server stops. Nothing polls. A wait is a future: dropped with its connection, it leaves the rooms. It has
-//! nothing that others need.
-//! What joins and syncs of groups wait for is Python's. Source of the semantics: `DelayedOperationPurgatory`,
-//! `DelayedFetch`, `DelayedProduce`.
+//! Each partition has a list of waiters. A request that cannot be answered yet joins the lists of its
+//! partitions and looks once more, because something may have changed in between. Then it sleeps until enough
+//! was appended, its timeout ends, or the server stops. Nothing polls. A wait is a future: when its
+//! connection ends, it is dropped and leaves the lists. It holds no permits. Waits of group members are in
+//! Python. Source: `DelayedOperationPurgatory`, `DelayedFetch`, `DelayedProduce`.
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -17,17 +16,17 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// Bytes that no append brings: whoever waits for them wakes only when a room wakes all.
+/// More bytes than any append brings: such a waiter wakes only when all waiters are woken.
 pub(crate) const NO_BYTES: u64 = u64::MAX;
 
-/// How many requests wait, by kind.
+/// The waiting requests by kind.
 #[derive(Default)]
 pub(crate) struct Purgatory {
     pub(crate) produce: Kind,
     pub(crate) fetch: Kind,
 }
 
-/// How many requests of one kind wait.
+/// The number of waiting requests of one kind.
 #[derive(Default)]
 pub(crate) struct Kind(AtomicU64);
 
@@ -37,57 +36,58 @@ impl Kind {
     }
 }
 
-/// What a look found.
-pub(crate) struct Looked<T> {
-    pub(crate) found: T,
-    /// How many bytes are missing; `None` when the request can be answered.
+/// The result of a look.
+pub(crate) struct Attempt<T> {
+    pub(crate) result: T,
+    /// The bytes that are missing. `None` if the request can be answered.
     pub(crate) missing: Option<u64>,
 }
 
-/// How long a request waits, and for what.
+/// What a request waits for, and how long.
 pub(crate) struct Wait<'a> {
     pub(crate) kind: &'a Kind,
-    pub(crate) patience: Duration,
-    /// Appended bytes that it takes at most before looking again pays.
+    pub(crate) timeout: Duration,
+    /// The most bytes that must be appended before it looks again.
     pub(crate) bytes: u64,
     /// Becomes true once, when the server stops.
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
 impl Wait<'_> {
-    /// Looks until nothing is missing; returns what the last look found.
-    pub(crate) async fn until<P: HasWaitingRoom, T>(
+    /// Looks until nothing is missing. Returns the result of the last look.
+    pub(crate) async fn until<P: HasWaiters, T>(
         self,
-        places: Vec<Arc<P>>,
-        look: impl FnMut() -> Looked<T>,
+        partitions: Vec<Arc<P>>,
+        look: impl FnMut() -> Attempt<T>,
     ) -> T {
-        self.until_in(|| ready(()), places, look).await.1
+        self.until_in(|| ready(()), partitions, look).await.1
     }
 
-    /// The same when a look takes room that others need: none is kept between two looks. Returns that of the last.
-    pub(crate) async fn until_in<P: HasWaitingRoom, T, R, F: Future<Output = R>>(
+    /// As [`Self::until`], for a look that needs a permit. The permit is given back between two looks. Also
+    /// returns the last one.
+    pub(crate) async fn until_in<P: HasWaiters, T, R, F: Future<Output = R>>(
         mut self,
-        room: impl Fn() -> F,
-        places: Vec<Arc<P>>,
-        mut look: impl FnMut() -> Looked<T>,
+        permit: impl Fn() -> F,
+        partitions: Vec<Arc<P>>,
+        mut look: impl FnMut() -> Attempt<T>,
     ) -> (R, T) {
-        let deadline = Instant::now().checked_add(self.patience);
+        let deadline = Instant::now().checked_add(self.timeout);
         let waiter = Waiter::new();
-        let _stay = Stay::enter(&waiter, places, self.kind);
+        let _entry = Entry::new(&waiter, partitions, self.kind);
         loop {
-            let room = room().await;
+            let permit = permit().await;
             waiter.expect(self.bytes);
-            // What came before the stay began is seen by this look, what comes after it by the waiter.
-            let Looked { found, missing } = look();
+            // This look sees earlier appends. The waiter counts later ones.
+            let Attempt { result, missing } = look();
             let Some(missing) = missing else {
-                return (room, found);
+                return (permit, result);
             };
             let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             if is_over || *self.stopping.borrow_and_update() {
-                return (room, found);
+                return (permit, result);
             }
             waiter.relax(self.bytes.saturating_sub(missing));
-            drop((found, room));
+            drop((result, permit));
             tokio::select! {
                 () = waiter.woken() => {}
                 _ = self.stopping.changed() => {}
@@ -104,10 +104,10 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-/// One request that waits.
+/// One waiting request.
 struct Waiter {
     id: u64,
-    /// Bytes that must still be appended before looking again pays.
+    /// The bytes that must still be appended.
     missing: AtomicI64,
     wake: Notify,
 }
@@ -122,18 +122,18 @@ impl Waiter {
         })
     }
 
-    /// Says how many bytes are missing, before the last look: appends from here on count.
+    /// Sets the missing bytes before a look. Appends count from now on.
     fn expect(&self, bytes: u64) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.missing.store(bytes, Ordering::SeqCst);
     }
 
-    /// Takes off what the look found to be there already.
+    /// Subtracts the bytes that the look found.
     fn relax(&self, bytes: u64) {
         self.appended(bytes);
     }
 
-    /// Returns once enough was appended or something changed that must be answered. A wake before the call counts.
+    /// Returns once enough was appended, or all waiters were woken. A wake-up before the call counts.
     async fn woken(&self) {
         self.wake.notified().await;
     }
@@ -146,22 +146,23 @@ impl Waiter {
     }
 }
 
-/// A waiting room keeps its memory for so many.
+/// The capacity that an empty list keeps.
 const KEPT: usize = 64;
 
-/// The waiting room of one partition.
+/// The waiters of one partition.
 #[derive(Default)]
-pub(crate) struct WaitingRoom(Mutex<HashMap<u64, Arc<Waiter>>>);
+pub(crate) struct Waiters(Mutex<HashMap<u64, Arc<Waiter>>>);
 
-impl WaitingRoom {
-    /// Tells everyone who waits that this many bytes became readable. Call it after they did.
+impl Waiters {
+    /// Reports readable bytes to the waiters. To be called after they became readable.
     pub(crate) fn appended(&self, bytes: u64) {
         for waiter in self.0.lock().values() {
             waiter.appended(bytes);
         }
     }
 
-    /// Wakes everyone: the high watermark of a partition with replicas moved, its leader changed, or it was deleted.
+    /// Wakes all waiters: the high watermark rose by replication, the leader changed, or the partition was
+    /// deleted.
     pub(crate) fn wake_all(&self) {
         for waiter in self.0.lock().values() {
             waiter.wake.notify_one();
@@ -186,36 +187,36 @@ impl WaitingRoom {
     }
 }
 
-/// Whatever has a waiting room.
-pub(crate) trait HasWaitingRoom {
-    fn waiting_room(&self) -> &WaitingRoom;
+/// A partition, or a test's.
+pub(crate) trait HasWaiters {
+    fn waiters(&self) -> &Waiters;
 }
 
-/// A waiter's stay in several rooms; it leaves them when this is dropped.
-struct Stay<'a, P: HasWaitingRoom> {
+/// A waiter in the lists of several partitions, until this is dropped.
+struct Entry<'a, P: HasWaiters> {
     waiter: Arc<Waiter>,
-    places: Vec<Arc<P>>,
+    partitions: Vec<Arc<P>>,
     kind: &'a Kind,
 }
 
-impl<'a, P: HasWaitingRoom> Stay<'a, P> {
-    fn enter(waiter: &Arc<Waiter>, places: Vec<Arc<P>>, kind: &'a Kind) -> Self {
-        for place in &places {
-            place.waiting_room().enter(waiter);
+impl<'a, P: HasWaiters> Entry<'a, P> {
+    fn new(waiter: &Arc<Waiter>, partitions: Vec<Arc<P>>, kind: &'a Kind) -> Self {
+        for partition in &partitions {
+            partition.waiters().enter(waiter);
         }
         kind.0.fetch_add(1, Ordering::Relaxed);
         Self {
             waiter: Arc::clone(waiter),
-            places,
+            partitions,
             kind,
         }
     }
 }
 
-impl<P: HasWaitingRoom> Drop for Stay<'_, P> {
+impl<P: HasWaiters> Drop for Entry<'_, P> {
     fn drop(&mut self) {
-        for place in &self.places {
-            place.waiting_room().leave(&self.waiter);
+        for partition in &self.partitions {
+            partition.waiters().leave(&self.waiter);
         }
         self.kind.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -225,10 +226,10 @@ impl<P: HasWaitingRoom> Drop for Stay<'_, P> {
 mod tests {
     use super::*;
 
-    struct Place(WaitingRoom);
+    struct TestPartition(Waiters);
 
-    impl HasWaitingRoom for Place {
-        fn waiting_room(&self) -> &WaitingRoom {
+    impl HasWaiters for TestPartition {
+        fn waiters(&self) -> &Waiters {
             &self.0
         }
     }
@@ -239,92 +240,93 @@ mod tests {
         woken.as_mut().poll(&mut context).is_ready()
     }
 
-    /// A wait that only its bytes end, while what is returned with it is kept.
+    /// A wait that ends only with its bytes, while the returned sender is kept.
     fn endless(kind: &Kind, bytes: u64) -> (watch::Sender<bool>, Wait<'_>) {
         let (stop, stopping) = watch::channel(false);
         let wait = Wait {
             kind,
-            patience: Duration::MAX,
+            timeout: Duration::MAX,
             bytes,
             stopping,
         };
         (stop, wait)
     }
 
-    // If this failed, a long poll would wake for every append (or for none), and a finished one would stay behind.
+    // If this failed, a long poll would wake for every append or for none, or a finished one would stay in
+    // the lists.
     #[test]
-    fn a_waiter_wakes_when_its_bytes_are_there_and_leaves_nothing_behind() {
-        let places = [
-            Arc::new(Place(WaitingRoom::default())),
-            Arc::new(Place(WaitingRoom::default())),
+    fn a_waiter_wakes_when_its_bytes_are_there_and_leaves_the_lists() {
+        let partitions = [
+            Arc::new(TestPartition(Waiters::default())),
+            Arc::new(TestPartition(Waiters::default())),
         ];
         let waiter = Waiter::new();
         waiter.expect(100);
         let kind = Kind::default();
-        let stay = Stay::enter(&waiter, places.to_vec(), &kind);
+        let entry = Entry::new(&waiter, partitions.to_vec(), &kind);
         assert_eq!(kind.len(), 1);
-        places[0].0.appended(60);
+        partitions[0].0.appended(60);
         assert!(!is_woken(&waiter));
-        places[1].0.appended(40);
+        partitions[1].0.appended(40);
         assert!(is_woken(&waiter));
         assert!(!is_woken(&waiter));
-        places[0].0.wake_all();
+        partitions[0].0.wake_all();
         assert!(is_woken(&waiter));
-        drop(stay);
-        assert!(places.iter().all(|place| place.0.is_empty()));
+        drop(entry);
+        assert!(partitions.iter().all(|partition| partition.0.is_empty()));
         assert_eq!(kind.len(), 0);
     }
 
-    // If this failed, who waits would keep what those need who have something to read.
+    // If this failed, waiting requests would keep permits that others need.
     #[test]
-    fn a_wait_has_no_room_between_two_looks() {
-        let places = vec![Arc::new(Place(WaitingRoom::default()))];
+    fn a_wait_has_no_permit_between_two_looks() {
+        let partitions = vec![Arc::new(TestPartition(Waiters::default()))];
         let kind = Kind::default();
         let (_stop, wait) = endless(&kind, 1);
-        let room = Arc::new(());
+        let budget = Arc::new(());
         let mut missing = Some(1);
         let look = || {
-            assert_eq!(Arc::strong_count(&room), 2);
-            Looked {
-                found: (),
+            assert_eq!(Arc::strong_count(&budget), 2);
+            Attempt {
+                result: (),
                 missing: missing.take(),
             }
         };
-        let take = || ready(Arc::clone(&room));
-        let mut waiting = Box::pin(wait.until_in(take, places.clone(), look));
+        let take = || ready(Arc::clone(&budget));
+        let mut waiting = Box::pin(wait.until_in(take, partitions.clone(), look));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        assert_eq!(Arc::strong_count(&room), 1);
-        places[0].0.appended(1);
-        let std::task::Poll::Ready((kept, ())) = waiting.as_mut().poll(&mut context) else {
+        assert_eq!(Arc::strong_count(&budget), 1);
+        partitions[0].0.appended(1);
+        let std::task::Poll::Ready((permit, ())) = waiting.as_mut().poll(&mut context) else {
             panic!("nothing is missing");
         };
-        assert!(Arc::ptr_eq(&kept, &room));
+        assert!(Arc::ptr_eq(&permit, &budget));
     }
 
-    // If this failed, a connection that dies would leave its request behind in the rooms of its partitions.
+    // If this failed, a request would stay in the lists of its partitions after its connection ended.
     #[test]
-    fn a_wait_that_is_dropped_leaves_its_rooms() {
-        let places = vec![Arc::new(Place(WaitingRoom::default()))];
+    fn a_dropped_wait_leaves_the_lists() {
+        let partitions = vec![Arc::new(TestPartition(Waiters::default()))];
         let kind = Kind::default();
         let (_stop, wait) = endless(&kind, NO_BYTES);
         let mut looks = 0;
-        let mut waiting = Box::pin(wait.until(places.clone(), || {
+        let mut waiting = Box::pin(wait.until(partitions.clone(), || {
             looks += 1;
-            Looked {
-                found: (),
+            Attempt {
+                result: (),
                 missing: Some(NO_BYTES),
             }
         }));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        places[0].0.appended(1 << 40);
+        partitions[0].0.appended(1 << 40);
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        places[0].0.wake_all();
+        partitions[0].0.wake_all();
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        assert_eq!((kind.len(), places[0].0.is_empty()), (1, false));
+        assert_eq!((kind.len(), partitions[0].0.is_empty()), (1, false));
         drop(waiting);
-        assert_eq!((kind.len(), places[0].0.is_empty()), (0, true));
-        assert_eq!(looks, 2, "bytes were not what it waits for");
+        assert_eq!((kind.len(), partitions[0].0.is_empty()), (0, true));
+        assert_eq!(looks, 2, "it does not wait for bytes");
     }
 }

@@ -1,8 +1,8 @@
-//! Which partitions this server has, by name and by topic id, and who leads them.
+//! The partitions of this server, by topic name and by topic id, with their leaders.
 //!
-//! Read by every Produce and Fetch, changed only when Python decides so. Readers take the lock for one lookup and leave
-//! with an `Arc`: a partition that is deleted meanwhile refuses what comes later by itself. Nothing here is on disk;
-//! after a crash the loader finds the logs and Python registers the leaders again.
+//! Every Produce and Fetch reads the registry. Only Python's decisions change it. A reader holds the lock for
+//! one lookup and gets an `Arc`. A partition that is deleted meanwhile refuses later requests itself. Nothing
+//! is on disk: after a crash the loader finds the logs, and Python registers the leaders again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -16,13 +16,13 @@ use logcore_storage::{Log, StorageError};
 use crate::codes::ErrorCode;
 use crate::log_lines::Fields;
 use crate::metrics::{TOPIC_COUNTERS, TopicCounts};
-use crate::partitions::purgatory::{HasWaitingRoom, WaitingRoom};
+use crate::partitions::purgatory::{HasWaiters, Waiters};
 use crate::partitions::replicas::{Replica, Replicas};
 
-/// A topic's id (KIP-516); all zeros when it has none.
+/// A topic's id (KIP-516), all zeros if it has none.
 pub type TopicId = [u8; 16];
 
-/// The longest name a topic can have (`Topic.MAX_NAME_LENGTH`).
+/// The longest topic name (`Topic.MAX_NAME_LENGTH`).
 pub(crate) const TOPIC_NAME_MAX: usize = 249;
 
 /// How a request names a topic.
@@ -32,10 +32,10 @@ pub(crate) enum TopicRef {
     Id(TopicId),
 }
 
-/// Who leads, and since which epoch.
+/// The leader of a partition, and its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leadership {
-    /// -1: nobody said yet.
+    /// -1 until Python sets it.
     pub(crate) leader_id: i32,
     pub(crate) epoch: i32,
 }
@@ -64,13 +64,13 @@ pub(crate) struct Partition {
     pub(crate) topic_id: TopicId,
     pub(crate) index: i32,
     pub(crate) log: Arc<Log>,
-    /// What goes in and out.
+    /// The counters of its requests.
     pub(crate) counts: Arc<TopicCounts>,
     pub(crate) replicas: Arc<Replicas>,
     leadership: Arc<AtomicU64>,
-    room: Arc<WaitingRoom>,
-    /// Python was told that its log is offline.
-    is_told_offline: AtomicBool,
+    waiters: Arc<Waiters>,
+    /// It was reported to Python that its log is offline.
+    is_reported_offline: AtomicBool,
 }
 
 impl Partition {
@@ -83,26 +83,26 @@ impl Partition {
             counts: Arc::default(),
             replicas: Arc::default(),
             leadership: Arc::new(AtomicU64::new(Leadership::UNKNOWN.pack())),
-            room: Arc::default(),
-            is_told_offline: AtomicBool::default(),
+            waiters: Arc::default(),
+            is_reported_offline: AtomicBool::default(),
         }
     }
 
-    /// The same partition with another log: the one it had was moved to another directory. Who waits for it goes on waiting.
+    /// The partition with the log that replaces its own in another directory. Its waiters go on waiting.
     pub(crate) fn with_log(&self, log: Arc<Log>) -> Self {
-        Self { log, ..self.again() }
+        Self { log, ..self.share() }
     }
 
-    /// The same partition, which had no id yet.
+    /// The partition with an id, which it did not have yet.
     pub(crate) fn with_id(&self, topic_id: TopicId) -> Self {
         Self {
             topic_id,
-            ..self.again()
+            ..self.share()
         }
     }
 
-    /// Shares everything.
-    fn again(&self) -> Self {
+    /// A partition that shares all parts.
+    fn share(&self) -> Self {
         Self {
             topic: Arc::clone(&self.topic),
             topic_id: self.topic_id,
@@ -111,17 +111,17 @@ impl Partition {
             counts: Arc::clone(&self.counts),
             replicas: Arc::clone(&self.replicas),
             leadership: Arc::clone(&self.leadership),
-            room: Arc::clone(&self.room),
-            is_told_offline: AtomicBool::default(),
+            waiters: Arc::clone(&self.waiters),
+            is_reported_offline: AtomicBool::default(),
         }
     }
 
-    /// Whether its log is offline, and Python does not know yet.
+    /// Whether its log is offline and that was not reported yet.
     pub(crate) fn is_newly_offline(&self) -> bool {
-        self.log.failure().is_some() && !self.is_told_offline.load(Ordering::Relaxed)
+        self.log.failure().is_some() && !self.is_reported_offline.load(Ordering::Relaxed)
     }
 
-    /// What a log line about it tells a machine.
+    /// The fields of a log line about it.
     pub(crate) fn fields(&self) -> Fields {
         vec![
             ("topic", self.topic.to_string()),
@@ -133,7 +133,7 @@ impl Partition {
         Leadership::unpack(self.leadership.load(Ordering::Acquire))
     }
 
-    /// Takes what Python says: who leads, and who the replicas are, of which `node_id` is this server. Whoever waits looks again.
+    /// Sets the leader and the replicas, of which `node_id` is this server. Waiting requests look again.
     pub(crate) fn set_leadership(&self, leadership: Leadership, replicas: &[Replica], node_id: i32) {
         let leads = leadership.leader_id == node_id;
         if leads && leadership.epoch > self.leadership().epoch {
@@ -142,21 +142,21 @@ impl Partition {
         self.replicas
             .set(replicas, node_id, leads, leadership.epoch, &self.log);
         self.leadership.store(leadership.pack(), Ordering::Release);
-        self.room.wake_all();
+        self.waiters.wake_all();
     }
 
-    /// Nobody leads it here any more: it was deleted.
+    /// The partition was deleted and has no leader here.
     fn retire(&self) {
         let unknown = Leadership::UNKNOWN.pack();
         self.leadership.store(unknown, Ordering::Release);
-        self.room.wake_all();
+        self.waiters.wake_all();
     }
 
-    /// The leadership, if it is this server's and the caller knows of no other epoch (-1: it does not know any).
+    /// The leadership, if this server leads and the client knows the same epoch, or none (-1).
     ///
     /// # Errors
-    /// KAFKA_STORAGE_ERROR of a log that is offline (`HostedPartition.Offline`); FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or
-    /// NOT_LEADER_OR_FOLLOWER, checked in Kafka's order (KIP-320).
+    /// KAFKA_STORAGE_ERROR if the log is offline (`HostedPartition.Offline`); else FENCED_LEADER_EPOCH,
+    /// UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER, in Kafka's order (KIP-320).
     pub(crate) fn lead(&self, node_id: i32, known_epoch: i32) -> Result<Leadership, ErrorCode> {
         let leadership = self.serve(known_epoch)?;
         if leadership.leader_id == node_id {
@@ -166,7 +166,7 @@ impl Partition {
         }
     }
 
-    /// [`Partition::lead`] for whoever may read from a follower, too (KIP-392).
+    /// As [`Partition::lead`], for clients that may also read from a follower (KIP-392).
     pub(crate) fn serve(&self, known_epoch: i32) -> Result<Leadership, ErrorCode> {
         let leadership = self.leadership();
         if self.log.failure().is_some() {
@@ -183,16 +183,16 @@ impl Partition {
     }
 }
 
-/// As in a directory's name and in log lines.
+/// As in the names of directories and in log lines.
 impl fmt::Display for Partition {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}-{}", self.topic, self.index)
     }
 }
 
-impl HasWaitingRoom for Partition {
-    fn waiting_room(&self) -> &WaitingRoom {
-        &self.room
+impl HasWaiters for Partition {
+    fn waiters(&self) -> &Waiters {
+        &self.waiters
     }
 }
 
@@ -201,12 +201,12 @@ struct Topic {
     partitions: BTreeMap<i32, Arc<Partition>>,
 }
 
-/// What Python told of a topic that has partitions which are not here.
+/// A topic with partitions that are not here.
 struct Elsewhere {
     id: TopicId,
-    /// How many partitions it has in the cluster: their indexes are below.
+    /// The number of its partitions in the cluster.
     count: i32,
-    /// Those that are this server's, whose logs could not be opened.
+    /// This server's partitions whose logs could not be opened.
     offline: BTreeSet<i32>,
 }
 
@@ -214,16 +214,16 @@ struct Elsewhere {
 struct Tables {
     topics: HashMap<Arc<str>, Topic>,
     names: HashMap<TopicId, Arc<str>>,
-    /// Topics all of whose partitions are here are not in it.
+    /// Without the topics that have all their partitions here.
     elsewhere: HashMap<Arc<str>, Elsewhere>,
-    /// Names of those by id.
+    /// Their names by id.
     names_elsewhere: HashMap<TopicId, Arc<str>>,
-    /// What the partitions counted that are gone.
+    /// The counts of deleted partitions.
     gone: TopicCounts,
 }
 
 impl Tables {
-    /// A name that is too long for a topic is not looked up: a request may repeat it for every partition.
+    /// A name that is too long for a topic is not hashed: a request may repeat it for every partition.
     fn topic(&self, name: &str) -> Option<&Topic> {
         if name.len() > TOPIC_NAME_MAX {
             return None;
@@ -231,7 +231,7 @@ impl Tables {
         self.topics.get(name)
     }
 
-    /// Why a partition is not here.
+    /// The error code for a partition that is not here.
     fn absence(&self, topic: &str, index: i32) -> ErrorCode {
         let known = match topic.len() {
             ..=TOPIC_NAME_MAX => self.elsewhere.get(topic),
@@ -251,7 +251,7 @@ impl Tables {
     }
 }
 
-/// The tables.
+/// The registry.
 #[derive(Default)]
 pub(crate) struct Registry(RwLock<Tables>);
 
@@ -261,14 +261,15 @@ impl Registry {
         self.0.read().topic(topic)?.partitions.get(&index).cloned()
     }
 
-    /// Why there is no partition to be found: UNKNOWN_TOPIC_OR_PARTITION; of one that the cluster has, KAFKA_STORAGE_ERROR if its log
-    /// here could not be opened, NOT_LEADER_OR_FOLLOWER otherwise (`ReplicaManager.getPartitionOrError`).
+    /// The error code for a partition that is not here (`ReplicaManager.getPartitionOrError`). For a
+    /// partition of the cluster it is KAFKA_STORAGE_ERROR if its log here could not be opened, and
+    /// NOT_LEADER_OR_FOLLOWER otherwise. For any other partition it is UNKNOWN_TOPIC_OR_PARTITION.
     pub(crate) fn absence(&self, topic: &str, index: i32) -> ErrorCode {
         self.0.read().absence(topic, index)
     }
 
-    /// Takes what the cluster has of a topic: so many partitions, and of this server's those whose logs could not be opened. What
-    /// there is here was inserted before.
+    /// Sets the number of a topic's partitions, and those of this server whose logs could not be opened. To
+    /// be called after the partitions here were inserted.
     pub(crate) fn set_known(&self, topic: &str, id: TopicId, count: i32, offline: BTreeSet<i32>) {
         let mut tables = self.0.write();
         tables.forget_elsewhere(topic);
@@ -289,15 +290,15 @@ impl Registry {
         tables.elsewhere.insert(name, known);
     }
 
-    /// The cluster has the topic no longer.
+    /// The topic was deleted from the cluster.
     pub(crate) fn forget_known(&self, topic: &str) {
         self.0.write().forget_elsewhere(topic);
     }
 
-    /// A partition the way a request names it.
+    /// A partition by a request's topic name or id.
     ///
     /// # Errors
-    /// Those of [`Registry::absence`], or UNKNOWN_TOPIC_ID for an id without a topic.
+    /// As [`Registry::absence`], or UNKNOWN_TOPIC_ID for an unknown id.
     pub(crate) fn resolve(&self, topic: &TopicRef, index: i32) -> Result<Arc<Partition>, ErrorCode> {
         let tables = self.0.read();
         let name = match topic {
@@ -305,7 +306,7 @@ impl Registry {
             TopicRef::Id(id) => match tables.names.get(id) {
                 Some(name) => name,
                 None => {
-                    // What is here by its name, if anything, is another topic's.
+                    // A partition of this name here would be another topic's.
                     let name = tables.names_elsewhere.get(id);
                     let name = name.ok_or(ErrorCode::UNKNOWN_TOPIC_ID)?;
                     return Err(tables.absence(name, index));
@@ -319,22 +320,22 @@ impl Registry {
             .ok_or_else(|| tables.absence(name, index))
     }
 
-    /// The partition as it is now, if its log was moved to another directory since `place` was looked up.
-    pub(crate) fn moved(&self, place: &Partition) -> Option<Arc<Partition>> {
-        let found = self.find(&place.topic, place.index)?;
-        let is_moved = !Arc::ptr_eq(&found.log, &place.log) && found.topic_id == place.topic_id;
+    /// The current partition, if its log was moved to another directory since `partition` was found.
+    pub(crate) fn moved(&self, partition: &Partition) -> Option<Arc<Partition>> {
+        let found = self.find(&partition.topic, partition.index)?;
+        let is_moved = !Arc::ptr_eq(&found.log, &partition.log) && found.topic_id == partition.topic_id;
         is_moved.then_some(found)
     }
 
-    /// What `append` gives on a partition's log, or, when that was moved meanwhile, on the one that took its place.
+    /// Calls `append` on the partition's log, or on its replacement if the log was moved meanwhile.
     pub(crate) fn append<T>(
         &self,
-        place: &Partition,
+        partition: &Partition,
         mut append: impl FnMut(&Log) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        match append(&place.log) {
+        match append(&partition.log) {
             // Nothing was written.
-            Err(error @ StorageError::Closed { .. }) => match self.moved(place) {
+            Err(error @ StorageError::Closed { .. }) => match self.moved(partition) {
                 Some(moved) => append(&moved.log),
                 None => Err(error),
             },
@@ -342,31 +343,31 @@ impl Registry {
         }
     }
 
-    /// Likewise what `read` gives.
+    /// Calls `read` on the partition's log, or on its replacement if the log was moved meanwhile.
     pub(crate) fn read<T>(
         &self,
-        place: &Partition,
+        partition: &Partition,
         read: impl Fn(&Log) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        read(&place.log).or_else(|error| match self.moved(place) {
+        read(&partition.log).or_else(|error| match self.moved(partition) {
             Some(moved) => read(&moved.log),
             None => Err(error),
         })
     }
 
-    /// The id of a topic that has partitions here.
+    /// The id of a topic with partitions here.
     pub(crate) fn topic_id(&self, topic: &str) -> Option<TopicId> {
         self.0.read().topics.get(topic).map(|topic| topic.id)
     }
 
-    /// The topic's name as its partitions share it.
+    /// The topic's name, shared by its partitions.
     pub(crate) fn name(&self, topic: &str) -> Arc<str> {
         let tables = self.0.read();
         let known = tables.topics.get_key_value(topic);
         known.map_or_else(|| Arc::from(topic), |(name, _)| Arc::clone(name))
     }
 
-    /// Adds a partition. The caller has made sure that the topic has no other id.
+    /// Adds a partition. The caller has checked that the topic has no other id.
     pub(crate) fn insert(&self, partition: Arc<Partition>) {
         let mut tables = self.0.write();
         if partition.topic_id != TopicId::default() {
@@ -381,18 +382,18 @@ impl Registry {
                 id: partition.topic_id,
                 partitions: BTreeMap::new(),
             });
-        // It had none while its directories were those of an older Kafka.
+        // The directories of an older Kafka have no topic id.
         if topic.id == TopicId::default() {
             topic.id = partition.topic_id;
         }
         let before = topic.partitions.insert(partition.index, Arc::clone(&partition));
-        // One whose log was moved goes on counting where it was.
+        // A partition whose log was moved shares its counters.
         if let Some(before) = before.filter(|it| !Arc::ptr_eq(&it.counts, &partition.counts)) {
             partition.counts.absorb(&before.counts);
         }
     }
 
-    /// Removes a topic and returns its partitions; long polls on them are woken.
+    /// Removes a topic, wakes the waiters of its partitions, and returns them.
     pub(crate) fn remove_topic(&self, topic: &str) -> Option<Vec<Arc<Partition>>> {
         let mut tables = self.0.write();
         let removed = tables.topics.remove(topic)?;
@@ -428,13 +429,14 @@ impl Registry {
         let tables = self.0.read();
         let topics = tables.topics.values();
         let all = topics.flat_map(|topic| topic.partitions.values());
-        let told = |place: &Arc<Partition>| place.is_told_offline.swap(true, Ordering::Relaxed);
-        all.filter(|place| place.is_newly_offline() && !told(place))
+        let was_reported =
+            |partition: &Arc<Partition>| partition.is_reported_offline.swap(true, Ordering::Relaxed);
+        all.filter(|partition| partition.is_newly_offline() && !was_reported(partition))
             .cloned()
             .collect()
     }
 
-    /// Every partition as above, and what those counted that are gone: together they never go back.
+    /// Every partition, and the counts of deleted ones. Their sum never decreases.
     pub(crate) fn all_and_gone(&self) -> (Vec<Arc<Partition>>, [u64; TOPIC_COUNTERS]) {
         let tables = self.0.read();
         let topics = tables.topics.values();

@@ -1,9 +1,9 @@
-//! The replicas of a partition as its leader knows them: who is in sync, how far each has come, which one a consumer
-//! should read from.
+//! The replicas of a partition, on its leader: which are in sync, how far each has fetched, and which one a
+//! consumer should read.
 //!
-//! Who the replicas are and which of them are in sync is Python's to say; how far they have come is what their Fetch
-//! requests say. From both follows the high watermark. Shared between connections; nothing of it is on disk, and a leader
-//! that comes back learns it anew. Source: `Partition`, `Replica`.
+//! Python sets the replicas and the ISR. The followers' Fetch requests show their positions. Both determine
+//! the high watermark. Shared between connections. Nothing is on disk: a restarted leader learns the
+//! positions again. Source: `Partition`, `Replica`.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -21,9 +21,9 @@ pub struct Replica {
     pub id: i32,
     /// `broker.rack`
     pub rack: Option<String>,
-    /// The names of the broker's listeners; none of one that is not there.
+    /// The names of the broker's listeners. Empty for a broker that is not alive.
     pub listeners: Vec<String>,
-    /// Whether it is one of the ISR.
+    /// Whether it is in the ISR.
     pub in_sync: bool,
 }
 
@@ -32,30 +32,30 @@ pub struct Replica {
 struct Follower {
     replica: Replica,
     log_start: AtomicI64,
-    /// Everything before it is on its disk.
+    /// It has all records before this offset.
     log_end: AtomicI64,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct State {
     leader_rack: Option<String>,
     followers: Vec<Follower>,
-    /// In this epoch the followers' positions were learnt.
+    /// The epoch in which the followers' positions were reported.
     epoch: i32,
 }
 
 /// The replicas of one partition.
 #[derive(Debug)]
 pub(crate) struct Replicas {
-    known: RwLock<Known>,
-    /// How many there are and how many of them are in sync, for appends.
+    state: RwLock<State>,
+    /// The number of replicas and of in-sync replicas, for appends.
     counts: AtomicU64,
 }
 
 impl Default for Replicas {
     fn default() -> Self {
         Self {
-            known: RwLock::default(),
+            state: RwLock::default(),
             counts: AtomicU64::new(pack(1, 1)),
         }
     }
@@ -67,41 +67,42 @@ fn pack(all: usize, in_sync: usize) -> u64 {
 }
 
 impl Replicas {
-    /// Takes what Python says of a partition that `node_id` leads in `epoch`, or that it follows.
+    /// Sets the replicas of a partition that `node_id` leads in `epoch`, or follows.
     pub(crate) fn set(&self, replicas: &[Replica], node_id: i32, leads: bool, epoch: i32, log: &Log) {
         let others = |replica: &&Replica| leads && replica.id != node_id;
         let in_sync = replicas.iter().filter(others).filter(|other| other.in_sync);
         let others_in_sync = in_sync.count();
         let is_alone = leads && others_in_sync == 0;
         if !is_alone {
-            // Who has the log may wait for the disk: nobody who asks for what is known here waits with it.
+            // This may wait for the disk, so it happens before the lock is taken.
             log.hold_high_watermark();
         }
-        let mut known = self.known.write();
+        let mut state = self.state.write();
         let own = replicas.iter().find(|replica| replica.id == node_id);
-        let positions = std::mem::take(&mut *known);
+        let positions = std::mem::take(&mut *state);
         let same_epoch = positions.epoch == epoch;
-        *known = Known {
+        *state = State {
             leader_rack: own.and_then(|own| own.rack.clone()),
             followers: replicas
                 .iter()
                 .filter(others)
-                .map(|replica| positions.follower(replica, same_epoch))
+                .map(|replica| positions.with_position(replica, same_epoch))
                 .collect(),
             epoch,
         };
         self.counts.store(
-            pack(known.followers.len() + 1, others_in_sync + 1),
+            pack(state.followers.len() + 1, others_in_sync + 1),
             Ordering::Release,
         );
         if is_alone {
             log.set_unreplicated();
         } else {
-            known.raise_high_watermark(log);
+            state.raise_high_watermark(log);
         }
     }
 
-    /// Whether so many replicas as `min.insync.replicas` asks for are in sync; of fewer replicas than that all must be.
+    /// Whether the in-sync replicas are as many as `min.insync.replicas`. If there are fewer replicas than
+    /// that, all must be in sync.
     pub(crate) fn has_min_in_sync(&self, log: &Log) -> bool {
         let counts = self.counts.load(Ordering::Acquire);
         let (all, in_sync) = (counts >> 32, counts & u64::from(u32::MAX));
@@ -110,55 +111,56 @@ impl Replicas {
 
     /// Whether a broker is one of the replicas.
     pub(crate) fn is_follower(&self, id: i32) -> bool {
-        self.known.read().position(id).is_some()
+        self.state.read().follower(id).is_some()
     }
 
-    /// A follower asks for records from `offset` on, so it has all before. True when the high watermark rose by it.
+    /// A follower fetches from `offset`, so it has all records before. Returns whether that raised the high
+    /// watermark.
     pub(crate) fn note_fetch(&self, id: i32, offset: i64, log_start: i64, log: &Log) -> bool {
-        let known = self.known.read();
-        let Some(follower) = known.position(id) else {
+        let state = self.state.read();
+        let Some(follower) = state.follower(id) else {
             return false;
         };
         follower.log_start.store(log_start, Ordering::Release);
         follower.log_end.store(offset, Ordering::Release);
-        follower.replica.in_sync && known.raise_high_watermark(log)
+        follower.replica.in_sync && state.raise_high_watermark(log)
     }
 
-    /// The replica that a consumer in `rack` should read `offset` from, if it is not the leader. Where a broker does not have
-    /// the listener that the consumer came in on, it would not find its way there.
+    /// The replica from which a consumer in `rack` should read `offset`, unless it is the leader. Its broker
+    /// must have the consumer's listener, or the consumer could not connect.
     pub(crate) fn preferred(&self, rack: &str, listener: &str, offset: i64) -> Option<i32> {
-        let known = self.known.read();
-        if rack.is_empty() || known.followers.is_empty() {
+        let state = self.state.read();
+        if rack.is_empty() || state.followers.is_empty() {
             return None;
         }
-        let candidates = known.in_sync().filter_map(|follower| {
+        let candidates = state.in_sync().filter_map(|follower| {
             let log_start = follower.log_start.load(Ordering::Acquire);
             let log_end = follower.log_end.load(Ordering::Acquire);
             let has = (log_start..=log_end).contains(&offset);
             let replica = &follower.replica;
-            let is_reached = replica.listeners.iter().any(|name| name == listener);
-            (has && is_reached).then_some(Candidate {
+            let is_reachable = replica.listeners.iter().any(|name| name == listener);
+            (has && is_reachable).then_some(Candidate {
                 id: replica.id,
                 rack: replica.rack.as_deref(),
                 log_end,
             })
         });
-        nearest(rack, known.leader_rack.as_deref(), candidates)
+        nearest(rack, state.leader_rack.as_deref(), candidates)
     }
 }
 
-impl Known {
+impl State {
     fn in_sync(&self) -> impl Iterator<Item = &Follower> {
         self.followers.iter().filter(|follower| follower.replica.in_sync)
     }
 
-    fn position(&self, id: i32) -> Option<&Follower> {
+    fn follower(&self, id: i32) -> Option<&Follower> {
         self.followers.iter().find(|follower| follower.replica.id == id)
     }
 
-    /// A follower with the position it had, if that was told to the leader of the same epoch.
-    fn follower(&self, replica: &Replica, same_epoch: bool) -> Follower {
-        let before = self.position(replica.id).filter(|_| same_epoch);
+    /// A follower with its position, if that was reported in the same epoch.
+    fn with_position(&self, replica: &Replica, same_epoch: bool) -> Follower {
+        let before = self.follower(replica.id).filter(|_| same_epoch);
         let position = |of: fn(&Follower) -> &AtomicI64| {
             let known = before.map(|before| of(before).load(Ordering::Acquire));
             AtomicI64::new(known.unwrap_or(UNKNOWN))
@@ -170,7 +172,7 @@ impl Known {
         }
     }
 
-    /// The high watermark is what every replica in sync has. True when it rose.
+    /// Sets the high watermark to the end of what every in-sync replica has. Returns whether it rose.
     fn raise_high_watermark(&self, log: &Log) -> bool {
         let ends = self
             .in_sync()
@@ -183,7 +185,7 @@ impl Known {
     }
 }
 
-/// A follower that has what a consumer wants.
+/// A follower that has a consumer's offset.
 #[derive(Debug, Clone, Copy)]
 struct Candidate<'a> {
     id: i32,
@@ -191,8 +193,8 @@ struct Candidate<'a> {
     log_end: i64,
 }
 
-/// `RackAwareReplicaSelector`: the leader (`None`) if it is in the consumer's rack or no other is, else whoever there
-/// has come furthest.
+/// The leader (`None`) if it is in the consumer's rack or no other replica is, and else the replica there
+/// that is the furthest (`RackAwareReplicaSelector`).
 fn nearest<'a>(
     rack: &str,
     leader_rack: Option<&str>,
@@ -228,8 +230,8 @@ mod tests {
         builder.build().unwrap()
     }
 
-    // If this failed, a consumer would cross to another data centre beside a replica of its own, or be sent to one that
-    // does not have its offset.
+    // If this failed, a consumer would read from another data centre although its own has a replica, or from
+    // a replica without its offset.
     #[test]
     fn the_nearest_replica_is_in_the_consumers_rack() {
         let candidate = |id, rack, log_end| Candidate {
@@ -247,14 +249,15 @@ mod tests {
             [from("a"), from("b"), from("c"), from("d")],
             [None, Some(3), Some(4), None]
         );
-        let homeless = Candidate { rack: None, ..all[0] };
-        assert_eq!(nearest("b", None, [homeless].into_iter()), None);
+        let without_rack = Candidate { rack: None, ..all[0] };
+        assert_eq!(nearest("b", None, [without_rack].into_iter()), None);
         assert_eq!(nearest("b", Some("b"), all.into_iter()), None);
     }
 
-    // If this failed, records would be acknowledged that a replica in sync does not have, or never be.
+    // If this failed, records would be acknowledged that an in-sync replica does not have, or never be
+    // acknowledged.
     #[test]
-    fn the_high_watermark_is_what_all_in_sync_have() {
+    fn the_high_watermark_is_what_all_in_sync_replicas_have() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), LogConfig::default(), false, 0).unwrap();
         let replicas = Replicas::default();
@@ -278,10 +281,10 @@ mod tests {
         assert_eq!(log.high_watermark(), 4);
         let preferred = |rack, offset| replicas.preferred(rack, "A", offset);
         assert_eq!(preferred("b", 4), Some(2));
-        assert_eq!(preferred("b", 5), None, "it has not come so far");
+        assert_eq!(preferred("b", 5), None, "it does not have the offset");
         assert_eq!(preferred("c", 4), None, "not in sync");
-        assert_eq!(replicas.preferred("b", "B", 4), None, "not there");
-        // The third is in sync now, and had come to the end; the second is not known to have.
+        assert_eq!(replicas.preferred("b", "B", 4), None, "no such listener");
+        // The third is in sync now and has all records. The second has reported less.
         let all = [&three[..2], &[replica(3, "c", true)]].concat();
         replicas.set(&all, 1, true, 5, &log);
         assert_eq!(log.high_watermark(), 4);
@@ -293,7 +296,7 @@ mod tests {
         replicas.set(&[alone], 1, true, 5, &log);
         append(1);
         assert_eq!(log.high_watermark(), 7);
-        // In another epoch nobody has told where it is.
+        // In another epoch no position is known.
         replicas.set(&all, 1, true, 6, &log);
         append_in(&log, 6);
         assert!(!replicas.note_fetch(2, 8, 0, &log));
@@ -304,7 +307,8 @@ mod tests {
         log.append_as_leader(&mut batch(), epoch, 1).unwrap();
     }
 
-    // If this failed, a topic would take records with too few replicas to keep them, or none on a small cluster.
+    // If this failed, a topic would accept records with too few in-sync replicas, or none at all on a small
+    // cluster.
     #[test]
     fn fewer_replicas_than_asked_for_must_all_be_in_sync() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,11 @@
-//! How fast clients may be, and for how long those that were faster have to wait.
+//! The quotas of clients, and how long a client above its quota has to wait.
 //!
-//! Owns: the quotas of users and client ids, and what each has used in the last seconds. Does not own the waiting: the
-//! connection answers at once, says how long it will not read (`throttle_time_ms`), and does not (KIP-219). Called from
-//! connection tasks; while no quota is set a request costs one load of an atomic. Nothing is on disk: after a crash
-//! everybody begins anew, and Python sets the quotas again. Source: `ClientQuotaManager`, `ClientRequestQuotaManager`,
-//! `DefaultQuotaCallback`, `QuotaUtils`, `Rate`, `SampledStat`.
+//! Owns: the quotas of users and client ids, and their use in the last seconds. Does not own the waiting: the
+//! connection responds at once, with the time for which it will not read (`throttle_time_ms`, KIP-219).
+//! Called from connection tasks; while no quota is set, a request costs one load of an atomic. Nothing is on
+//! disk: after a crash all rates begin at zero, and Python sets the quotas again. Source:
+//! `ClientQuotaManager`, `ClientRequestQuotaManager`, `DefaultQuotaCallback`, `QuotaUtils`, `Rate`,
+//! `SampledStat`.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -18,25 +19,25 @@ use crate::config::Window;
 use crate::error::{Result, ServerError};
 use crate::quotas::rate::Rate;
 
-/// The user of a connection that was not authenticated (`KafkaPrincipal.ANONYMOUS`).
+/// The user of a connection without authentication (`KafkaPrincipal.ANONYMOUS`).
 pub(crate) const ANONYMOUS: &str = "ANONYMOUS";
-/// The part of an entity that stands for everybody who has no quota of his own.
+/// The part of an entity that stands for all without a quota of their own.
 const DEFAULT: &str = "";
-/// How many rates of one quota are remembered; should more clients than that come within a window, the newcomers share one
-/// until some are forgotten.
+/// The most rates that one quota keeps. If more clients come within a window, the later ones share one rate
+/// until others expire.
 const RATES_MAX: usize = 65_536;
-/// A share of a thread's time, in percent, for each nanosecond in a second.
+/// The percentage of a thread's time that is one nanosecond in a second.
 const PERCENT_PER_NANO: f64 = 100.0 / 1e9;
 
 /// A quota as an administrator sets it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientQuota {
-    /// Whose: `None` is whatever user, the empty text every user without a quota of his own.
+    /// The user. `None` stands for any user, the empty text for users without a quota of their own.
     pub user: Option<String>,
     /// The same for the client id.
     pub client_id: Option<String>,
-    /// `producer_byte_rate`, `consumer_byte_rate` (bytes a second), `request_percentage` (of one thread's time),
-    /// `controller_mutation_rate` (a second).
+    /// `producer_byte_rate`, `consumer_byte_rate` (bytes a second), `request_percentage` (of one thread's
+    /// time), `controller_mutation_rate` (a second).
     pub values: HashMap<String, f64>,
 }
 
@@ -73,17 +74,17 @@ struct User {
 struct Bounds {
     users: HashMap<String, User>,
     default_user: User,
-    whatever_user: ClientIds,
+    any_user: ClientIds,
 }
 
-/// Whose request it is.
+/// The sender of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client<'a> {
     pub(super) user: &'a str,
     pub(super) id: &'a str,
 }
 
-/// A bound, and with whom it is shared: an empty part is everybody.
+/// A bound, and the entity that shares it: an empty part stands for all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bound<'a> {
     per_second: f64,
@@ -92,7 +93,7 @@ struct Bound<'a> {
 }
 
 impl Bounds {
-    /// The most specific bound: a user's before everybody's, and a user's before a client id's.
+    /// The most specific bound: a user's before the default, and a user's before a client id's.
     fn find<'a>(&self, client: Client<'a>) -> Option<Bound<'a>> {
         let (user, client_id) = (client.user, client.id);
         let bound = |per_second, user, client_id| Bound {
@@ -109,7 +110,7 @@ impl Bounds {
                 return Some(bound(found, user, DEFAULT));
             }
         }
-        let found = self.whatever_user.find(client_id)?;
+        let found = self.any_user.find(client_id)?;
         Some(bound(found, DEFAULT, client_id))
     }
 
@@ -119,7 +120,7 @@ impl Bounds {
             Some(user) => self.users.entry(user.to_owned()).or_default(),
             None => {
                 let client_id = client_id.unwrap_or(DEFAULT);
-                return self.whatever_user.set(client_id, per_second);
+                return self.any_user.set(client_id, per_second);
             }
         };
         match client_id {
@@ -129,12 +130,13 @@ impl Bounds {
     }
 }
 
-/// What clients have used, by a hash of who they are that nobody can foresee: a client's id has whatever length it likes.
+/// The use of the clients, by a keyed hash of user and client id. A client id can have any length, and is not
+/// stored.
 #[derive(Debug, Default)]
 struct Rates {
     by_client: HashMap<u128, Rate>,
     hasher: RandomState,
-    /// Of those for whom there is no room.
+    /// Of all clients above [`RATES_MAX`].
     shared: Rate,
 }
 
@@ -160,7 +162,7 @@ impl Rates {
 /// One kind of quota.
 #[derive(Debug, Default)]
 pub(super) struct Quota {
-    /// Whether anybody has one.
+    /// Whether there is any bound.
     is_set: AtomicBool,
     bounds: RwLock<Bounds>,
     rates: Mutex<Rates>,
@@ -187,7 +189,7 @@ impl Quota {
         }
     }
 
-    /// What a client may use in a second.
+    /// The client's bound per second.
     pub(super) fn bound(&self, client: Client<'_>) -> Option<f64> {
         if !self.is_set() {
             return None;
@@ -196,7 +198,7 @@ impl Quota {
         bounds.find(client).map(|bound| bound.per_second)
     }
 
-    /// Records what a client used, and says how long it has to wait.
+    /// Records a client's use. Returns how long the client has to wait.
     pub(super) fn record(&self, window: Window, client: Client<'_>, amount: f64, now_ms: u64) -> u64 {
         let bounds = self.bounds.read();
         let Some(bound) = bounds.find(client) else {
@@ -219,11 +221,11 @@ pub(crate) struct ClientQuotas {
     request: Quota,
 }
 
-/// The names of the quotas there are.
+/// The names of the quotas.
 const PRODUCER_BYTE_RATE: &str = "producer_byte_rate";
 pub(super) const CONSUMER_BYTE_RATE: &str = "consumer_byte_rate";
 pub(super) const REQUEST_PERCENTAGE: &str = "request_percentage";
-/// Kept where topics are created and deleted, in Python, which says how long a client has to wait ([`super::Spent`]).
+/// Python measures this one where topics are created and deleted, and reports the wait ([`super::Spent`]).
 const CONTROLLER_MUTATION_RATE: &str = "controller_mutation_rate";
 
 impl ClientQuotas {
@@ -237,10 +239,11 @@ impl ClientQuotas {
         }
     }
 
-    /// Replaces all quotas. What clients have used stays on their accounts.
+    /// Replaces all quotas. The use so far still counts.
     ///
     /// # Errors
-    /// [`ServerError::InvalidConfig`] for a quota that does not exist or is no number from 0; then nothing changes.
+    /// [`ServerError::InvalidConfig`] for an unknown quota, and for one that is not a number from 0. Then
+    /// nothing changes.
     pub(crate) fn replace(&self, quotas: &[ClientQuota]) -> Result<()> {
         for (name, value) in quotas.iter().flat_map(|quota| &quota.values) {
             check(name, *value)?;
@@ -251,7 +254,7 @@ impl ClientQuotas {
         Ok(())
     }
 
-    /// Forgets those who have used nothing for a window. To be called now and then: nothing else makes room.
+    /// Removes the rates of clients that used nothing for a window. To be called regularly.
     pub(crate) fn forget(&self) {
         let now_ms = self.now_ms();
         for quota in [&self.produce, &self.fetch, &self.request] {
@@ -263,14 +266,15 @@ impl ClientQuotas {
         self.opened.elapsed().as_millis() as u64
     }
 
-    /// Records a share of a thread's time. The wait is at most one sample long, for one request can take long.
+    /// Records a share of a thread's time. The wait is at most one sample long, because one request can take
+    /// long.
     pub(crate) fn record_time(&self, client: Client<'_>, spent: Duration) -> u64 {
         let percent = spent.as_nanos() as f64 * PERCENT_PER_NANO;
         let wait = self.request.record(self.window, client, percent, self.now_ms());
         wait.min(self.window.length_ms())
     }
 
-    /// Whether time is to be recorded at all.
+    /// Whether time is recorded at all.
     pub(crate) fn counts_time(&self) -> bool {
         self.request.is_set()
     }
@@ -316,10 +320,11 @@ pub(super) mod tests {
         }
     }
 
-    // If this failed, a client would have somebody else's quota, or share its own with somebody.
+    // If this failed, a client would have another's quota, or share its own with another client.
     #[test]
     fn the_most_specific_quota_counts() {
-        // From the weakest to the strongest (`ClientQuotaManager`): whose it is, and with whom it is shared.
+        // From the least to the most specific (`ClientQuotaManager`): the quota's entity, and the entity that
+        // shares it.
         let order = [
             (None, Some(""), ("", "c")),
             (None, Some("c"), ("", "c")),
@@ -344,9 +349,9 @@ pub(super) mod tests {
         }
     }
 
-    // If this failed, a client that makes up ids would fill the memory.
+    // If this failed, a client that invents ids would fill the memory.
     #[test]
-    fn what_nobody_uses_is_forgotten() {
+    fn unused_rates_expire() {
         let quotas = Quota::default();
         quotas.replace(&[quota(None, Some(""), 1000.0)], PRODUCER_BYTE_RATE);
         for number in 0..RATES_MAX + 100 {
@@ -363,7 +368,7 @@ pub(super) mod tests {
             user: ANONYMOUS,
             id: "late",
         };
-        // Newcomers share an account while there is no room, and have their own again later.
+        // Later clients share one rate while there are too many, and have their own again afterwards.
         assert_eq!(quotas.record(WINDOW, late, 1.0, 5000), 0);
         assert!(quotas.record(WINDOW, late, 1e6, 5000) > 0);
         assert_eq!(count(&quotas), RATES_MAX);
@@ -374,9 +379,9 @@ pub(super) mod tests {
         assert!(quotas.rates.lock().by_client.capacity() < 100);
     }
 
-    // If this failed, a client with very long ids would fill the memory, or two clients would have one account.
+    // If this failed, a client with very long ids would fill the memory, or two clients would share one rate.
     #[test]
-    fn an_account_is_as_large_whatever_its_client_is_called() {
+    fn a_rate_has_one_size_for_every_client_id() {
         assert_eq!(size_of::<(u128, Rate)>(), 48);
         let quotas = Quota::default();
         quotas.replace(&[quota(None, Some(""), 1000.0)], PRODUCER_BYTE_RATE);

@@ -1,9 +1,10 @@
-//! How many connections there may be, and how fast they may come.
+//! The limits on the number of connections and on the rate at which they are opened.
 //!
-//! Owns: the count of connections, of all and by listener and address, the rates at which they came, and the limits of
-//! both, which can be replaced at any time. Does not own the sockets: a listener asks before it accepts and tells what it
-//! accepted; a connection that must give way is told through its [`Seat`]. Called from listeners' and connections' tasks;
-//! one lock, taken when a connection comes and when it goes. Source: `ConnectionQuotas`.
+//! Owns: the number of connections (all, by listener, by address), their rates, and the limits, which can be
+//! replaced at any time. Does not own the sockets: a listener asks before it accepts and reports what it
+//! accepted. A connection learns through its [`Slot`] that it must close for another one. Called from the
+//! tasks of listeners and connections; one lock, taken when a connection is opened and when it is closed.
+//! Source: `ConnectionQuotas`.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -18,33 +19,33 @@ use crate::config::{ConnectionLimits, ServerConfig, Window};
 use crate::error::{Result, ServerError};
 use crate::quotas::rate::Rate;
 
-/// So many rates of addresses are kept before those that are forgotten are looked for.
+/// The number of addresses whose rates are kept before expired ones are removed.
 const SWEEP_MIN: usize = 1024;
 
-/// The place of one connection.
-pub(crate) struct Seat {
+/// The slot of one connection.
+pub(crate) struct Slot {
     pub(crate) number: u64,
     listener: Arc<str>,
     ip: IpAddr,
-    /// When it was used last, in milliseconds since the server was opened.
+    /// The time of its last request, in milliseconds since the server was opened.
     used_ms: AtomicU64,
-    /// Another connection needs the place.
-    give_way: Notify,
+    /// Another connection needs the slot.
+    evict: Notify,
 }
 
-impl Seat {
-    /// Returns when the connection has to close for another one's sake.
-    pub(crate) async fn wanted(&self) {
-        self.give_way.notified().await;
+impl Slot {
+    /// Returns when the connection must close for another one.
+    pub(crate) async fn evicted(&self) {
+        self.evict.notified().await;
     }
 }
 
-/// Why a connection is not let in.
+/// Why a connection is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The address has so many open already.
+    /// The address has this many open connections already.
     TooMany(usize),
-    /// The address opens them too fast; it may come again after this time.
+    /// The address opens connections too fast. It may open one after this time.
     TooFast(Duration),
 }
 
@@ -52,7 +53,7 @@ pub(crate) enum Refusal {
 struct Listener {
     open: usize,
     rate: Rate,
-    /// Those that showed who they are, and those that could not.
+    /// Connections that authenticated themselves, and that failed to.
     authenticated: u64,
     failed: u64,
 }
@@ -72,7 +73,7 @@ struct State {
     rate: Rate,
     rates_by_ip: HashMap<IpAddr, Rate>,
     sweep_at: usize,
-    seats: HashMap<u64, Arc<Seat>>,
+    slots: HashMap<u64, Arc<Slot>>,
 }
 
 /// The connections of a server.
@@ -81,7 +82,7 @@ pub(crate) struct ConnectionQuotas {
     window: Window,
     inter_broker: String,
     state: Mutex<State>,
-    /// A place became free, or the limits changed.
+    /// A slot became free, or the limits changed.
     changed: Notify,
     next_number: AtomicU64,
 }
@@ -100,14 +101,14 @@ impl ConnectionQuotas {
                 rate: Rate::default(),
                 rates_by_ip: HashMap::new(),
                 sweep_at: SWEEP_MIN,
-                seats: HashMap::new(),
+                slots: HashMap::new(),
             }),
             changed: Notify::new(),
             next_number: AtomicU64::new(0),
         }
     }
 
-    /// How many connections are open, by listener.
+    /// The number of open connections, by listener.
     pub(crate) fn open(&self) -> Vec<(String, u64)> {
         let state = self.state.lock();
         let listeners = state.listeners.iter();
@@ -116,7 +117,8 @@ impl ConnectionQuotas {
             .collect()
     }
 
-    /// How many connections authenticated themselves since the server was opened, and how many failed to, by listener.
+    /// The numbers of connections that authenticated themselves and that failed to since the server was
+    /// opened, by listener.
     pub(crate) fn authentications(&self) -> Vec<(String, u64, u64)> {
         let state = self.state.lock();
         let listeners = state.listeners.iter();
@@ -125,10 +127,10 @@ impl ConnectionQuotas {
             .collect()
     }
 
-    /// Takes note that a connection authenticated itself, or failed to.
-    pub(crate) fn authenticated(&self, seat: &Seat, is_so: bool) {
-        if let Some(listener) = self.state.lock().listeners.get_mut(&seat.listener) {
-            *(if is_so {
+    /// Counts a connection that authenticated itself, or failed to.
+    pub(crate) fn authenticated(&self, slot: &Slot, success: bool) {
+        if let Some(listener) = self.state.lock().listeners.get_mut(&slot.listener) {
+            *(if success {
                 &mut listener.authenticated
             } else {
                 &mut listener.failed
@@ -136,20 +138,22 @@ impl ConnectionQuotas {
         }
     }
 
-    /// Replaces the limits. Connections that are too many now are closed, the idlest first; not those of an address that
-    /// has too many.
+    /// Replaces the limits. Connections above the new limits are closed, the longest idle first, except for
+    /// the limit of an address.
     pub(crate) fn update(&self, limits: ConnectionLimits) {
         let mut state = self.state.lock();
         state.limits = limits;
-        self.make_room(&state);
+        self.evict_excess(&state);
         drop(state);
         self.changed.notify_waiters();
     }
 
-    /// Replaces the rates at which addresses may connect. No address is everyone that has no rate of its own.
+    /// Replaces the rates at which addresses may connect. A rate without an address is for all addresses
+    /// without their own.
     ///
     /// # Errors
-    /// [`ServerError::InvalidConfig`] for an address that is none and a rate that is no number from 0; then nothing changes.
+    /// [`ServerError::InvalidConfig`] for an invalid address, and for a rate that is not a number from 0.
+    /// Then nothing changes.
     pub(crate) fn update_ip_rates(&self, quotas: &[(Option<String>, f64)]) -> Result<()> {
         let mut rates = IpRates::default();
         for (host, rate) in quotas {
@@ -174,20 +178,22 @@ impl ConnectionQuotas {
         Ok(())
     }
 
-    /// Lets a listener have connections. Kafka protects the one that brokers use among themselves, if it is not the only one.
+    /// Adds a listener. As in Kafka, the listener for brokers is protected from the limits, if there is
+    /// another one.
     pub(crate) fn add_listener(&self, name: &str) {
         let listeners = &mut self.state.lock().listeners;
         listeners.insert(name.into(), Listener::default());
     }
 
-    /// Waits until the listener may have one more connection, which another listener's may be before it.
-    pub(crate) async fn room(&self, listener: &str) {
-        self.once(|state| self.has_room(state, listener).then_some(()))
+    /// Waits until the listener may have one more connection. Another listener may be faster.
+    pub(crate) async fn below_limit(&self, listener: &str) {
+        self.wait_for(|state| self.has_slot(state, listener).then_some(()))
             .await;
     }
 
-    /// What is found in the state, once there is something: looks again whenever a place became free or the limits changed.
-    async fn once<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
+    /// Waits until `look` finds something in the state. Looks again whenever a slot became free or the limits
+    /// changed.
+    async fn wait_for<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
@@ -200,18 +206,19 @@ impl ConnectionQuotas {
         }
     }
 
-    fn has_room(&self, state: &State, listener: &str) -> bool {
+    fn has_slot(&self, state: &State, listener: &str) -> bool {
         let open = state.listeners.get(listener).map_or(0, |one| one.open);
         let own = state.limits.listener(listener);
         open < own.connections_max
-            && (self.is_protected(state, listener) || state.seats.len() < state.limits.broker.connections_max)
+            && (self.is_protected(state, listener) || state.slots.len() < state.limits.broker.connections_max)
     }
 
     fn is_protected(&self, state: &State, listener: &str) -> bool {
         state.listeners.len() > 1 && listener.eq_ignore_ascii_case(&self.inter_broker)
     }
 
-    /// Counts a connection that was accepted, and says how long the listener must wait before it lets it in.
+    /// Counts an accepted connection. Returns how long the listener must wait before it serves the
+    /// connection.
     pub(crate) fn accepted(&self, listener: &str) -> Duration {
         let now_ms = self.now_ms();
         let mut guard = self.state.lock();
@@ -229,27 +236,28 @@ impl ConnectionQuotas {
         Duration::from_millis(wait)
     }
 
-    /// How long to wait after one more; at most one sample.
+    /// The wait after one more connection, at most one sample.
     fn record(&self, rate: &mut Rate, bound: f64, now_ms: u64) -> u64 {
         rate.record(self.window, 1.0, now_ms);
         let wait = rate.throttle_ms(self.window, bound, now_ms);
         wait.min(self.window.length.as_millis() as u64)
     }
 
-    /// Gives a connection a place, once there is one: the last may have gone to another listener's since it was accepted,
-    /// and only brokers' come in where there is none, for which the idlest of the others goes.
+    /// Gives an accepted connection a slot, once there is one. The last slot may have gone to another
+    /// listener's connection since. A broker's connection gets one in any case, and the longest idle of the
+    /// others is closed for it.
     ///
     /// # Errors
-    /// When its address has too many, or opens them too fast.
-    pub(crate) async fn enter(&self, listener: &str, ip: IpAddr) -> Result<Arc<Seat>, Refusal> {
-        self.once(|state| {
-            self.has_room(state, listener)
-                .then(|| self.seat(state, listener, ip))
+    /// When its address has too many connections, or opens them too fast.
+    pub(crate) async fn enter(&self, listener: &str, ip: IpAddr) -> Result<Arc<Slot>, Refusal> {
+        self.wait_for(|state| {
+            self.has_slot(state, listener)
+                .then(|| self.take(state, listener, ip))
         })
         .await
     }
 
-    fn seat(&self, state: &mut State, listener: &str, ip: IpAddr) -> Result<Arc<Seat>, Refusal> {
+    fn take(&self, state: &mut State, listener: &str, ip: IpAddr) -> Result<Arc<Slot>, Refusal> {
         let now_ms = self.now_ms();
         let wait = self.record_ip(state, ip, now_ms);
         if wait > 0 {
@@ -269,19 +277,19 @@ impl ConnectionQuotas {
         if let Some(listener) = state.listeners.get_mut(&name) {
             listener.open += 1;
         }
-        let seat = Arc::new(Seat {
+        let slot = Arc::new(Slot {
             number: self.next_number.fetch_add(1, Ordering::Relaxed),
             listener: name,
             ip,
             used_ms: AtomicU64::new(now_ms),
-            give_way: Notify::new(),
+            evict: Notify::new(),
         });
-        state.seats.insert(seat.number, Arc::clone(&seat));
-        self.make_room(state);
-        Ok(seat)
+        state.slots.insert(slot.number, Arc::clone(&slot));
+        self.evict_excess(state);
+        Ok(slot)
     }
 
-    /// A connection that is refused for its rate is not counted in it.
+    /// A connection that is refused for its rate does not count in it.
     fn record_ip(&self, state: &mut State, ip: IpAddr, now_ms: u64) -> u64 {
         let bound = state.ip_rates.by_ip.get(&ip).copied();
         let Some(bound) = bound.or(state.ip_rates.default) else {
@@ -300,43 +308,43 @@ impl ConnectionQuotas {
         wait
     }
 
-    /// Tells the idlest connections to close while there are more than may be. Those of the protected listener stay.
-    fn make_room(&self, state: &State) {
+    /// Evicts the longest idle connections above the limit. Those of the protected listener stay.
+    fn evict_excess(&self, state: &State) {
         let excess = state
-            .seats
+            .slots
             .len()
             .saturating_sub(state.limits.broker.connections_max);
         if excess == 0 {
             return;
         }
         let mut others: Vec<_> = state
-            .seats
+            .slots
             .values()
-            .filter(|seat| !self.is_protected(state, &seat.listener))
+            .filter(|slot| !self.is_protected(state, &slot.listener))
             .collect();
-        // Of those used in one millisecond the oldest goes.
-        others.sort_by_key(|seat| (seat.used_ms.load(Ordering::Relaxed), seat.number));
-        for seat in others.into_iter().take(excess) {
-            seat.give_way.notify_one();
+        // Of connections used in the same millisecond, the oldest is evicted.
+        others.sort_by_key(|slot| (slot.used_ms.load(Ordering::Relaxed), slot.number));
+        for slot in others.into_iter().take(excess) {
+            slot.evict.notify_one();
         }
     }
 
-    /// Takes note that a connection is not idle.
-    pub(crate) fn used(&self, seat: &Seat) {
-        seat.used_ms.store(self.now_ms(), Ordering::Relaxed);
+    /// The connection is not idle.
+    pub(crate) fn used(&self, slot: &Slot) {
+        slot.used_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
-    /// Takes the place back.
-    pub(crate) fn leave(&self, seat: &Seat) {
+    /// Frees the slot.
+    pub(crate) fn leave(&self, slot: &Slot) {
         let mut state = self.state.lock();
-        state.seats.remove(&seat.number);
-        if let Some(listener) = state.listeners.get_mut(&seat.listener) {
+        state.slots.remove(&slot.number);
+        if let Some(listener) = state.listeners.get_mut(&slot.listener) {
             listener.open -= 1;
         }
-        if let Some(open) = state.per_ip.get_mut(&seat.ip) {
+        if let Some(open) = state.per_ip.get_mut(&slot.ip) {
             *open -= 1;
             if *open == 0 {
-                state.per_ip.remove(&seat.ip);
+                state.per_ip.remove(&slot.ip);
             }
         }
         drop(state);
@@ -371,11 +379,11 @@ mod tests {
         quotas
     }
 
-    fn has_room(quotas: &ConnectionQuotas, listener: &str) -> bool {
-        quotas.has_room(&quotas.state.lock(), listener)
+    fn has_slot(quotas: &ConnectionQuotas, listener: &str) -> bool {
+        quotas.has_slot(&quotas.state.lock(), listener)
     }
 
-    /// What is there without waiting.
+    /// The result without waiting.
     fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match std::pin::pin!(future).poll(&mut context) {
@@ -384,35 +392,36 @@ mod tests {
         }
     }
 
-    fn is_wanted(seat: &Seat) -> bool {
-        at_once(seat.wanted()).is_some()
+    fn is_evicted(slot: &Slot) -> bool {
+        at_once(slot.evicted()).is_some()
     }
 
-    fn enter(quotas: &ConnectionQuotas, listener: &str, ip: IpAddr) -> Result<Arc<Seat>, Refusal> {
+    fn enter(quotas: &ConnectionQuotas, listener: &str, ip: IpAddr) -> Result<Arc<Slot>, Refusal> {
         at_once(quotas.enter(listener, ip)).unwrap()
     }
 
-    // If this failed, one host could take all connections, or a host that closed its own could never come back.
+    // If this failed, one host could use all connections, or a host that closed its own could never come
+    // back.
     #[test]
     fn connections_per_host_are_counted() {
         let quotas = quotas(&[
             ("max.connections.per.ip", "2"),
             ("max.connections.per.ip.overrides", "10.0.0.2:1"),
         ]);
-        let seats = [ONE, ONE, OTHER].map(|ip| enter(&quotas, "EXTERNAL", ip).ok().unwrap());
+        let slots = [ONE, ONE, OTHER].map(|ip| enter(&quotas, "EXTERNAL", ip).ok().unwrap());
         assert_eq!(enter(&quotas, "EXTERNAL", ONE).err(), Some(Refusal::TooMany(2)));
         assert_eq!(enter(&quotas, "EXTERNAL", OTHER).err(), Some(Refusal::TooMany(1)));
-        quotas.leave(&seats[0]);
+        quotas.leave(&slots[0]);
         quotas.leave(&enter(&quotas, "EXTERNAL", ONE).ok().unwrap());
-        seats[1..].iter().for_each(|seat| quotas.leave(seat));
+        slots[1..].iter().for_each(|slot| quotas.leave(slot));
         let state = quotas.state.lock();
-        assert!(state.per_ip.is_empty() && state.seats.is_empty());
+        assert!(state.per_ip.is_empty() && state.slots.is_empty());
         assert_eq!(state.listeners["EXTERNAL"].open, 0);
     }
 
     // If this failed, clients could keep brokers from each other, or a limit that is lowered would not hold.
     #[test]
-    fn brokers_come_first_and_the_idlest_goes() {
+    fn brokers_are_protected_and_the_longest_idle_is_evicted() {
         let quotas = quotas(&[
             ("max.connections", "2"),
             ("listener.name.plaintext.max.connections", "2"),
@@ -421,45 +430,46 @@ mod tests {
         let idle = enter(&quotas, "EXTERNAL", ONE).ok().unwrap();
         let busy = enter(&quotas, "EXTERNAL", ONE).ok().unwrap();
         busy.used_ms.store(u64::MAX, Ordering::Relaxed);
-        assert!(!has_room(&quotas, "EXTERNAL") && has_room(&quotas, "PLAINTEXT"));
-        assert!(!is_wanted(&idle) && !is_wanted(&busy));
+        assert!(!has_slot(&quotas, "EXTERNAL") && has_slot(&quotas, "PLAINTEXT"));
+        assert!(!is_evicted(&idle) && !is_evicted(&busy));
         let broker = enter(&quotas, "PLAINTEXT", ONE).ok().unwrap();
-        assert!(is_wanted(&idle) && !is_wanted(&busy));
+        assert!(is_evicted(&idle) && !is_evicted(&busy));
         quotas.leave(&idle);
         quotas.update(limits(&[("max.connections", "1")]));
-        assert!(is_wanted(&busy) && !is_wanted(&broker));
+        assert!(is_evicted(&busy) && !is_evicted(&broker));
         quotas.update(limits(&[("listener.name.plaintext.max.connections", "1")]));
-        assert!(has_room(&quotas, "EXTERNAL") && !has_room(&quotas, "PLAINTEXT"));
+        assert!(has_slot(&quotas, "EXTERNAL") && !has_slot(&quotas, "PLAINTEXT"));
     }
 
-    // If this failed, somebody who is served would be closed for a newcomer on another listener.
+    // If this failed, a served connection would be closed for a new one on another listener.
     #[test]
-    fn a_newcomer_waits_for_a_place() {
+    fn a_new_connection_waits_for_a_slot() {
         let quotas = quotas(&[("max.connections", "2"), ("max.connections.per.ip", "2")]);
         quotas.add_listener("PLAINTEXT");
         quotas.add_listener("OTHER");
         let first = enter(&quotas, "EXTERNAL", ONE).ok().unwrap();
-        // Both listeners were told that there is room for one.
-        assert!(has_room(&quotas, "EXTERNAL") && has_room(&quotas, "OTHER"));
+        // Both listeners see one free slot.
+        assert!(has_slot(&quotas, "EXTERNAL") && has_slot(&quotas, "OTHER"));
         let second = enter(&quotas, "EXTERNAL", ONE).ok().unwrap();
-        let mut newcomer = std::pin::pin!(quotas.enter("OTHER", ONE));
-        assert!(at_once(newcomer.as_mut()).is_none());
-        assert!(!is_wanted(&first) && !is_wanted(&second));
-        // While it waits it is nobody's place and nobody's connection.
+        let mut new = std::pin::pin!(quotas.enter("OTHER", ONE));
+        assert!(at_once(new.as_mut()).is_none());
+        assert!(!is_evicted(&first) && !is_evicted(&second));
+        // While it waits, it has no slot and does not count.
         assert_eq!(quotas.state.lock().per_ip[&ONE], 2);
         quotas.leave(&second);
-        let third = at_once(newcomer).unwrap().ok().unwrap();
-        assert!(!is_wanted(&first) && !is_wanted(&third));
-        // A limit that is raised lets the next one in.
+        let third = at_once(new).unwrap().ok().unwrap();
+        assert!(!is_evicted(&first) && !is_evicted(&third));
+        // A raised limit gives the next one a slot.
         let mut another = std::pin::pin!(quotas.enter("OTHER", OTHER));
         assert!(at_once(another.as_mut()).is_none());
         quotas.update(limits(&[("max.connections", "3")]));
         assert!(at_once(another).unwrap().is_ok());
     }
 
-    // If this failed, a storm of connections would not be slowed down, or an honest address would pay for another one.
+    // If this failed, a storm of connections would not be slowed down, or an address would wait because of
+    // another one.
     #[test]
-    fn connections_come_no_faster_than_they_may() {
+    fn connection_rates_are_limited() {
         let quotas = quotas(&[
             ("max.connection.creation.rate", "100"),
             ("listener.name.external.max.connection.creation.rate", "2"),
@@ -471,10 +481,10 @@ mod tests {
         assert!(quotas.accepted("ANOTHER").is_zero());
         let rates = [(None, 1.0), (Some("10.0.0.2".to_owned()), 2.0)];
         quotas.update_ip_rates(&rates).unwrap();
-        let come = |ip| enter(&quotas, "EXTERNAL", ip).is_ok();
-        assert_eq!([(); 30].iter().filter(|()| come(ONE)).count(), 10);
-        assert_eq!([(); 30].iter().filter(|()| come(OTHER)).count(), 20);
+        let connects = |ip| enter(&quotas, "EXTERNAL", ip).is_ok();
+        assert_eq!([(); 30].iter().filter(|()| connects(ONE)).count(), 10);
+        assert_eq!([(); 30].iter().filter(|()| connects(OTHER)).count(), 20);
         quotas.update_ip_rates(&[]).unwrap();
-        assert!(come(ONE));
+        assert!(connects(ONE));
     }
 }

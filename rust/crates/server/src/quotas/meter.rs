@@ -1,32 +1,30 @@
-//! The account of one request: what it used of its client's quotas, and how long the client has to wait for that.
+//! The meter of one request: its use of the client's quotas, and the resulting wait.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::quotas::clients::{Client, ClientQuotas};
 
-/// What the handling of a request elsewhere adds to its account.
+/// What a handler in Python adds to the meter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// Threads' time.
+    /// The thread's time.
     pub(crate) time: Duration,
-    /// How long its handler has the client wait, for a quota that is kept there.
+    /// The wait for a quota that Python measures.
     pub(crate) throttle_ms: u64,
 }
 
-/// The account of one request: what it used, and how long its client has to wait for that.
-///
-/// Lives from the request's decoding to the end of its response's sending, on the connection's task.
+/// The meter of one request, on the connection's task, from the request's decoding to the end of sending.
 pub(crate) struct Meter<'a> {
     quotas: &'a ClientQuotas,
     client: Client<'a>,
     counts_time: AtomicBool,
-    /// Nanoseconds of threads' time before the poll that runs now.
+    /// Nanoseconds of the thread's time before the current poll.
     spent: AtomicU64,
-    /// When that poll began, in nanoseconds since the quotas' clock began.
+    /// The time at which that poll began, in nanoseconds of the quotas' clock.
     resumed: AtomicU64,
     throttle_ms: AtomicU32,
-    /// The handler has seen to the quotas itself.
+    /// The request is accounted for already.
     settled: AtomicBool,
 }
 
@@ -46,7 +44,8 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Does some of the request's work and counts the time it runs, not that in which it waits.
+    /// Runs a part of the request's work. Counts the time in which it runs, and not the time in which it
+    /// waits.
     pub(crate) async fn timed<F: Future>(&self, work: F) -> F::Output {
         let mut work = std::pin::pin!(work);
         std::future::poll_fn(|context| {
@@ -62,12 +61,12 @@ impl<'a> Meter<'a> {
         .await
     }
 
-    /// Whether somebody pays for the request's time.
+    /// Whether the request's time counts.
     pub(crate) fn counts_time(&self) -> bool {
         self.counts_time.load(Ordering::Relaxed)
     }
 
-    /// Nobody pays for the request's time: a replica sent it.
+    /// The request's time does not count: a replica sent it.
     pub(crate) fn exempt(&self) {
         self.counts_time.store(false, Ordering::Relaxed);
     }
@@ -80,7 +79,7 @@ impl<'a> Meter<'a> {
         self.now() - self.resumed.load(Ordering::Relaxed)
     }
 
-    /// Accounts for a Produce request of so many bytes. One that is not answered is only throttled by its bytes.
+    /// Accounts for a Produce request. A request without a response is throttled for its bytes only.
     pub(crate) fn produced(&self, bytes: usize, is_answered: bool) {
         let quotas = self.quotas;
         if quotas.produce.is_set() {
@@ -97,8 +96,8 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Accounts for a Fetch that would be answered with so many bytes, which are asked for if they count. False: it is answered
-    /// with nothing instead, and the bytes are not counted.
+    /// Accounts for a Fetch whose response would have so many bytes; `bytes` is called only if they count. If
+    /// it returns false, the response must be empty, and the bytes do not count.
     pub(crate) fn fetched(&self, bytes: impl FnOnce() -> u64) -> bool {
         self.requested();
         let quotas = self.quotas;
@@ -116,7 +115,8 @@ impl<'a> Meter<'a> {
         self.throttle_ms() == 0
     }
 
-    /// The most bytes that a Fetch may be answered with: more would exceed the quota of a client that was silent before.
+    /// The most bytes of a Fetch response. More would exceed the quota even of a client that was silent
+    /// before.
     pub(crate) fn fetch_bytes_max(&self) -> u64 {
         let quotas = self.quotas;
         let bound = quotas.fetch.bound(self.client);
@@ -125,14 +125,14 @@ impl<'a> Meter<'a> {
         bound.map_or(u64::MAX, |bound| (bound * whole) as u64)
     }
 
-    /// Adds what others spent on the request.
+    /// Adds the use of the handler in Python.
     pub(crate) fn spent(&self, spent: Spent) {
         self.spent
             .fetch_add(spent.time.as_nanos() as u64, Ordering::Relaxed);
         self.wait(spent.throttle_ms);
     }
 
-    /// Accounts for the time spent so far, unless that was done.
+    /// Accounts for the time so far, unless that was done.
     pub(crate) fn requested(&self) {
         if self.settled.swap(true, Ordering::Relaxed) || !self.counts_time() {
             return;
@@ -143,7 +143,7 @@ impl<'a> Meter<'a> {
         self.wait(self.quotas.record_time(self.client, spent));
     }
 
-    /// Accounts for what was spent on sending the response; it is held against the next request.
+    /// Accounts for the time of sending. It counts for the client's next request.
     pub(crate) fn sent(&self) {
         let spent = self.spent.swap(0, Ordering::Relaxed);
         if spent > 0 && self.counts_time() {
@@ -152,12 +152,12 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// How long the client has to wait.
+    /// The time that the client has to wait.
     pub(crate) fn throttle_ms(&self) -> u32 {
         self.throttle_ms.load(Ordering::Relaxed)
     }
 
-    /// The longest of several waits counts.
+    /// Adds a wait. The longest one counts.
     pub(crate) fn wait(&self, throttle_ms: u64) {
         let throttle_ms = throttle_ms.min(i32::MAX as u64) as u32;
         self.throttle_ms.fetch_max(throttle_ms, Ordering::Relaxed);
@@ -170,9 +170,9 @@ mod tests {
     use crate::quotas::clients::tests::{WINDOW, quota};
     use crate::quotas::clients::{ANONYMOUS, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE};
 
-    // If this failed, the largest of several waits would not be the one a client is told, or time would not count.
+    // If this failed, a client would not get the longest of several waits, or time would not count.
     #[test]
-    fn a_meter_tells_the_longest_wait() {
+    fn a_meter_has_the_longest_wait() {
         let a_second = Spent {
             time: Duration::from_secs(1),
             throttle_ms: 0,
@@ -193,7 +193,7 @@ mod tests {
         let slow = Meter::new(&quotas, ANONYMOUS, Some("a"));
         slow.spent(a_second);
         slow.requested();
-        // At most one sample long.
+        // One sample at most.
         assert_eq!(slow.throttle_ms(), 1000);
         slow.produced(300, true);
         let waits = slow.throttle_ms();

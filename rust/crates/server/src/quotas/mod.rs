@@ -1,4 +1,4 @@
-//! How much clients may use, how many connections there may be, and how fast connections may come.
+//! The quotas of clients, and the limits on connections.
 
 mod clients;
 mod connections;
@@ -7,5 +7,5 @@ mod rate;
 
 pub use self::clients::ClientQuota;
 pub(crate) use self::clients::{ANONYMOUS, ClientQuotas};
-pub(crate) use self::connections::{ConnectionQuotas, Refusal, Seat};
+pub(crate) use self::connections::{ConnectionQuotas, Refusal, Slot};
 pub(crate) use self::meter::{Meter, Spent};

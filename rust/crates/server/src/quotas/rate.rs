@@ -1,4 +1,4 @@
-//! A rate of use over the last seconds, as Kafka's quotas measure it. Source: `Rate`, `SampledStat`, `QuotaUtils`.
+//! A rate over the last seconds, as Kafka's quotas measure it. Source: `Rate`, `SampledStat`, `QuotaUtils`.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,12 @@ struct Sample {
     sum: f64,
 }
 
-/// A rate over a window, as `Rate` over a `WindowedSum` measures it.
+/// A rate over a window (`Rate` over a `WindowedSum`).
 #[derive(Debug, Default)]
 pub(crate) struct Rate(VecDeque<Sample>);
 
 impl Rate {
-    /// Adds to what was used. A negative amount takes back what was added just before.
+    /// Adds an amount. A negative amount takes back one that was added just before.
     pub(crate) fn record(&mut self, window: Window, amount: f64, now_ms: u64) {
         let is_current = |sample: &&mut Sample| now_ms.saturating_sub(sample.start_ms) < window.length_ms();
         if let Some(sample) = self.0.back_mut().filter(is_current) {
@@ -24,7 +24,7 @@ impl Rate {
             sample.last_event_ms = now_ms;
             return;
         }
-        // One more than the window has: the oldest may still overlap it.
+        // There is one sample more than in the window, because the oldest may overlap it.
         if self.0.len() > window.samples {
             self.0.pop_front();
         }
@@ -35,7 +35,8 @@ impl Rate {
         });
     }
 
-    /// How many milliseconds without use bring the rate down to `bound` a second; 0 when it is not above it.
+    /// The milliseconds without use that bring the rate down to `bound` a second. 0 if the rate is not above
+    /// it.
     pub(crate) fn throttle_ms(&mut self, window: Window, bound: f64, now_ms: u64) -> u64 {
         self.forget(window, now_ms);
         let measured_ms = self.measured_ms(window, now_ms) as f64;
@@ -44,11 +45,11 @@ impl Rate {
         if rate <= bound {
             return 0;
         }
-        // Saturates: a bound of zero is an endless wait.
+        // Saturates: a bound of zero gives an endless wait.
         ((rate - bound) / bound * measured_ms).round() as u64
     }
 
-    /// Whether it has forgotten everything.
+    /// Whether all samples have expired.
     pub(crate) fn is_forgotten(&mut self, window: Window, now_ms: u64) -> bool {
         self.forget(window, now_ms);
         self.0.is_empty()
@@ -61,11 +62,11 @@ impl Rate {
         }
     }
 
-    /// The time that was measured. All samples but the last count as whole, also those that have not been yet: a client's
-    /// first second is not its rate.
+    /// The measured time. All samples except the last count as whole, even samples that do not exist yet. So
+    /// the rate of a client's first second is not overestimated.
     fn measured_ms(&self, window: Window, now_ms: u64) -> u64 {
         let oldest = self.0.front().map_or(now_ms, |oldest| oldest.start_ms);
-        // Another thread may have recorded with a later time in between.
+        // Another thread may have recorded with a later time.
         let elapsed = now_ms.saturating_sub(oldest);
         let whole = elapsed / window.length_ms();
         let missing = (window.samples as u64 - 1).saturating_sub(whole);
@@ -84,8 +85,8 @@ mod tests {
         length: Duration::from_secs(1),
     };
 
-    // If this failed, clients would be throttled for longer or shorter than by Apache Kafka. The figures are those that
-    // `ClientQuotaManagerTest` expects of it.
+    // If this failed, clients would be throttled for longer or shorter than by Apache Kafka. The figures are
+    // from its `ClientQuotaManagerTest`.
     #[test]
     fn waits_are_as_long_as_kafkas() {
         let mut rate = Rate::default();
@@ -93,7 +94,8 @@ mod tests {
             rate.record(WINDOW, 400.0, second * 1000);
             assert_eq!(rate.throttle_ms(WINDOW, 500.0, second * 1000), 0);
         }
-        // 4000 so far; half a second later 2300 more are 6300 in 10.5 s, which is 600 a second, of which 500 are allowed.
+        // 4000 so far; half a second later 2300 more are 6300 in 10.5 s, which is 600 a second, of which 500
+        // are allowed.
         rate.record(WINDOW, 0.0, 10_000);
         rate.record(WINDOW, 2300.0, 10_500);
         assert_eq!(rate.throttle_ms(WINDOW, 500.0, 10_500), 2100);
@@ -103,10 +105,10 @@ mod tests {
         assert_eq!(rate.throttle_ms(WINDOW, 500.0, 22_000), 0);
     }
 
-    // If this failed, the first large request of a client would be held against it as if it had lasted a moment, or what
-    // was taken back would still count.
+    // If this failed, the first large request of a client would count as if it had lasted a moment, or an
+    // amount that was taken back would still count.
     #[test]
-    fn the_first_second_is_not_the_rate() {
+    fn a_first_request_counts_over_the_whole_window() {
         let mut rate = Rate::default();
         rate.record(WINDOW, 1000.0, 5);
         assert_eq!(rate.throttle_ms(WINDOW, 100.0, 5), 0);

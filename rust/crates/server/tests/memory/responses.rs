@@ -74,7 +74,7 @@ fn answers_that_say_what_was_asked_share_the_memory_of_requests() {
             scope.spawn(move || stream.write_all(asked));
         }
         // Those that have answers give way to others, who read as little.
-        server.wait_for_line("not enough of a large one");
+        server.wait_for_line("too little of a long one");
         server.wait_for_requests(2, 8);
         check_served(&server);
         let most = 20 * MEGABYTE;

@@ -1,4 +1,4 @@
-//! Looking into the logs for a Fetch, and waiting until there is enough.
+//! Looking into the logs for a Fetch, and waiting until there are enough records.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use logcore_records::Compression;
 use logcore_storage::{AbortedTxn, Log, LogSlice, StorageError};
 
-use super::at_leisure;
+use super::offload_if_long;
 use super::versions::{FOLLOWERS_SINCE, ZSTD_SINCE, has_hard_limit, is_old};
 use crate::codes::ErrorCode;
 use crate::control::requests::ConnectionInfo;
@@ -15,65 +15,67 @@ use crate::log_lines::Level;
 use crate::memory::budget::Permit;
 use crate::metrics::Stages;
 use crate::partitions::fetch_session::Wanted;
-use crate::partitions::purgatory::{HasWaitingRoom, Looked, Wait};
+use crate::partitions::purgatory::{Attempt, HasWaiters, Wait};
 use crate::partitions::registry::{Leadership, Partition, TopicRef};
 use crate::shared::Shared;
 
-/// The replica id of a consumer. Tools have other negative ones; only a replica may read above the high watermark.
+/// The replica id of a consumer. Tools have other negative ids. Only replicas may read above the high
+/// watermark.
 pub(super) const CONSUMER: i32 = -1;
 
 /// A Fetch that names more bytes of unknown partitions does not wait for records.
 const UNKNOWN_BYTES_MAX: usize = 64 << 10;
-/// What a response has of a partition that there is not, but for its topic's name.
+/// The bytes of an unknown partition in a response, without its topic's name.
 const UNKNOWN_EACH: usize = 64;
 
-/// On what terms a request reads.
-pub(super) struct Terms {
+/// The parameters of a request.
+pub(super) struct Parameters {
     pub(super) version: i16,
     pub(super) replica_id: i32,
-    /// Where the consumer is; empty when it does not say.
+    /// The consumer's rack. Empty if it does not say.
     pub(super) rack: String,
-    /// What it came in on.
+    /// The request's connection.
     pub(super) connection: Arc<ConnectionInfo>,
     /// How long it may wait for `bytes_min`.
     pub(super) wait: Duration,
     pub(super) bytes_min: u64,
-    /// For all partitions together; the first batch is sent whole even if it is larger (KIP-74).
+    /// For all partitions together. The first batch is sent whole even if it is larger (KIP-74).
     pub(super) bytes_max: u64,
     /// Only records below the last stable offset.
     pub(super) committed: bool,
 }
 
-/// What a look at one partition found.
+/// The result of a look at one partition.
 pub(super) struct Found {
-    pub(super) place: Arc<Partition>,
+    pub(super) partition: Arc<Partition>,
     pub(super) high_watermark: i64,
     pub(super) last_stable_offset: i64,
     pub(super) log_start_offset: i64,
     /// Never empty.
     pub(super) slice: Option<LogSlice>,
-    /// What is sent instead, to a client that knows no batches.
+    /// The converted messages, for a client that knows no batches.
     pub(super) messages: Option<Bytes>,
-    /// Which replica the consumer should read from instead.
+    /// The replica from which the consumer should read instead.
     pub(super) preferred: Option<i32>,
-    /// There is more in a later segment, which this read cannot have.
+    /// A later segment has more records, which this read does not include.
     is_behind: bool,
-    /// Where the client's log and this one parted: the largest epoch both may have, and its end here (KIP-595).
+    /// The point at which the client's log diverged from this one: the largest common epoch, and its end here
+    /// (KIP-595).
     pub(super) diverging: Option<(i32, i64)>,
-    /// The aborted transactions whose records may be in the slice, for a reader of committed ones; no transactions is not
-    /// the same as not telling.
+    /// For a reader of committed records, the aborted transactions that may be in the slice. An empty list
+    /// differs from none.
     pub(super) aborted: Option<Vec<AbortedTxn>>,
 }
 
-/// Why a partition is not read.
+/// Why a partition is refused.
 pub(super) struct Refused {
     pub(super) code: ErrorCode,
-    /// Who leads, when that is the reason.
+    /// The current leader, if that is the reason.
     pub(super) leader: Option<Leadership>,
 }
 
 impl Refused {
-    /// There is no such partition, as far as this broker knows. Kafka tells of these after all others.
+    /// Whether this broker does not know the partition. In a response these come last, as in Kafka.
     pub(super) fn is_unknown(&self) -> bool {
         matches!(
             self.code,
@@ -90,16 +92,16 @@ impl From<ErrorCode> for Refused {
 
 pub(super) type Look = Result<Found, Refused>;
 
-impl Terms {
-    /// No more than this is read, and no more than that is waited for.
+impl Parameters {
+    /// Reduces the bytes to read, and the bytes to wait for.
     pub(super) fn limit(&mut self, bytes_max: u64) {
         self.bytes_max = self.bytes_max.min(bytes_max);
         self.bytes_min = self.bytes_min.min(self.bytes_max);
     }
 
-    /// Looks at every partition; when that is too little and nothing is wrong, waits for appends and looks again. It has the
-    /// room while it looks, and for what it found; who waits has a place among those. What a request names that there is not is in
-    /// memory while it waits, so one that names much of it does not wait.
+    /// Looks at every partition. If there is too little and no error, waits for appends and looks again. It
+    /// needs the permit `work` for a look and its result, and another one to wait. A request keeps its
+    /// unknown names while it waits, so one with many of them does not wait.
     pub(super) async fn look_or_wait(
         &self,
         shared: &Shared,
@@ -121,28 +123,28 @@ impl Terms {
             Ok(permit) => permit,
             Err(reason) => {
                 let key = "fetches that cannot wait";
-                shared.lines.seldom(Level::Warning, key, reason);
+                shared.lines.push_limited(Level::Warning, key, reason);
                 return (work, looks);
             }
         };
         drop((looks, work));
-        let places = wanted
+        let partitions = wanted
             .iter()
             .filter_map(|wanted| shared.registry.resolve(&wanted.topic, wanted.index).ok());
         let wait = Wait {
             kind: &shared.purgatory.fetch,
-            patience: self.wait,
+            timeout: self.wait,
             bytes: self.bytes_min,
             stopping: shared.stopping.subscribe(),
         };
         let look = || {
-            let found = self.look(shared, wanted);
-            let missing = self.missing(&found, unknown);
-            Looked { found, missing }
+            let result = self.look(shared, wanted);
+            let missing = self.missing(&result, unknown);
+            Attempt { result, missing }
         };
         let work = || shared.budgets.fetch_work.acquire(wanted.len());
         let began = Instant::now();
-        let found = wait.until_in(work, places.collect(), look).await;
+        let found = wait.until_in(work, partitions.collect(), look).await;
         stages.remote = began.elapsed();
         drop(waiting);
         found
@@ -152,7 +154,7 @@ impl Terms {
         self.replica_id >= 0
     }
 
-    /// What a follower asks for tells what it has: its leader's high watermark may rise by it.
+    /// A follower's fetch offset shows its position, so the high watermark may rise.
     fn note_fetches(&self, wanted: &[Wanted], looks: &[Look]) {
         if !self.is_follower() {
             return;
@@ -160,22 +162,22 @@ impl Terms {
         for (wanted, look) in wanted.iter().zip(looks) {
             let Ok(Found {
                 diverging: None,
-                place,
+                partition,
                 ..
             }) = look
             else {
                 continue;
             };
             let (offset, start) = (wanted.offset, wanted.log_start_offset);
-            let replicas = &place.replicas;
-            if replicas.note_fetch(self.replica_id, offset, start, &place.log) {
-                place.waiting_room().wake_all();
+            let replicas = &partition.replicas;
+            if replicas.note_fetch(self.replica_id, offset, start, &partition.log) {
+                partition.waiters().wake_all();
             }
         }
     }
 
-    /// How many bytes are missing; `None` when the response can go out. Partitions that were `unknown` from the start hurry
-    /// nobody, as with Kafka: a client that keeps asking for them would never wait.
+    /// The missing bytes. `None` if the response can be sent. As in Kafka, partitions that were `unknown` at
+    /// first do not end the wait; otherwise a client that requests them again and again would never wait.
     fn missing(&self, looks: &[Look], unknown: usize) -> Option<u64> {
         let mut bytes = 0;
         if unknown > 0 && count_unknown(looks) > unknown {
@@ -198,7 +200,7 @@ impl Terms {
     }
 
     fn look(&self, shared: &Shared, wanted: &[Wanted]) -> Vec<Look> {
-        at_leisure(wanted.len(), || self.look_at_each(shared, wanted))
+        offload_if_long(wanted.len(), || self.look_at_each(shared, wanted))
     }
 
     fn look_at_each(&self, shared: &Shared, wanted: &[Wanted]) -> Vec<Look> {
@@ -206,7 +208,7 @@ impl Terms {
         let mut nothing_yet = true;
         let mut others = wanted.len() as u64;
         let look = |wanted: &Wanted| {
-            // Clients before KIP-74 always ask for all partitions in one order: each has its part.
+            // Clients before KIP-74 always list the partitions in one order, so each partition gets a part.
             let (part, min_one) = if has_hard_limit(self.version) {
                 (left / others.max(1), left > 0)
             } else {
@@ -227,10 +229,10 @@ impl Terms {
     }
 
     fn look_at(&self, shared: &Shared, wanted: &Wanted, left: u64, min_one: bool) -> Look {
-        let place = resolve(shared, wanted)?;
-        let look = self.look_into(shared, &place, wanted, left, min_one);
-        look.or_else(|refused| match shared.registry.moved(&place) {
-            // Its log went to another directory in between.
+        let partition = resolve(shared, wanted)?;
+        let look = self.look_into(shared, &partition, wanted, left, min_one);
+        look.or_else(|refused| match shared.registry.moved(&partition) {
+            // The log was moved to another directory in between.
             Some(moved) => self.look_into(shared, &moved, wanted, left, min_one),
             None => Err(refused),
         })
@@ -239,69 +241,76 @@ impl Terms {
     fn look_into(
         &self,
         shared: &Shared,
-        place: &Arc<Partition>,
+        partition: &Arc<Partition>,
         wanted: &Wanted,
         left: u64,
         min_one: bool,
     ) -> Look {
-        if let Some(preferred) = self.preferred(shared, place, wanted)? {
+        if let Some(preferred) = self.preferred(shared, partition, wanted)? {
             return Ok(Found {
                 preferred: Some(preferred),
-                ..found_nothing(Arc::clone(place))
+                ..found_nothing(Arc::clone(partition))
             });
         }
-        self.check(shared, place, wanted)?;
-        if let Some(diverging) = diverging(place, wanted)? {
+        self.check(shared, partition, wanted)?;
+        if let Some(diverging) = diverging(partition, wanted)? {
             return Ok(Found {
                 diverging: Some(diverging),
-                ..found_nothing(Arc::clone(place))
+                ..found_nothing(Arc::clone(partition))
             });
         }
-        self.read(shared, Arc::clone(place), wanted, left, min_one)
+        self.read(shared, Arc::clone(partition), wanted, left, min_one)
     }
 
-    /// Where the consumer should read instead, if this server leads and another replica is nearer.
-    fn preferred(&self, shared: &Shared, place: &Partition, wanted: &Wanted) -> Result<Option<i32>, Refused> {
+    /// The replica from which the consumer should read instead, if this server leads and another replica is
+    /// nearer.
+    fn preferred(
+        &self,
+        shared: &Shared,
+        partition: &Partition,
+        wanted: &Wanted,
+    ) -> Result<Option<i32>, Refused> {
         let asks = self.version >= FOLLOWERS_SINCE && !self.is_follower();
         if !asks || self.rack.is_empty() || !shared.config.rack_aware_selector {
             return Ok(None);
         }
-        if place.leadership().leader_id != shared.node_id {
+        if partition.leadership().leader_id != shared.node_id {
             return Ok(None);
         }
         let listener = &self.connection.listener;
-        let replicas = &place.replicas;
+        let replicas = &partition.replicas;
         let Some(preferred) = replicas.preferred(&self.rack, listener, wanted.offset) else {
             return Ok(None);
         };
         let epoch = wanted.current_leader_epoch;
-        place.serve(epoch).map_err(|code| refused(place, code))?;
+        partition.serve(epoch).map_err(|code| refused(partition, code))?;
         Ok(Some(preferred))
     }
 
-    /// Whether this server may answer: consumers since version 11 also read from followers, all others from the leader.
-    fn check(&self, shared: &Shared, place: &Partition, wanted: &Wanted) -> Result<(), Refused> {
+    /// Whether this server may answer. Consumers since version 11 may read from followers, all others from
+    /// the leader only.
+    fn check(&self, shared: &Shared, partition: &Partition, wanted: &Wanted) -> Result<(), Refused> {
         let epoch = wanted.current_leader_epoch;
         let from_leader = self.is_follower() || self.version < FOLLOWERS_SINCE;
         let served = if from_leader {
-            place.lead(shared.node_id, epoch)
+            partition.lead(shared.node_id, epoch)
         } else {
-            place.serve(epoch)
+            partition.serve(epoch)
         };
-        served.map_err(|code| refused(place, code))?;
-        if self.is_follower() && !place.replicas.is_follower(self.replica_id) {
-            // Whoever says it is a replica has old news, or this server has: with an epoch that agrees, it is this one.
+        served.map_err(|code| refused(partition, code))?;
+        if self.is_follower() && !partition.replicas.is_follower(self.replica_id) {
+            // The other broker or this one has an old list of replicas. With the same epoch, it is this one.
             return Err(if epoch >= 0 {
                 ErrorCode::UNKNOWN_LEADER_EPOCH.into()
             } else {
-                refused(place, ErrorCode::NOT_LEADER_OR_FOLLOWER)
+                refused(partition, ErrorCode::NOT_LEADER_OR_FOLLOWER)
             });
         }
-        if self.version < ZSTD_SINCE && place.log.config().compression == Some(Compression::Zstd) {
+        if self.version < ZSTD_SINCE && partition.log.config().compression == Some(Compression::Zstd) {
             return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
         }
         let converted = is_old(self.version) && !self.is_follower();
-        if converted && !place.log.config().downconversion {
+        if converted && !partition.log.config().downconversion {
             return Err(ErrorCode::UNSUPPORTED_VERSION.into());
         }
         Ok(())
@@ -310,12 +319,12 @@ impl Terms {
     fn read(
         &self,
         shared: &Shared,
-        place: Arc<Partition>,
+        partition: Arc<Partition>,
         wanted: &Wanted,
         left: u64,
         min_one: bool,
     ) -> Look {
-        let log = &place.log;
+        let log = &partition.log;
         let (high_watermark, last_stable_offset) = (log.high_watermark(), log.last_stable_offset());
         let upper_bound = match (self.is_follower(), self.committed) {
             (true, _) => log.log_end_offset(),
@@ -324,23 +333,24 @@ impl Terms {
         };
         let bytes_max = wanted.bytes_max.min(left);
         let find = || log.read(wanted.offset, bytes_max, upper_bound, min_one);
-        // An index may have to be opened, or made anew; others must not wait for that.
+        // An index may have to be opened or rebuilt, which is offloaded.
         let at_hand = wanted.offset >= upper_bound || log.has_index_at_hand(wanted.offset);
         let slice = if at_hand {
             find()
         } else {
             tokio::task::block_in_place(find)
         };
-        let slice = slice.map_err(|error| failed(shared, &place, &error))?;
-        // A part of one batch is of no use to anybody.
+        let slice = slice.map_err(|error| failed(shared, &partition, &error))?;
+        // A part of a batch is useless.
         let slice = Some(slice).filter(|slice| !slice.is_empty() && slice.len >= slice.first_batch_len);
         let committed = self.committed && !self.is_follower();
         let aborted = match &slice {
             Some(slice) if committed => {
                 let aborted = aborted_in(log, wanted.offset, slice);
-                Some(aborted.map_err(|error| failed(shared, &place, &error))?)
+                Some(aborted.map_err(|error| failed(shared, &partition, &error))?)
             }
-            // Of a batch that has no room Kafka leaves out the transactions, too (`ReplicaManager.readFromLog`).
+            // For a batch that does not fit, Kafka leaves out the transactions, too
+            // (`ReplicaManager.readFromLog`).
             _ if wanted.offset < upper_bound && bytes_max > 0 => None,
             _ => committed.then(Vec::new),
         };
@@ -355,12 +365,12 @@ impl Terms {
             preferred: None,
             diverging: None,
             aborted,
-            place,
+            partition,
         })
     }
 }
 
-/// What may have to be read for it is the thread's alone; others must not wait with it.
+/// The aborted transactions of a slice. Reading them from the disk is offloaded.
 fn aborted_in(log: &Log, offset: i64, slice: &LogSlice) -> Result<Vec<AbortedTxn>, StorageError> {
     let aborted = || log.aborted_in(offset, slice);
     if log.has_aborted_at_hand(offset, slice) {
@@ -375,7 +385,7 @@ fn count_unknown(looks: &[Look]) -> usize {
     looks.iter().filter(unknown).count()
 }
 
-/// About how many bytes a response has of partitions that there are not.
+/// Roughly the bytes of unknown partitions in a response.
 pub(super) fn unknown_bytes(wanted: &[Wanted], looks: &[Look]) -> usize {
     let all = wanted.iter().zip(looks);
     let unknown = all.filter(|(_, look)| look.as_ref().is_err_and(Refused::is_unknown));
@@ -386,7 +396,8 @@ pub(super) fn unknown_bytes(wanted: &[Wanted], looks: &[Look]) -> usize {
     bytes.sum()
 }
 
-/// The partition. A session whose topic was created anew is told so: it names the topic by an id that was the old one's.
+/// The partition. If the topic of a session was deleted and created again, its old id gets
+/// INCONSISTENT_TOPIC_ID.
 fn resolve(shared: &Shared, wanted: &Wanted) -> Result<Arc<Partition>, ErrorCode> {
     let found = shared.registry.resolve(&wanted.topic, wanted.index);
     match (&wanted.topic, &wanted.name, found) {
@@ -400,9 +411,9 @@ fn resolve(shared: &Shared, wanted: &Wanted) -> Result<Arc<Partition>, ErrorCode
     }
 }
 
-/// An answer with the offsets and no records.
-fn found_nothing(place: Arc<Partition>) -> Found {
-    let log = &place.log;
+/// A result with the offsets and no records.
+fn found_nothing(partition: Arc<Partition>) -> Found {
+    let log = &partition.log;
     Found {
         high_watermark: log.high_watermark(),
         last_stable_offset: log.last_stable_offset(),
@@ -413,36 +424,36 @@ fn found_nothing(place: Arc<Partition>) -> Found {
         is_behind: false,
         diverging: None,
         aborted: None,
-        place,
+        partition,
     }
 }
 
-/// Who leads is told to those who asked the wrong one, or knew an older leader.
-fn refused(place: &Partition, code: ErrorCode) -> Refused {
-    let tells = matches!(
+/// The refusal, with the current leader if the client asked another broker or knows an older leader.
+fn refused(partition: &Partition, code: ErrorCode) -> Refused {
+    let has_leader = matches!(
         code,
         ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH
     );
     Refused {
         code,
-        leader: tells.then(|| place.leadership()),
+        leader: has_leader.then(|| partition.leadership()),
     }
 }
 
-/// Whether the client's last record is one this log never had.
-fn diverging(place: &Partition, wanted: &Wanted) -> Result<Option<(i32, i64)>, Refused> {
+/// Whether the client's last record is not in this log.
+fn diverging(partition: &Partition, wanted: &Wanted) -> Result<Option<(i32, i64)>, Refused> {
     if wanted.last_fetched_epoch < 0 {
         return Ok(None);
     }
-    let end = place.log.epoch_end_offset(wanted.last_fetched_epoch);
+    let end = partition.log.epoch_end_offset(wanted.last_fetched_epoch);
     let (epoch, end) = end.ok_or(ErrorCode::OFFSET_OUT_OF_RANGE)?;
-    if wanted.offset < place.log.log_start_offset() {
+    if wanted.offset < partition.log.log_start_offset() {
         return Err(ErrorCode::OFFSET_OUT_OF_RANGE.into());
     }
     Ok((epoch < wanted.last_fetched_epoch || end < wanted.offset).then_some((epoch, end)))
 }
 
-fn failed(shared: &Shared, place: &Partition, error: &StorageError) -> Refused {
-    let what = format_args!("Fetch of {place} failed");
-    shared.storage_error(what, Some(place), error).into()
+fn failed(shared: &Shared, partition: &Partition, error: &StorageError) -> Refused {
+    let what = format_args!("Fetch of {partition} failed");
+    shared.storage_error(what, Some(partition), error).into()
 }

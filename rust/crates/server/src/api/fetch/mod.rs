@@ -1,9 +1,8 @@
 //! Fetch (key 1): record batches out of logs.
 //!
-//! This file is the wire: what a request says, which partitions its session adds, what the response looks like. Looking
-//! into the logs and waiting for more is [`look`]'s, older formats for older clients are [`old`]'s. The file ranges found are
-//! sent by the connection with `sendfile`.
-//! Source of the rules: `KafkaApis.handleFetchRequest`, `FetchResponse`.
+//! This file parses the request, adds the partitions of its session, and builds the response. [`look`] looks
+//! into the logs and waits for records. [`old`] converts batches for old clients. The connection sends the
+//! file ranges with `sendfile`. Source: `KafkaApis.handleFetchRequest`, `FetchResponse`.
 
 mod look;
 mod old;
@@ -19,7 +18,7 @@ use tokio::task::block_in_place;
 
 use logcore_protocol::{RequestHeader, Struct, Value, encode_response_with_gaps};
 
-use self::look::{Found, Look, Refused, Terms};
+use self::look::{Found, Look, Parameters, Refused};
 use super::{Fields, Outcome, response_message};
 use crate::apis;
 use crate::codes::{ErrorCode, for_version};
@@ -28,7 +27,7 @@ use crate::memory::budget::Permit;
 use crate::memory::{MANY_PARTITIONS, WAITING_CONVERSION};
 use crate::metrics::Stages;
 use crate::net::response::Response;
-use crate::partitions::fetch_session::{NO_SESSION, SessionRequest, Told, Wanted};
+use crate::partitions::fetch_session::{NO_SESSION, PartitionData, SessionRequest, Wanted};
 use crate::partitions::registry::TopicRef;
 use crate::quotas::Meter;
 use crate::shared::Shared;
@@ -37,15 +36,16 @@ const _: () = assert!(std::mem::size_of::<Wanted>() + std::mem::size_of::<Look>(
 
 pub(crate) const KEY: i16 = apis::FETCH;
 
-/// The first versions with topic ids, with the replica's id in a structure, and with the leader's identity in errors.
+/// The first versions with topic ids, with the replica id in a structure, and with the current leader in
+/// errors.
 const TOPIC_IDS_SINCE: i16 = 13;
 const REPLICA_STATE_SINCE: i16 = 15;
 const LEADER_SINCE: i16 = 16;
 
-/// Bytes in front of a response that tell its size.
+/// The bytes of a response's size prefix.
 const SIZE_PREFIX: u64 = 4;
 
-/// Looks, waits if need be, and answers.
+/// Looks into the logs, waits if necessary, and answers.
 pub(crate) async fn handle(
     shared: &Shared,
     connection: &Arc<ConnectionInfo>,
@@ -57,27 +57,27 @@ pub(crate) async fn handle(
     let Some(request) = message.as_struct() else {
         unreachable!("a decoded request is a struct");
     };
-    let mut terms = parse_terms(header.api_version, request, Arc::clone(connection));
-    terms.limit(shared.config.fetch_bytes_max);
-    if versions::is_old(terms.version) {
-        terms.limit(old::RESPONSE_MAX);
+    let mut parameters = parse_terms(header.api_version, request, Arc::clone(connection));
+    parameters.limit(shared.config.fetch_bytes_max);
+    if versions::is_old(parameters.version) {
+        parameters.limit(old::RESPONSE_MAX);
     }
-    let is_follower = terms.is_follower();
-    // Replicas are no clients.
+    let is_follower = parameters.is_follower();
+    // Quotas are for clients, and not for replicas.
     if is_follower {
         meter.exempt();
     } else {
-        terms.limit(meter.fetch_bytes_max());
+        parameters.limit(meter.fetch_bytes_max());
     }
     let named = request.each("topics").map(|topic| count_of(topic, "partitions"));
     let named = named.sum();
-    let session = at_leisure(named, || parse_session(shared, header.api_version, request));
-    // A long poll may wait for minutes: it keeps nothing of the frame, nor what it had for it.
+    let session = offload_if_long(named, || parse_session(shared, header.api_version, request));
+    // A long poll may wait for minutes, so it gives back the memory of its frame and of the decoded request.
     drop(message);
     let (mut work, most) = permit_for_work(shared, named, &session).await;
     drop(decoded);
     let uses_topic_ids = session.uses_topic_ids;
-    let context = match at_leisure(most, || shared.sessions.begin(session)) {
+    let context = match offload_if_long(most, || shared.sessions.begin(session)) {
         Ok(context) => context,
         Err(code) => {
             let error = error_message(code, NO_SESSION);
@@ -94,35 +94,39 @@ pub(crate) async fn handle(
         drop(work);
         work = shared.budgets.fetch_work.acquire(wanted.len()).await;
     }
-    let (work, mut looks) = terms.look_or_wait(shared, wanted, work, stages).await;
-    let conversion = old::permit_to_wait(shared, terms.version, &mut looks);
+    let (work, mut looks) = parameters.look_or_wait(shared, wanted, work, stages).await;
+    let conversion = old::permit_to_wait(shared, parameters.version, &mut looks);
     let bytes = || {
-        at_leisure(wanted.len(), || {
-            let told: Vec<Told<'_>> = looks.iter().map(tell).collect();
-            let must = shared.sessions.must_tell(&context, &told);
-            size_of(header, &answer(header, NO_SESSION, wanted, &looks, &must))
+        offload_if_long(wanted.len(), || {
+            let data: Vec<PartitionData<'_>> = looks.iter().map(partition_data).collect();
+            let included = shared.sessions.included(&context, &data);
+            size_of(
+                header,
+                &response_body(header, NO_SESSION, wanted, &looks, &included),
+            )
         })
     };
     if !is_follower && !meter.fetched(bytes) {
         let session = shared.sessions.still(&context);
         return answer_throttled(header, session, context.session_id());
     }
-    let finished = at_leisure(wanted.len(), || {
-        count(shared, &terms, wanted, &looks);
-        let told: Vec<Told<'_>> = looks.iter().map(tell).collect();
+    let finished = offload_if_long(wanted.len(), || {
+        count(shared, &parameters, wanted, &looks);
+        let data: Vec<PartitionData<'_>> = looks.iter().map(partition_data).collect();
         let sessions = &shared.sessions;
-        sessions.finish(&context, uses_topic_ids, is_follower, &told)
+        sessions.finish(&context, uses_topic_ids, is_follower, &data)
     });
     match finished {
-        Ok((id, must)) => {
-            let told = respond(shared, header, (id, wanted, &must), looks, (work, conversion)).await;
-            told.unwrap_or_else(Outcome::Close)
+        Ok((id, included)) => {
+            let responded = respond(shared, header, (id, wanted, &included), looks, (work, conversion));
+            responded.await.unwrap_or_else(Outcome::Close)
         }
         Err(code) => answer_error(header, code, context.session_id()),
     }
 }
 
-/// A permit for all partitions that a request may be answered for: those it names and those of its session. Also their number.
+/// A permit for all partitions that a request may be answered for: those it names and those of its session.
+/// Also their number.
 async fn permit_for_work(shared: &Shared, named: usize, session: &SessionRequest) -> (Permit, usize) {
     let all = || named + shared.sessions.partitions_of(session);
     let mut most = all();
@@ -137,11 +141,11 @@ async fn permit_for_work(shared: &Shared, named: usize, session: &SessionRequest
     }
 }
 
-/// The response, with the permits that it has until it is sent.
+/// The response, with its permits until it is sent.
 async fn respond(
     shared: &Shared,
     header: &RequestHeader,
-    (id, wanted, must): (i32, &[Wanted], &[bool]),
+    (id, wanted, included): (i32, &[Wanted], &[bool]),
     mut looks: Vec<Look>,
     (mut work, conversion): (Permit, Permit),
 ) -> std::result::Result<Outcome, String> {
@@ -156,13 +160,13 @@ async fn respond(
         work = budgets.fetch_work.acquire(wanted.len()).await;
     }
     drop(conversion);
-    let answer = || {
-        let message = answer(header, id, wanted, &looks, must);
-        let told = looks.into_iter().zip(must).filter(|(_, must)| **must);
-        let slices = told.filter_map(|(look, _)| look.ok()?.slice);
+    let make = || {
+        let message = response_body(header, id, wanted, &looks, included);
+        let included = looks.into_iter().zip(included).filter(|(_, included)| **included);
+        let slices = included.filter_map(|(look, _)| look.ok()?.slice);
         Response::with_slices(header, &message, slices.collect())
     };
-    let response = at_leisure(wanted.len(), answer);
+    let response = offload_if_long(wanted.len(), make);
     drop(work);
     let Ok(response) = response else {
         return Ok(response.into());
@@ -175,8 +179,8 @@ async fn respond(
     Ok(Outcome::Respond(response.with_permits([rest, unknown])))
 }
 
-/// Does something with so many partitions. With many it takes milliseconds: the thread's other connections move first.
-fn at_leisure<R>(partitions: usize, work: impl FnOnce() -> R) -> R {
+/// Works on so many partitions. With many it takes milliseconds, and is offloaded.
+fn offload_if_long<R>(partitions: usize, work: impl FnOnce() -> R) -> R {
     if partitions > MANY_PARTITIONS {
         block_in_place(work)
     } else {
@@ -184,14 +188,14 @@ fn at_leisure<R>(partitions: usize, work: impl FnOnce() -> R) -> R {
     }
 }
 
-fn parse_terms(version: i16, request: &Struct, connection: Arc<ConnectionInfo>) -> Terms {
+fn parse_terms(version: i16, request: &Struct, connection: Arc<ConnectionInfo>) -> Parameters {
     let replica_id = if version >= REPLICA_STATE_SINCE {
         let state = request.get("replica_state").and_then(Value::as_struct);
         state.map_or(look::CONSUMER, |state| state.int32("replica_id"))
     } else {
         request.int32("replica_id")
     };
-    Terms {
+    Parameters {
         version,
         replica_id,
         rack: request.text("rack_id").to_owned(),
@@ -209,7 +213,7 @@ fn parse_session(shared: &Shared, version: i16, request: &Struct) -> SessionRequ
         if uses_topic_ids {
             TopicRef::Id(topic.uuid("topic_id"))
         } else {
-            // A topic may be named anew for each of its partitions, and what is wanted may wait: it is had once.
+            // A request may repeat a topic's name for each partition and then wait, so the name is shared.
             TopicRef::Name(shared.registry.name(topic.text("topic")))
         }
     };
@@ -246,18 +250,18 @@ fn parse_session(shared: &Shared, version: i16, request: &Struct) -> SessionRequ
     }
 }
 
-/// Of a partition that is named more than once what is said last, where it is named first (`FetchRequest.fetchData`).
+/// Of a repeated partition, the last request counts, in the position of the first (`FetchRequest.fetchData`).
 fn once_each(wanted: Vec<Wanted>) -> Vec<Wanted> {
     if wanted.len() < 2 {
         return wanted;
     }
-    let mut places = HashMap::with_capacity(wanted.len());
+    let mut positions = HashMap::with_capacity(wanted.len());
     let mut kept: Vec<Wanted> = Vec::with_capacity(wanted.len());
     for wanted in wanted {
-        match places.entry((wanted.topic.clone(), wanted.index)) {
-            Entry::Occupied(place) => kept[*place.get()] = wanted,
-            Entry::Vacant(place) => {
-                place.insert(kept.len());
+        match positions.entry((wanted.topic.clone(), wanted.index)) {
+            Entry::Occupied(position) => kept[*position.get()] = wanted,
+            Entry::Vacant(position) => {
+                position.insert(kept.len());
                 kept.push(wanted);
             }
         }
@@ -270,39 +274,39 @@ fn count_of(message: &Struct, field: &str) -> usize {
     array.map_or(0, <[Value]>::len)
 }
 
-/// A size or time that makes no sense below zero.
+/// A size or a time. Negative ones count as zero.
 fn unsigned(number: i32) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// Bytes of record batches.
+/// The bytes of record batches.
 fn size(looks: &[Look]) -> u64 {
     let found = looks.iter().flatten();
     let slices = found.filter_map(|found| found.slice.as_ref());
     slices.map(|slice| slice.len).sum()
 }
 
-/// Counts by topic what is answered; followers' bytes are not clients'.
-fn count(shared: &Shared, terms: &Terms, wanted: &[Wanted], looks: &[Look]) {
+/// Counts the partitions by topic. The bytes of followers do not count as sent to clients.
+fn count(shared: &Shared, parameters: &Parameters, wanted: &[Wanted], looks: &[Look]) {
     for (wanted, look) in wanted.iter().zip(looks) {
         match look {
             Ok(found) => {
                 let bytes = found.slice.as_ref().map_or(0, |slice| slice.len);
-                found.place.counts.fetched(bytes, terms.is_follower());
+                found.partition.counts.fetched(bytes, parameters.is_follower());
             }
             Err(refused) => {
-                if let Ok(place) = shared.registry.resolve(&wanted.topic, wanted.index) {
-                    place.counts.fetch_refused(refused.code);
+                if let Ok(partition) = shared.registry.resolve(&wanted.topic, wanted.index) {
+                    partition.counts.fetch_refused(refused.code);
                 }
             }
         }
     }
 }
 
-fn tell(look: &Look) -> Told<'_> {
+fn partition_data(look: &Look) -> PartitionData<'_> {
     match look {
-        Ok(found) => Told {
-            topic: Some(&found.place.topic),
+        Ok(found) => PartitionData {
+            topic: Some(&found.partition.topic),
             high_watermark: found.high_watermark,
             log_start_offset: found.log_start_offset,
             is_news: found.slice.is_some() || found.diverging.is_some() || found.preferred.is_some(),
@@ -310,7 +314,7 @@ fn tell(look: &Look) -> Told<'_> {
             is_unknown: false,
             has_records: found.slice.is_some(),
         },
-        Err(refused) => Told {
+        Err(refused) => PartitionData {
             topic: None,
             high_watermark: -1,
             log_start_offset: -1,
@@ -322,7 +326,7 @@ fn tell(look: &Look) -> Told<'_> {
     }
 }
 
-/// A client above its quota gets an empty response and may ask again later (KIP-219).
+/// A client above its quota gets an empty response (KIP-219).
 fn answer_throttled(header: &RequestHeader, session: Result<i32, ErrorCode>, session_id: i32) -> Outcome {
     match session {
         Ok(id) => {
@@ -345,7 +349,8 @@ fn error_message(code: ErrorCode, session_id: i32) -> Value {
     message.into()
 }
 
-/// Bytes of a response without its header, as quotas count them: with its size in front and its records (`FetchResponse.sizeOf`).
+/// The bytes of a response for quotas: with its size prefix and its records, without its header
+/// (`FetchResponse.sizeOf`).
 fn size_of(header: &RequestHeader, message: &Value) -> u64 {
     let mut bytes = Vec::new();
     let gaps = encode_response_with_gaps(KEY, header.api_version, message, &mut bytes);
@@ -353,14 +358,14 @@ fn size_of(header: &RequestHeader, message: &Value) -> u64 {
     SIZE_PREFIX + bytes.len() as u64 + records.sum::<u64>()
 }
 
-/// What the response says, with gaps for the slices found, in their order: consecutive partitions of one topic are told together,
-/// and those that there are not come last.
-fn answer(
+/// The body of the response, with gaps for the slices, in their order. Consecutive partitions of one topic
+/// are together. Unknown partitions come last.
+fn response_body(
     header: &RequestHeader,
     session_id: i32,
     wanted: &[Wanted],
     looks: &[Look],
-    must: &[bool],
+    included: &[bool],
 ) -> Value {
     let mut message = response_message(KEY);
     if header.api_version >= 7 {
@@ -370,7 +375,8 @@ fn answer(
     let empty_partition = empty_topic.element("partitions");
     let mut topics: Vec<(&TopicRef, Vec<Value>)> = Vec::new();
     let mut unknown = Vec::new();
-    for ((wanted, look), _) in wanted.iter().zip(looks).zip(must).filter(|(_, must)| **must) {
+    let all = wanted.iter().zip(looks).zip(included);
+    for ((wanted, look), _) in all.filter(|(_, included)| **included) {
         let mut entry = empty_partition.clone();
         entry.set("partition_index", wanted.index);
         match look {
@@ -429,7 +435,7 @@ fn fill_found(entry: &mut Struct, found: &Found) {
             .with("end_offset", end);
         entry.set("diverging_epoch", diverging);
     }
-    // A slice is never longer than the request's int32 limits or one batch, whose length is an int32 as well.
+    // A slice is no longer than the request's int32 limit or one batch, whose length is an int32, too.
     let gap = found
         .slice
         .as_ref()
@@ -445,15 +451,15 @@ fn fill_refused(entry: &mut Struct, version: i16, refused: &Refused) {
         .set("last_stable_offset", -1i64)
         .set("log_start_offset", -1i64)
         .set("preferred_read_replica", -1);
-    // Kafka has three ways to say that there is nothing.
-    let is_beyond_client = matches!(
+    // Kafka distinguishes three forms of an empty partition.
+    let is_unsupported = matches!(
         refused.code,
         ErrorCode::UNSUPPORTED_COMPRESSION_TYPE | ErrorCode::UNSUPPORTED_VERSION
     );
-    if !refused.is_unknown() && !is_beyond_client {
+    if !refused.is_unknown() && !is_unsupported {
         entry.set("aborted_transactions", Value::Null);
     }
-    if !is_beyond_client {
+    if !is_unsupported {
         entry.set("records", Bytes::new());
     }
     if let (Some(leader), LEADER_SINCE..) = (refused.leader, version) {

@@ -1,10 +1,11 @@
-//! Fetch v0 to v3: what was found in the formats that these clients know, messages v0 (Fetch v0 and v1) or v1.
+//! Fetch v0 to v3: batches converted to the formats of old clients, messages v0 (Fetch v0 and v1) or v1.
 //!
-//! Unlike file ranges these responses are in memory, so they are bounded: one has at most [`RESPONSE_MAX`] and what it takes to
-//! send a batch, all together what [`crate::memory::fetch::FetchRoom`] has for them, and one at a time is converted. So clients that do not read hold
-//! up others as old, for as long as [`crate::memory::answers`] allows, and nobody else. What was looked at for those is in memory as
-//! long: beyond what there may be of that, a client is told of no messages. Source of the rules: `KafkaApis.handleFetchRequest`,
-//! `RecordsUtil.downConvert`; Kafka's `LazyDownConversionRecords` converts while it sends, and fills up what was announced.
+//! Unlike file ranges these responses are in memory, so they are bounded. One has at most [`RESPONSE_MAX`]
+//! and the bytes of a batch. All of them share the budget `fetch_messages`, and one is converted at a time.
+//! So clients that do not read delay other old clients only, and not for long ([`crate::net::response`]). The
+//! partitions of waiting requests share `fetch_conversions`; at its bound a client gets no messages. Source:
+//! `KafkaApis.handleFetchRequest`, `RecordsUtil.downConvert`. Kafka's `LazyDownConversionRecords` converts
+//! while it sends, and pads to the announced length.
 
 use bytes::Bytes;
 
@@ -19,11 +20,11 @@ use crate::memory::budget::Permit;
 use crate::partitions::fetch_session::Wanted;
 use crate::shared::Shared;
 
-/// What one response reads.
+/// The most bytes that one response reads.
 pub(super) const RESPONSE_MAX: u64 = 8 << 20;
 
-/// A place among those that wait to be converted, if there is anything. Without one nothing was found, as if there were nothing
-/// yet: the client asks again.
+/// A permit to wait for conversion, if there are batches. Without a permit the result has no batches, as if
+/// there were none yet, and the client asks again.
 pub(super) fn permit_to_wait(shared: &Shared, version: i16, looks: &mut [Look]) -> Permit {
     if !is_old(version) || super::size(looks) == 0 {
         return Permit::default();
@@ -31,8 +32,8 @@ pub(super) fn permit_to_wait(shared: &Shared, version: i16, looks: &mut [Look]) 
     match shared.budgets.fetch_conversions.acquire_or_refuse(looks.len()) {
         Ok(permit) => permit,
         Err(reason) => {
-            let key = "fetches that cannot wait to be converted";
-            shared.lines.seldom(Level::Warning, key, reason);
+            let key = "fetches that cannot wait for conversion";
+            shared.lines.push_limited(Level::Warning, key, reason);
             for found in looks.iter_mut().flatten() {
                 found.slice = None;
             }
@@ -41,8 +42,8 @@ pub(super) fn permit_to_wait(shared: &Shared, version: i16, looks: &mut [Look]) 
     }
 }
 
-/// Puts messages in place of what was found for a client that knows no batches. What is held is until they are sent. Waits for
-/// other clients to read.
+/// Replaces the batches by messages, for a client that knows no batches. The permit is for the messages until
+/// they are sent. Waits for other clients to read theirs.
 pub(super) async fn convert(shared: &Shared, version: i16, wanted: &[Wanted], looks: &mut [Look]) -> Permit {
     let slices = looks.iter().flatten().flat_map(|found| &found.slice);
     let bytes = slices.map(|slice| slice.len).sum::<u64>();
@@ -66,15 +67,15 @@ fn convert_one(shared: &Shared, version: i16, wanted: &Wanted, look: &mut Look) 
     };
     match messages(shared, version, wanted, found, &slice) {
         Ok((messages, count)) => {
-            found.place.counts.fetch_message_conversions.add(count);
+            found.partition.counts.fetch_message_conversions.add(count);
             found.messages = Some(messages);
         }
         Err(code) => *look = Err(Refused::from(code)),
     }
 }
 
-/// The messages of a slice, and how many of them were converted: not many more bytes than were read, but the first batch's in
-/// any case.
+/// The messages of a slice, and the number of converted ones. They are not much longer than the slice, but
+/// the first batch is always converted.
 fn messages(
     shared: &Shared,
     version: i16,
@@ -82,10 +83,10 @@ fn messages(
     found: &Found,
     slice: &LogSlice,
 ) -> Result<(Bytes, u64), ErrorCode> {
-    let what = format_args!("Fetch of {} failed", found.place);
+    let what = format_args!("Fetch of {} failed", found.partition);
     let read = slice
         .read_whole_batches()
-        .map_err(|error| shared.storage_error(what, Some(&found.place), &error))?;
+        .map_err(|error| shared.storage_error(what, Some(&found.partition), &error))?;
     let magic = u8::from(version >= MESSAGES_V1_SINCE);
     let limit = shared.config.request_bytes_max;
     let (mut out, mut converted, mut rest) = (Vec::new(), 0, &read[..]);
@@ -93,14 +94,14 @@ fn messages(
         let done = out.len();
         match down_convert(batch, magic, wanted.offset, limit, &mut out) {
             Ok(count) => converted += count,
-            // What there is before it can be sent; the next request begins with it.
+            // The messages before it are sent. The next request begins with it.
             Err(_) if done > 0 => break,
             Err(error) => {
-                let key = format!("conversion of {}", found.place);
-                let text = format!("Fetch v{version} of {}: {error}", found.place);
+                let key = format!("conversion of {}", found.partition);
+                let text = format!("Fetch v{version} of {}: {error}", found.partition);
                 shared
                     .lines
-                    .seldom_with(Level::Warning, &key, text, || found.place.fields());
+                    .push_limited_with(Level::Warning, &key, text, || found.partition.fields());
                 return Err(code_of(&error));
             }
         }

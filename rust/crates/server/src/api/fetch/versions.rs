@@ -1,7 +1,7 @@
-//! What clients of which Fetch version know.
+//! The abilities of clients by Fetch version.
 
-/// The first versions whose clients know batches v2, messages v1, and that the first message may be larger than they asked for
-/// (KIP-74).
+/// The first versions whose clients know batches v2, messages v1, and a first message above the requested
+/// size (KIP-74).
 pub(super) const BATCHES_SINCE: i16 = 4;
 pub(super) const MESSAGES_V1_SINCE: i16 = 2;
 pub(super) const SOFT_LIMIT_SINCE: i16 = 3;
@@ -14,8 +14,8 @@ pub(super) fn is_old(version: i16) -> bool {
     version < BATCHES_SINCE
 }
 
-/// Whether what a client of this version asked for is all it has room for: a batch that is larger is sent in part, by which it
-/// sees that it has to ask for more.
+/// Whether the requested size is a hard limit for clients of this version. A larger batch is sent in part,
+/// and the client then asks for more.
 pub(super) fn has_hard_limit(version: i16) -> bool {
     version < SOFT_LIMIT_SINCE
 }

@@ -8,7 +8,7 @@ use super::{ALL, Done, Part, Refused, Request, Result};
 use crate::codes::ErrorCode;
 use crate::log_lines::Level;
 use crate::memory::unpacking::{SHORT, SHORT_BUFFER};
-use crate::partitions::purgatory::HasWaitingRoom;
+use crate::partitions::purgatory::HasWaiters;
 use crate::partitions::registry::{Leadership, Partition};
 use crate::shared::{Shared, now_ms};
 
@@ -173,7 +173,7 @@ impl Append<'_> {
             Some(_) | None => Box::pin(self.with_permit()).await,
         }?;
         if !appended.duplicate {
-            self.partition.waiting_room().appended(appended.bytes);
+            self.partition.waiters().appended(appended.bytes);
         }
         Ok(appended)
     }
@@ -194,14 +194,14 @@ impl Append<'_> {
 
     /// Appends with a permit to decompress, and with a larger one if that is needed.
     async fn with_permit(&mut self) -> std::result::Result<Appended, Failed> {
-        let unpacking = &self.shared.unpacking;
-        let mut permit = unpacking.acquire(self.bytes.len()).await;
+        let budgets = &self.shared.budgets;
+        let mut permit = budgets.decompression(self.bytes.len()).await;
         loop {
             let done = tokio::task::block_in_place(|| self.once(permit.buffer_max));
             if !done.as_ref().is_err_and(Failed::needs_more_memory) {
                 return done;
             }
-            permit = match unpacking.acquire_larger(permit).await {
+            permit = match budgets.larger_decompression(permit).await {
                 Some(larger) => larger,
                 None => return done,
             };
@@ -254,7 +254,7 @@ fn refuse_append(shared: &Shared, partition: &Partition, error: StorageError) ->
     let text = format!("{what}: {error}");
     shared
         .lines
-        .seldom_with(Level::Warning, &key, text, || partition.fields());
+        .push_limited_with(Level::Warning, &key, text, || partition.fields());
     let faults: Option<RecordFaults> = match error {
         StorageError::InvalidRecords(faults) => Some(faults),
         _ => None,

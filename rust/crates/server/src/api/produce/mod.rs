@@ -31,7 +31,7 @@ use crate::codes::ErrorCode;
 use crate::log_lines::Level;
 use crate::memory::frames::FramePermit;
 use crate::metrics::Stages;
-use crate::partitions::purgatory::{Looked, NO_BYTES, Wait};
+use crate::partitions::purgatory::{Attempt, NO_BYTES, Wait};
 use crate::partitions::registry::{Leadership, Partition, TOPIC_NAME_MAX};
 use crate::shared::Shared;
 use append::{append_part, current_leader};
@@ -167,7 +167,7 @@ pub(crate) async fn handle(
         Ok(_) => append_all(shared, header.api_version, &request, &mut memory).await,
         Err(reason) => {
             let key = "produces that cannot wait";
-            shared.lines.seldom(Level::Warning, key, reason.clone());
+            shared.lines.push_limited(Level::Warning, key, reason.clone());
             refuse_all(&request, ErrorCode::REQUEST_TIMED_OUT)
         }
     };
@@ -261,12 +261,12 @@ async fn wait_for_replicas(shared: &Shared, request: &Request, results: &mut [Re
     let places: Vec<_> = places.collect();
     let wait = Wait {
         kind: &shared.purgatory.produce,
-        patience: request.timeout,
+        timeout: request.timeout,
         bytes: NO_BYTES,
         stopping: shared.stopping.subscribe(),
     };
-    let look = || Looked {
-        found: (),
+    let look = || Attempt {
+        result: (),
         missing: (!settle(shared, request, results)).then_some(NO_BYTES),
     };
     wait.until(places, look).await;

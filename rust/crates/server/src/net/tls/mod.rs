@@ -37,7 +37,7 @@ pub(crate) use self::session::Tls;
 pub use self::suites::cipher_suites;
 use self::suites::provider;
 use crate::error::{Result, ServerError};
-use crate::net::transport::throw_away;
+use crate::net::transport::discard_rest;
 use crate::quotas::ANONYMOUS;
 
 /// How long a handshake may take. `connections.max.idle.ms`, Kafka's only bound, counts if it is shorter.
@@ -207,7 +207,7 @@ fn unusable(error: &rustls::Error) -> String {
 /// Shuts down the sending side, and waits until the peer does the same.
 async fn finish(stream: &mut TcpStream) -> io::Result<()> {
     SockRef::from(&*stream).shutdown(Shutdown::Write)?;
-    throw_away(stream).await
+    discard_rest(stream).await
 }
 
 #[cfg(test)]

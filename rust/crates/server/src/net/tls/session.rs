@@ -11,7 +11,7 @@ use tokio_rustls::server::TlsStream;
 
 use logcore_storage::LogSlice;
 
-use crate::net::transport::{COPY_CHUNK, Transport, copy_slice, peer_closed, throw_away};
+use crate::net::transport::{COPY_CHUNK, Transport, copy_slice, discard_rest, peer_closed};
 
 /// The largest TLS record, and the most bytes that wait for the next write.
 pub(super) const RECORD: usize = 16 * 1024;
@@ -86,7 +86,7 @@ impl Transport for Tls {
 
     async fn finish(&mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
-        throw_away(self.stream.get_mut().0).await
+        discard_rest(self.stream.get_mut().0).await
     }
 
     async fn closed(&mut self) {

@@ -22,7 +22,7 @@ use super::client_certificates::chain;
 use super::*;
 use crate::net::transport::Transport;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 type Client = client::TlsStream<TcpStream>;
 
@@ -49,7 +49,7 @@ async fn connect(
     let connector = TlsConnector::from(config);
     let name = ServerName::try_from("localhost").unwrap();
     let both = async { tokio::join!(tls.accept(server), connector.connect(name, client)) };
-    timeout(PATIENCE, both).await.unwrap()
+    timeout(TIMEOUT, both).await.unwrap()
 }
 
 /// A connection with its client.
@@ -292,11 +292,11 @@ fn few_threads_call_for_principals_at_the_same_time() {
             served.push(tokio::spawn(async move { tls.accept(server).await.unwrap() }));
             let name = ServerName::try_from("localhost").unwrap();
             let connecting = TlsConnector::from(Arc::clone(&client)).connect(name, socket);
-            clients.push(timeout(PATIENCE, connecting).await.unwrap().unwrap());
+            clients.push(timeout(TIMEOUT, connecting).await.unwrap().unwrap());
         }
         drop(gate);
         for each in served {
-            let each = timeout(PATIENCE, each).await.unwrap().unwrap();
+            let each = timeout(TIMEOUT, each).await.unwrap().unwrap();
             assert_eq!(each.principal(), "ann");
         }
     });
@@ -373,7 +373,7 @@ fn both_ends_are_seen() {
         let first = poll_fn(|context| Poll::Ready(closed.as_mut().poll(context))).await;
         assert!(first.is_pending());
         client.shutdown().await.unwrap();
-        timeout(PATIENCE, closed).await.unwrap();
+        timeout(TIMEOUT, closed).await.unwrap();
 
         // Half closed: earlier bytes are read, and the response arrives.
         let (mut tls, mut client) = pair().await;
@@ -403,7 +403,7 @@ fn both_ends_are_seen() {
         client.read_to_end(&mut received).await.unwrap();
         assert_eq!(received, b"bye");
         drop(client);
-        timeout(PATIENCE, leaving).await.unwrap().unwrap().unwrap();
+        timeout(TIMEOUT, leaving).await.unwrap().unwrap().unwrap();
 
         let (mut tls, mut client) = pair().await;
         tls.write(b"bye", false).await.unwrap();
