@@ -1,7 +1,7 @@
 //! The binding of the `client` crate: conversion for the producer, the consumer and raw requests.
 //!
-//! Only `cluster.client` uses it, and registers its two error classes here at import. Calls that may block release the
-//! GIL, and look for signals ten times a second.
+//! Only `cluster.client` uses it, and registers its two error classes here at import. Calls that may block
+//! release the GIL, and look for signals ten times a second.
 
 mod consumer;
 mod message;

@@ -30,8 +30,8 @@ class Ordered:
 class NewTopic(Ordered):
     """A topic to create. -1 for partitions or replication factor is the broker's default.
 
-    `replica_assignment` is a list of broker ids for each partition, instead of a replication factor. Equality, order
-    and hash depend on the name and the number of partitions only.
+    `replica_assignment` is a list of broker ids for each partition, instead of a replication factor.
+    Equality, order and hash depend on the name and the number of partitions only.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ _LOCAL: dict[int, tuple[str, str]] = {
     -147: ("_MAX_POLL_EXCEEDED", "poll was not called within max.poll.interval.ms"),
     -146: ("_UNKNOWN_BROKER", "there is no such broker"),
     -145: ("_NOT_CONFIGURED", "not configured"),
-    -144: ("_FENCED", "a newer instance took this one's place"),
+    -144: ("_FENCED", "a newer instance has replaced this one"),
     -143: ("_APPLICATION", "the application reported an error"),
     -142: ("_ASSIGNMENT_LOST", "the group took the partitions away"),
     -141: ("_NOOP", "nothing was done"),

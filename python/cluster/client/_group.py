@@ -31,7 +31,7 @@ logger = logging.getLogger("cluster.client")
 _LEAVE_TIMEOUT = 10.0
 _RETRY_PAUSE = 0.2
 _ERROR_PAUSE = 1.0
-"""Seconds before joining again after a failure that may need somebody's help."""
+"""Seconds before joining again after a failure that does not pass by itself."""
 _MISSING_CHECK = 1.0
 """Seconds between two looks for topics that are subscribed to and do not exist."""
 _PATTERN_CHECK = 10.0

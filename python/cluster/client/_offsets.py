@@ -96,7 +96,7 @@ class Offsets:
     ) -> None:
         """Finds committed offsets in the background. Tries until it succeeds or `still_wanted` is false.
 
-        `failed` is told of each kind of failure once. The callbacks run in the background thread.
+        `failed` is called once for each kind of failure. The callbacks run in the background thread.
         """
 
         def job() -> None:

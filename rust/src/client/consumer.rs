@@ -111,8 +111,8 @@ impl ConsumerCore {
         self.consumer.interrupt();
     }
 
-    /// Adds (topic, partition, offset) triples. Offsets: -2 the beginning, -1 the end, -1000 not known yet (`seek`
-    /// begins), other negatives as auto.offset.reset says.
+    /// Adds (topic, partition, offset) triples. Offsets: -2 the beginning, -1 the end, -1000 not known yet
+    /// (`seek` begins), other negatives as auto.offset.reset says.
     fn assign(&self, partitions: Vec<(String, i32, i64)>) {
         let partitions = partitions.into_iter();
         self.consumer.assign(
@@ -173,8 +173,8 @@ impl ConsumerCore {
             .collect()
     }
 
-    /// Requests beside fetching, over this consumer's connections. `log` is called with failures that are tried again,
-    /// by the threads that wait for requests; without it they wait for `poll`.
+    /// Requests beside fetching, over this consumer's connections. `log` is called with failures that are
+    /// tried again, by the threads that wait for requests; without it they wait for `poll`.
     #[pyo3(signature = (log=None))]
     fn network(&self, log: Option<Py<PyAny>>) -> Network {
         let consumer = &self.consumer;

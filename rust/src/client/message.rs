@@ -133,12 +133,12 @@ impl Message {
 
     /// The Python object of a message that this crate makes.
     ///
-    /// Messages are not tracked by the garbage collector, which would look at each one in a long list. Nothing is lost:
-    /// pyo3 does not traverse a message's fields, so no cycle through one is ever found.
+    /// Messages are not tracked by the garbage collector, which would look at each one in a long list.
+    /// Nothing is lost: pyo3 does not traverse a message's fields, so no cycle through one is ever found.
     pub(crate) fn into_object(self, py: Python<'_>) -> PyResult<Py<Self>> {
         let object = Py::new(py, self)?;
-        // SAFETY: the object is valid and of a collectable type, as all of pyo3's are. Untracking it twice is allowed,
-        // which is what its deallocation does.
+        // SAFETY: the object is valid and of a collectable type, as all of pyo3's are. Untracking it twice is
+        // allowed, which is what its deallocation does.
         unsafe { pyo3::ffi::PyObject_GC_UnTrack(object.as_ptr().cast()) };
         Ok(object)
     }
@@ -170,8 +170,12 @@ impl Message {
 #[pymethods]
 impl Message {
     #[new]
-    #[pyo3(signature = (topic=None, partition=-1, offset=OFFSET_INVALID, key=None, value=None, headers=None, error=None, timestamp=None, latency=None, leader_epoch=None),
-           text_signature = "(topic=None, partition=-1, offset=-1001, key=None, value=None, headers=None, error=None, timestamp=None, latency=None, leader_epoch=None)")]
+    #[pyo3(
+        signature = (topic=None, partition=-1, offset=OFFSET_INVALID, key=None, value=None, headers=None,
+                     error=None, timestamp=None, latency=None, leader_epoch=None),
+        text_signature = "(topic=None, partition=-1, offset=-1001, key=None, value=None, headers=None, \
+                          error=None, timestamp=None, latency=None, leader_epoch=None)"
+    )]
     #[allow(clippy::too_many_arguments)] // confluent-kafka's constructor
     fn new(
         topic: Option<Py<PyString>>,

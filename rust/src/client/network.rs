@@ -66,8 +66,8 @@ fn timeout(seconds: f64) -> Duration {
 
 #[pymethods]
 impl Network {
-    /// A network of its own, for administration. `log` is called with failures that are tried again, by the threads that
-    /// wait for requests.
+    /// A network of its own, for administration. `log` is called with failures that are tried again, by the
+    /// threads that wait for requests.
     #[new]
     #[pyo3(signature = (config, log=None))]
     fn create(py: Python<'_>, config: &Bound<'_, PyDict>, log: Option<Py<PyAny>>) -> PyResult<Self> {
@@ -153,9 +153,9 @@ impl Network {
         metadata_dict(py, &fresh)
     }
 
-    /// Offsets by timestamp of (topic, partition, timestamp) triples. Timestamps are in milliseconds; -1 is the end, -2
-    /// the beginning, -3 the record with the latest time. `read_committed`: the end is the last stable offset; None is
-    /// what the client was configured with.
+    /// Offsets by timestamp of (topic, partition, timestamp) triples. Timestamps are in milliseconds; -1 is
+    /// the end, -2 the beginning, -3 the record with the latest time. `read_committed`: the end is the last
+    /// stable offset; None is what the client was configured with.
     #[pyo3(signature = (questions, *, timeout=60.0, read_committed=None))]
     fn list_offsets(
         &self,
@@ -192,11 +192,6 @@ impl Network {
             });
         }
         Ok(listed)
-    }
-
-    /// Keeps these topics' metadata fresh in the background, and no others.
-    fn track(&self, topics: Vec<String>) {
-        self.cluster.track_only(topics.into_iter().map(Arc::from));
     }
 
     /// Stops the background thread; requests under way fail.

@@ -90,10 +90,14 @@ impl ProducerCore {
 
     /// Takes one record; returns before it is sent.
     ///
-    /// `on_delivery(error, message)` is called from poll() or flush() once the record is written or given up. Raises
-    /// BufferError when the queue is full, KafkaException for a record that can never be sent.
-    #[pyo3(signature = (topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, headers=None),
-           text_signature = "($self, topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, headers=None)")]
+    /// `on_delivery(error, message)` is called from poll() or flush() once the record is written or given up.
+    /// Raises BufferError when the queue is full, KafkaException for a record that can never be sent.
+    #[pyo3(
+        signature = (topic, value=None, key=None, partition=-1, callback=None, on_delivery=None,
+                     timestamp=0, headers=None),
+        text_signature = "($self, topic, value=None, key=None, partition=-1, callback=None, \
+                          on_delivery=None, timestamp=0, headers=None)"
+    )]
     #[allow(clippy::too_many_arguments)] // confluent-kafka's signature
     fn produce(
         &self,
@@ -141,7 +145,8 @@ impl ProducerCore {
         })
     }
 
-    /// Waits up to `timeout` seconds for delivery reports and calls their callbacks; returns how many events it served.
+    /// Waits up to `timeout` seconds for delivery reports and calls their callbacks; returns how many events
+    /// it served.
     #[pyo3(signature = (timeout=None))]
     fn poll(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         let running = self.running(py)?;
@@ -171,8 +176,8 @@ impl ProducerCore {
         }
     }
 
-    /// Sends all records at once, and waits up to `timeout` seconds until each is settled and reported. Returns the
-    /// number of records still open.
+    /// Sends all records at once, and waits up to `timeout` seconds until each is settled and reported.
+    /// Returns the number of records still open.
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         let running = self.running(py)?;
@@ -209,8 +214,8 @@ impl ProducerCore {
         true
     }
 
-    /// Requests beside producing, over this producer's connections. `log` is called with failures that are tried again,
-    /// by the threads that wait for requests; without it they wait for `poll`.
+    /// Requests beside producing, over this producer's connections. `log` is called with failures that are
+    /// tried again, by the threads that wait for requests; without it they wait for `poll`.
     #[pyo3(signature = (log=None))]
     fn _network(&self, py: Python<'_>, log: Option<Py<PyAny>>) -> PyResult<Network> {
         let producer = &self.running(py)?.producer;

@@ -1,14 +1,15 @@
-//! The APIs this client speaks by itself, the newest version it asks for, and short ways to read response fields.
+//! The APIs that this crate uses, with the versions it is written for, and accessors for the fields of
+//! responses.
 //!
-//! Versions stop where a newer one would need topic ids instead of names; every broker from 0.11 to 4.x serves one
-//! version of each range.
+//! Newer versions need topic ids instead of names. Every broker from 0.11 to 4.x serves a version of each
+//! range.
 
 use bytes::Bytes;
 use logcore_protocol::{Direction, ProtocolError, Struct, Value, decode_response, schema};
 
 use crate::error::{ClientError, Result};
 
-/// An API and the versions of it that this crate's code is written for.
+/// An API, with the versions that this crate is written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Api {
     pub key: i16,
@@ -34,7 +35,7 @@ pub const LIST_OFFSETS: Api = Api {
     first: 1,
     last: 8,
 };
-/// Metadata; version 1 is the first that tells "all topics" from "no topics".
+/// Metadata; version 1 is the first that distinguishes "all topics" and "no topics".
 pub const METADATA: Api = Api {
     key: 3,
     first: 1,
@@ -53,11 +54,11 @@ pub const INIT_PRODUCER_ID: Api = Api {
     last: 4,
 };
 
-/// An empty request of an API of this crate's.
+/// An empty request of one of the APIs above.
 pub(crate) fn request(api: Api) -> Struct {
     match schema(api.key, Direction::Request) {
         Some(schema) => schema.message(),
-        // The table is part of the program and a test decodes every API above.
+        // The table is compiled in, and a test encodes every API above.
         None => unreachable!("API {} is in the table", api.key),
     }
 }
@@ -78,7 +79,7 @@ pub(crate) fn bad_data(error: ProtocolError) -> ClientError {
     }
 }
 
-/// Reads fields by name; a field that the version lacks has the schema's default, so nothing is ever missing.
+/// Reads fields by name. A field that the version does not have reads as its default.
 pub(crate) trait Fields {
     fn field(&self, name: &str) -> &Value;
 
@@ -120,7 +121,7 @@ impl Fields for Value {
 
 #[cfg(test)]
 mod tests {
-    //! If this fails, a request of the client's own names an API or version that the codec lacks.
+    //! If this fails, the client sends an API or version that the codec does not know.
     use super::*;
 
     #[test]

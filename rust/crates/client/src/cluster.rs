@@ -1,7 +1,7 @@
-//! The cluster as one client sees it: which broker a request goes to, the metadata cache, and its refreshing.
+//! The cluster of one client: which broker a request goes to, the metadata cache, and how it is refreshed.
 //!
-//! All futures here run on the client's background thread. A broker that cannot be reached is reported once, and again
-//! only after it has come back.
+//! All futures here run on the client's background thread. A broker that cannot be reached is reported once,
+//! and again only after it has come back.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -31,7 +31,8 @@ pub enum Target {
     Any,
 }
 
-/// A topic that stays missing is asked about ever more rarely: after 16 rounds, 16 times the retry backoff apart.
+/// Metadata of a topic that stays missing is asked for ever more rarely: after 16 rounds, every 16 retry
+/// backoffs.
 const UNSETTLED_ROUNDS_MAX: u32 = 16;
 
 /// See the module. Shared by a client's tasks.
@@ -88,12 +89,12 @@ impl Cluster {
         Arc::clone(&self.metadata.read())
     }
 
-    /// Changes whenever metadata was refreshed.
+    /// Changes with each refresh.
     pub fn watch_metadata(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
-    /// Adds a topic to those refreshed in the background; `true` when it is new, which asks for a refresh.
+    /// Adds a topic to those refreshed in the background. A new one asks for a refresh; `true` then.
     pub fn track(&self, topic: &Arc<str>) -> bool {
         let new = self.tracked.lock().insert(Arc::clone(topic));
         if new {
@@ -128,7 +129,7 @@ impl Cluster {
             let periodic = asked.await.is_err();
             let topics: Vec<Arc<str>> = self.tracked.lock().iter().cloned().collect();
             if topics.is_empty() && periodic {
-                // Without topics only the brokers' addresses could be new, and nobody needs them.
+                // Without topics only the brokers' addresses could be new, and no request needs them.
                 continue;
             }
             let again = match self.refresh(Some(&topics)).await {
@@ -137,7 +138,8 @@ impl Cluster {
                     topics.iter().any(|name| is_unsettled(fresh.topics.get(name)))
                 }
                 Err(error) => {
-                    // The connections report their own failures; this is what else can be wrong with an answer.
+                    // The connections report their own failures. An answer may also be one that does not
+                    // decode.
                     if !error.is_retriable() && lasting.failed(&error, Instant::now()) {
                         self.reporter.report(error);
                     }
@@ -149,7 +151,7 @@ impl Cluster {
             } else {
                 0
             };
-            // Also bounds how often a storm of requests for refresh reaches the broker.
+            // Also limits how often the broker is asked, however often a refresh is asked for.
             tokio::time::sleep(self.config.retry_backoff * 2_u32.pow(unsettled_rounds / 4)).await;
             if again {
                 self.refresh_soon();
@@ -157,8 +159,7 @@ impl Cluster {
         }
     }
 
-    /// Asks any broker about `topics` (`None`: all of them) now, and returns its answer, which is also merged into the
-    /// cache.
+    /// Asks any broker about `topics` (`None`: all). Merges its answer into the cache, and returns it.
     ///
     /// # Errors
     /// No broker answers, or the answer does not decode.
@@ -166,7 +167,7 @@ impl Cluster {
         self.refresh_with(topics, self.config.allow_auto_create).await
     }
 
-    /// [`Cluster::refresh`], saying whether a missing topic may be created by being asked about.
+    /// [`Cluster::refresh`]; `create`: the broker may create a missing topic.
     ///
     /// # Errors
     /// As [`Cluster::refresh`].
@@ -230,8 +231,8 @@ impl Cluster {
         }
     }
 
-    /// Sends one request on a connection and decodes its response. `extra` is added to the request timeout: the time
-    /// the request itself asks the broker to wait.
+    /// Sends one request on a connection and decodes its response. `extra`, the time that the request asks
+    /// the broker to wait, is added to the request timeout.
     ///
     /// # Errors
     /// The connection's end, no answer in time, or bytes that do not decode.
@@ -303,7 +304,7 @@ impl Cluster {
         }
     }
 
-    /// A live connection to the target, made now if need be. One attempt; the caller tries again.
+    /// An open connection to the target; makes one attempt if there is none.
     ///
     /// # Errors
     /// The attempt failed, or the target is not known.
@@ -312,7 +313,7 @@ impl Cluster {
             Target::Any => return self.any_connection(purpose).await,
             Target::Controller => match self.metadata().controller {
                 id if id >= 0 && !self.metadata().brokers.is_empty() => id,
-                // Boxed because refreshing needs a connection itself.
+                // Boxed because the future is recursive: a refresh needs a connection.
                 _ => Box::pin(self.refresh(Some(&[]))).await?.controller,
             },
             Target::Broker(id) => id,
@@ -424,7 +425,8 @@ impl Cluster {
     }
 }
 
-/// Whether a topic should be asked about again soon: missing, in creation, or without a leader somewhere.
+/// Whether a topic is missing, in creation or has a partition without leader, so that it is asked about again
+/// soon.
 fn is_unsettled(topic: Option<&Arc<Topic>>) -> bool {
     topic.is_none_or(|topic| {
         ErrorCode(topic.error).is_retriable() || topic.partitions.iter().any(|partition| partition.leader < 0)

@@ -1,4 +1,4 @@
-//! The settings of a client, already parsed and checked: Python owns the property names, their defaults and ranges.
+//! The settings of a client, parsed and checked. Python owns the properties' names, defaults and ranges.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ pub struct ClientConfig {
     pub bootstrap: Vec<(String, u16)>,
     /// `client.id`.
     pub client_id: String,
-    /// `socket.timeout.ms`: how long a request may go unanswered (beyond the time the request itself asks to wait).
+    /// `socket.timeout.ms`: the time for an answer, beside the time that the request asks the broker to wait.
     pub request_timeout: Duration,
     /// `socket.connection.setup.timeout.ms`: TCP connect and ApiVersions together.
     pub connect_timeout: Duration,
-    /// `reconnect.backoff.ms`, doubled after each failure …
+    /// `reconnect.backoff.ms`: doubled after each failure.
     pub reconnect_backoff: Duration,
-    /// … up to `reconnect.backoff.max.ms`.
+    /// `reconnect.backoff.max.ms`.
     pub reconnect_backoff_max: Duration,
     /// `retry.backoff.ms`: pause before a request is repeated.
     pub retry_backoff: Duration,
-    /// `receive.message.max.bytes`: a longer response breaks the connection instead of being allocated.
+    /// `receive.message.max.bytes`: a longer response ends the connection and is not allocated.
     pub receive_bytes_max: usize,
     /// `topic.metadata.refresh.interval.ms`.
     pub metadata_refresh: Duration,
@@ -58,7 +58,7 @@ pub struct ProducerConfig {
     pub acks: i16,
     /// `enable.idempotence`.
     pub idempotence: bool,
-    /// `linger.ms`: how long a batch may wait for company.
+    /// `linger.ms`: how long a batch may wait for more records.
     pub linger: Duration,
     /// `batch.size`: bytes of a batch before compression.
     pub batch_bytes: usize,
@@ -118,7 +118,7 @@ pub enum OffsetReset {
     Earliest,
     /// The log's end.
     Latest,
-    /// Nowhere: the application is told.
+    /// Nowhere: the application gets an error.
     Error,
 }
 

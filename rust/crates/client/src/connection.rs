@@ -1,8 +1,9 @@
 //! One TCP connection to one broker: framing, correlation, pipelining, version negotiation.
 //!
-//! Requests are written in the order of [`Connection::send`] and answered in that order, as Kafka brokers do; a response
-//! out of turn, an unanswered request or any I/O error ends the connection, and every request still open learns why.
-//! Two tasks per connection, both on the client's background thread. Reconnecting is [`crate::cluster`]'s business.
+//! Requests are written in the order of [`Connection::send`], and Kafka's brokers answer in that order. A
+//! response out of order, a request without an answer and an I/O error end the connection; all open requests
+//! fail with the reason. A connection has two tasks on the client's background thread. [`crate::connections`]
+//! reconnects.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::config::ClientConfig;
 use crate::error::{ClientError, Result, milliseconds};
 use crate::reporter::Reporter;
 
-/// A response's body, header taken off, or why there is none.
+/// A response's body without its header, or why there is none.
 type Answer = Result<Bytes>;
 
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl Shared {
         self.closing.notify_waiters();
         self.closing.notify_one();
         for waiting in self.waiting.lock().drain(..) {
-            // A requester that went away needs no answer.
+            // The requester may have given up.
             let _ = waiting.answer.send(Err(error.clone()));
         }
     }
@@ -63,12 +64,12 @@ impl Shared {
     }
 }
 
-/// A request's body, as the caller has it.
+/// A request's body.
 #[derive(Debug)]
 pub enum Body<'a> {
-    /// Already in the wire's form.
+    /// Encoded already.
     Encoded(&'a [u8]),
-    /// To be encoded straight into the frame; with the bytes it will take, roughly.
+    /// To be encoded into the frame, with an estimate of its bytes.
     Message(&'a Value, usize),
 }
 
@@ -81,7 +82,7 @@ impl Body<'_> {
     }
 }
 
-/// A live connection. Dropping the last handle closes it.
+/// An open connection. Dropping the last handle closes it.
 #[derive(Debug)]
 pub struct Connection {
     shared: Arc<Shared>,
@@ -92,7 +93,7 @@ pub struct Connection {
     versions: HashMap<i16, (i16, i16)>,
 }
 
-/// A request that was handed to the connection; await [`Pending::answer`] for its response.
+/// A request under way; [`Pending::answer`] waits for its response.
 #[derive(Debug)]
 pub struct Pending {
     shared: Arc<Shared>,
@@ -101,8 +102,8 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Waits for the response body. When `timeout` passes the connection is given up: its order of answers is
-    /// lost for the requests behind.
+    /// Waits for the response's body. When `timeout` passes the connection ends, because later answers would
+    /// not match their requests any more.
     ///
     /// # Errors
     /// The connection's end, or [`ClientError::TimedOut`].
@@ -179,7 +180,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// ApiVersions in our newest version; a broker too old for it says so in version 0, which lists what it knows.
+    /// ApiVersions in our newest version. An older broker answers UNSUPPORTED_VERSION, and is asked in
+    /// version 0.
     async fn ask_versions(&self, timeout: Duration) -> Result<HashMap<i16, (i16, i16)>> {
         let mut version = api::API_VERSIONS.last;
         loop {
@@ -240,7 +242,7 @@ impl Connection {
         self.versions.get(&api_key).copied()
     }
 
-    /// The newest version of `api` that both sides speak.
+    /// The newest version of `api` that both sides know.
     ///
     /// # Errors
     /// [`ClientError::Unsupported`].
@@ -269,7 +271,7 @@ impl Connection {
         let correlation_id = self.next_correlation_id.fetch_add(1, Ordering::Relaxed);
         let frame = self.frame(api_key, version, correlation_id, body)?;
         {
-            // The same lock as in `end` decides who comes first, so no request waits on a dead connection.
+            // `end` takes the same lock, so no request waits on a connection that has ended.
             let mut waiting = self.shared.waiting.lock();
             if let Some(error) = self.shared.ended.lock().clone() {
                 return Err(error);
@@ -349,7 +351,7 @@ async fn connect(host: &str, port: u16, peer: &str) -> Result<TcpStream> {
     for address in addresses {
         match TcpStream::connect(address).await {
             Ok(stream) => {
-                // Without it small requests wait for the acknowledgement of the one before.
+                // Otherwise a small request waits until the one before it is acknowledged.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
@@ -383,7 +385,7 @@ async fn write_loop(
     };
     tokio::select! {
         () = writing => {}
-        // The other task may be waiting for the same news.
+        // The other task waits for the same signal.
         () = shared.closing.notified() => shared.closing.notify_one(),
     }
 }
@@ -404,7 +406,7 @@ async fn read_frames(shared: &Shared, mut stream: OwnedReadHalf, frame_max: usiz
             let length = i32::from_be_bytes(*prefix);
             let Ok(length) = usize::try_from(length) else {
                 return shared.broken(format_args!(
-                    "a response claims {length} bytes; check that the port speaks Kafka's protocol without TLS"
+                    "a response claims {length} bytes; check that Kafka listens at this port, without TLS"
                 ));
             };
             if length > frame_max {
@@ -430,7 +432,7 @@ async fn read_frames(shared: &Shared, mut stream: OwnedReadHalf, frame_max: usiz
     }
 }
 
-/// Tells the requester whose response is too long. The connection ends, because its rest cannot be skipped.
+/// Fails the request whose response is too long. The connection ends: reading the rest could take for ever.
 fn refuse_long_response(shared: &Shared, size: usize, limit: usize) -> ClientError {
     if let Some(waiting) = shared.waiting.lock().pop_front() {
         let _ = waiting.answer.send(Err(ClientError::ResponseTooLarge {

@@ -1,7 +1,7 @@
 //! A client's connections: one per broker and purpose, made on demand.
 //!
-//! One attempt at a time per broker and purpose, with a growing pause after failures. All futures run on the client's
-//! background thread.
+//! One attempt at a time per broker and purpose, with a growing pause after failures. All futures run on the
+//! client's background thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::connection::Connection;
 use crate::error::Result;
 use crate::reporter::Reporter;
 
-/// What a connection is for. A broker answers one connection's requests one after another, so requests that wait at
-/// the broker (Fetch, JoinGroup) do not share one with those that should be quick.
+/// What a connection is for. A broker answers a connection's requests in order, so requests that wait at the
+/// broker (Fetch, JoinGroup) have connections of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// Metadata, Produce, ListOffsets, administration.
@@ -50,14 +50,14 @@ impl Connections {
         Arc::clone(slots.entry((host.to_owned(), port, purpose)).or_default())
     }
 
-    /// The connection, if it is open and nobody is opening another.
+    /// The connection, if it is open.
     pub(crate) fn open(&self, host: &str, port: u16, purpose: Purpose) -> Option<Arc<Connection>> {
         let slot = self.slot(host, port, purpose);
         let slot = slot.try_lock().ok()?;
         slot.connection.clone().filter(|connection| connection.is_open())
     }
 
-    /// The open connection, or a new one. One attempt, after the pause that earlier failures ask for.
+    /// The open connection, or a new one: one attempt, after the backoff of earlier failures.
     pub(crate) async fn connect(
         &self,
         host: &str,

@@ -1,12 +1,12 @@
-//! The client's one error type and the numbers its errors carry towards Python.
+//! The client's error type, and the numbers that its errors have in Python.
 //!
-//! Positive codes are the broker's (Apache Kafka's `Errors`); negative ones are made here and use librdkafka's numbers,
-//! because scripts written against confluent-kafka compare with them.
+//! Positive codes are the broker's (Apache Kafka's `Errors`). Negative ones are the client's own, with
+//! librdkafka's numbers, because scripts for confluent-kafka compare with them.
 
 use logcore_protocol::ErrorCode;
 use thiserror::Error;
 
-/// librdkafka's `RD_KAFKA_RESP_ERR__*` numbers, as far as this client makes them itself.
+/// librdkafka's `RD_KAFKA_RESP_ERR__*` numbers of this client's own errors.
 pub mod local {
     /// A message or response that does not decode.
     pub const BAD_MSG: i32 = -199;
@@ -18,7 +18,7 @@ pub mod local {
     pub const RESOLVE: i32 = -193;
     /// A record was not acknowledged within `delivery.timeout.ms`.
     pub const MSG_TIMED_OUT: i32 = -192;
-    /// The consumer reached the end of a partition (an event, no failure).
+    /// The consumer reached the end of a partition: an event, no failure.
     pub const PARTITION_EOF: i32 = -191;
     /// The topic has no such partition.
     pub const UNKNOWN_PARTITION: i32 = -190;
@@ -34,7 +34,7 @@ pub mod local {
     pub const QUEUE_FULL: i32 = -184;
     /// The operation does not fit the client's state.
     pub const STATE: i32 = -172;
-    /// The broker lacks an API this client needs.
+    /// The broker does not serve an API that the client needs.
     pub const UNSUPPORTED_FEATURE: i32 = -165;
     /// A message was dropped by `purge` before it was sent.
     pub const PURGE_QUEUE: i32 = -152;
@@ -42,18 +42,19 @@ pub mod local {
     pub const AUTO_OFFSET_RESET: i32 = -140;
 }
 
-/// Everything that can go wrong in this crate. Cheap to clone: one failure is told to every record it struck.
+/// Every failure of this crate. Cheap to clone: all records of a batch report the same one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ClientError {
     /// A connection could not be made, broke, or carried bytes that are no response.
     #[error("{broker}: {what}")]
     Transport { broker: String, what: String },
-    /// Every address known was tried in vain.
+    /// No known address can be reached.
     #[error(
-        "none of the brokers {tried} can be reached ({last}); check bootstrap.servers and that the broker is up"
+        "none of the brokers {tried} can be reached ({last}); check bootstrap.servers and that the broker \
+         is up"
     )]
     AllBrokersDown { tried: String, last: String },
-    /// A name that no address was found for.
+    /// A host name without an address.
     #[error("{host}: the host name cannot be resolved: {what}")]
     Resolve { host: String, what: String },
     /// No answer within the time allowed.
@@ -61,7 +62,8 @@ pub enum ClientError {
     TimedOut { what: String, timeout_ms: u64 },
     /// A request that fails again and again, reported once; see [`crate::reporter`].
     #[error(
-        "{last}: {request} failed {times} times in a row and is tried again; check the broker, and what is between"
+        "{last}: {request} failed {times} times in a row and is tried again; check the broker, and any \
+         proxy before it"
     )]
     Lasting {
         request: &'static str,
@@ -70,8 +72,8 @@ pub enum ClientError {
     },
     /// A response above `receive.message.max.bytes`.
     #[error(
-        "{broker}: the response to {request} has {size} bytes, more than receive.message.max.bytes ({limit}); \
-         raise it"
+        "{broker}: the response to {request} has {size} bytes, more than receive.message.max.bytes \
+         ({limit}); raise it"
     )]
     ResponseTooLarge {
         broker: String,
@@ -79,7 +81,7 @@ pub enum ClientError {
         size: usize,
         limit: usize,
     },
-    /// A batch that no response below `receive.message.max.bytes` can carry.
+    /// A batch that does not fit into a response of `receive.message.max.bytes`.
     #[error(
         "{topic}-{partition}: the batch at offset {offset} makes a response of {size} bytes, more than \
          receive.message.max.bytes ({limit}); raise it, or seek behind the batch"
@@ -93,7 +95,8 @@ pub enum ClientError {
     },
     /// `queue.buffering.max.messages` or `queue.buffering.max.kbytes` is reached.
     #[error(
-        "the producer's queue is full ({messages} messages, {bytes} bytes); call poll() or flush() and try again"
+        "the producer's queue is full ({messages} messages, {bytes} bytes); call poll() or flush() and try \
+         again"
     )]
     QueueFull { messages: usize, bytes: usize },
     /// A record above `message.max.bytes`.
@@ -114,9 +117,9 @@ pub enum ClientError {
     /// Bytes from the broker that do not decode.
     #[error("{what}")]
     BadData { what: String },
-    /// The broker does not serve the API, or none of the versions this client speaks.
+    /// The broker does not serve the API in a version that the client knows.
     #[error(
-        "{broker} does not serve API {api_key} in a version this client speaks ({wanted}); it serves {served}"
+        "{broker} does not serve API {api_key} in a version this client knows ({wanted}); it serves {served}"
     )]
     Unsupported {
         broker: String,
@@ -137,7 +140,7 @@ pub enum ClientError {
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
-    /// The process forked after the client was made; its background thread did not come along.
+    /// The process was forked after the client was made, and has no background thread.
     #[error("this client was made before a fork; make a new one in the child process")]
     Forked,
     /// A setting that cannot be used.
@@ -145,7 +148,7 @@ pub enum ClientError {
     Config(String),
 }
 
-/// A broker's code as a person can read it: its name, number and meaning.
+/// A broker's code with its name and meaning.
 fn described(code: i16) -> String {
     match ErrorCode(code).known() {
         Some(error) => format!(
@@ -158,7 +161,7 @@ fn described(code: i16) -> String {
 }
 
 impl ClientError {
-    /// The number scripts compare with: the broker's code, or librdkafka's local one.
+    /// The broker's code, or librdkafka's number of a local failure.
     #[must_use]
     pub fn code(&self) -> i32 {
         match self {
@@ -191,7 +194,12 @@ impl ClientError {
         matches!(self, Self::Broker { code: answered, .. } if *answered == code.0)
     }
 
-    /// Whether the same operation may succeed later without anybody changing anything.
+    /// Whether a broker answered with an error code, as opposed to a connection that broke.
+    pub(crate) fn is_from_broker(&self) -> bool {
+        matches!(self, Self::Broker { .. })
+    }
+
+    /// Whether the same operation may succeed later.
     #[must_use]
     pub fn is_retriable(&self) -> bool {
         match self {
@@ -222,7 +230,7 @@ impl ClientError {
 /// What the functions of this crate return.
 pub type Result<T> = std::result::Result<T, ClientError>;
 
-/// A duration for an error's text.
+/// A duration in milliseconds, for an error's text.
 pub(crate) fn milliseconds(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,21 +1,24 @@
-//! The client's moving parts: connections, metadata, the producer's accumulator and the consumer's fetcher.
+//! What a Kafka client does for each record: connections, metadata, the producer's accumulator, the
+//! consumer's fetcher.
 //!
-//! Owns: bytes between an application and its cluster, and one background thread per client instance with all that is
-//! asynchronous. Does not own: property names, group membership, administration (Python, over [`cluster::Cluster`]'s
-//! raw requests), nor record batches and the protocol's layout (crates `records` and `protocol`). Knows nothing of
-//! Python. Public methods may be called from any thread and block at most as long as their argument says. A crash of
-//! the process loses records that were not acknowledged, and nothing on any disk.
+//! Owns the connections of each client, and one background thread on which everything asynchronous runs.
+//! Python owns property names, group membership and administration, which send raw requests through
+//! [`cluster::Cluster`]. The crates `records` and `protocol` own the layouts of batches and messages. This
+//! crate knows nothing of Python.
+//!
+//! Any thread may call the public methods; they block at most as long as their argument says. A crash of the
+//! process loses records that were not acknowledged. Nothing is on disk.
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`runtime`] | the background thread, and noticing a fork |
+//! | [`runtime`] | the background thread; a forked child is noticed |
 //! | [`connection`] | one TCP connection: pipelining, versions |
 //! | [`metadata`] | brokers, topics, leaders |
 //! | [`connections`] | one connection per broker and purpose |
-//! | [`cluster`] | which broker a request goes to, refreshing metadata |
-//! | [`reporter`] | failures that are tried again, and when the application hears of them |
-//! | [`producer`] | accumulate, send, retry in order, report |
-//! | [`consumer`] | fetch ahead, decode, hand out |
+//! | [`cluster`] | which broker a request goes to; metadata is refreshed |
+//! | [`reporter`] | failures that are tried again, and when they are reported |
+//! | [`producer`] | records are accumulated, sent, retried in order, reported |
+//! | [`consumer`] | records are fetched ahead, decoded, handed out |
 //! | [`offsets`] | offsets by time |
 //! | [`config`], [`error`], [`api`] | settings, errors, API versions |
 

@@ -1,4 +1,4 @@
-//! What a client knows about the cluster: brokers, topics, leaders. Pure data, replaced piece by piece.
+//! The brokers, topics and leaders that a client knows. Pure data.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct Broker {
     pub port: u16,
 }
 
-/// One partition as the last Metadata response told it.
+/// One partition in the last Metadata response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     /// The broker's error code, 0 for none.
@@ -23,13 +23,13 @@ pub struct Partition {
     pub id: i32,
     /// The leading broker's id, -1 for none.
     pub leader: i32,
-    /// -1 when the broker is too old to tell.
+    /// -1 from a broker whose version has none.
     pub leader_epoch: i32,
     pub replicas: Vec<i32>,
     pub isr: Vec<i32>,
 }
 
-/// One topic as the last Metadata response told it.
+/// One topic in the last Metadata response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
     /// The broker's error code, 0 for none.
@@ -52,7 +52,7 @@ impl Topic {
     }
 }
 
-/// The cache. Topics that were asked for and do not exist are in it with their error.
+/// The cache. A topic that does not exist is in it with its error, once it was asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
     pub cluster_id: Option<String>,
@@ -76,8 +76,8 @@ impl Metadata {
         }
     }
 
-    /// Takes over what a newer response says; topics it does not name stay. A partition whose leader epoch went
-    /// backwards is an answer from a broker that lags behind: what was known before stays.
+    /// Merges a newer response; topics it does not name stay. A leader epoch that goes backwards comes from a
+    /// broker that lags behind: the partition stays as it was.
     pub(crate) fn merge(&mut self, newer: Self) {
         self.cluster_id = newer.cluster_id.or_else(|| self.cluster_id.take());
         self.controller = newer.controller;

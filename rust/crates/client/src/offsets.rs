@@ -1,4 +1,4 @@
-//! Offsets by time: ListOffsets, asked of every partition's leader, retried until a deadline.
+//! Offsets by time: ListOffsets, sent to every partition's leader, tried again until a deadline.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ pub const EARLIEST: i64 = -2;
 /// A topic and one of its partitions.
 pub type PartitionKey = (Arc<str>, i32);
 
-/// What ListOffsets found.
+/// An offset that ListOffsets found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListedOffset {
-    /// -1 when no record is as late as was asked for.
+    /// -1 when there is no record at or after the time.
     pub offset: i64,
     /// The record's timestamp in milliseconds, -1 for the beginning and the end.
     pub timestamp: i64,
@@ -33,8 +33,8 @@ pub struct ListedOffset {
 /// One answer per question.
 pub type Answers = HashMap<PartitionKey, Result<ListedOffset>>;
 
-/// Looks up the first offset at or after each timestamp (milliseconds, [`LATEST`] or [`EARLIEST`]). Failures that may
-/// pass are tried again until `timeout`; what is unanswered then has its last failure.
+/// Looks up the first offset at or after each timestamp (milliseconds, [`LATEST`] or [`EARLIEST`]). Failures
+/// that may pass are tried again until `timeout`; then the answer is the last failure.
 pub async fn list_offsets(
     cluster: &Arc<Cluster>,
     questions: Vec<(PartitionKey, i64)>,

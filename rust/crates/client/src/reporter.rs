@@ -1,8 +1,8 @@
-//! Failures that are tried again, and when the application hears of them.
+//! Failures that are tried again, and when they are reported.
 //!
-//! A failure is reported once it lasts, and again when it changes; a success in between begins anew. So a broker that
-//! restarts is no news, and one that cuts every connection is. Reports wait in a bounded queue for `error_cb` or the log.
-//! Any thread may call a [`Reporter`].
+//! A failure is reported once it lasts, and again when it changes; after a success it may be reported anew.
+//! So a broker that restarts is not reported, and one that closes every connection is. Reports wait in a
+//! bounded queue for `error_cb` or the log. Any thread may call a [`Reporter`].
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 
 use crate::error::ClientError;
 
-/// A connection that fails so often in a row is reported.
+/// A request whose connection breaks so many times in a row is reported.
 const REPORT_TIMES: u32 = 3;
-/// Any failure that lasts so long is reported. A new leader, or a coordinator that loads, takes less.
+/// A failure that lasts so long is reported. The election of a leader and the loading of a coordinator take
+/// less.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
-/// Reports that wait for an application that does not ask for them; later ones are dropped.
+/// The most reports that wait for the application; later ones are dropped.
 const QUEUE_MAX: usize = 1000;
 
 /// The failures of one operation that is tried again until it succeeds.
@@ -126,7 +127,7 @@ impl Reporter {
     /// A request was answered.
     pub(crate) fn request_answered(&self, broker: &str, request: &'static str) {
         let mut requests = self.requests.lock();
-        // Nearly always empty, and then nothing is copied.
+        // It is empty nearly always, and then the name is not copied.
         if !requests.is_empty() {
             requests.remove(&(broker.to_owned(), request));
         }

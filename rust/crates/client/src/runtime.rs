@@ -1,7 +1,7 @@
-//! The one background thread of a client instance and the tokio runtime on it.
+//! A client's background thread, with a tokio runtime.
 //!
-//! Owns the thread; everything asynchronous of a client (connections, sender, fetcher) runs there and nowhere else.
-//! Dropping it stops the thread and waits for it. Threads do not survive `fork`: [`ForkGuard`] notices.
+//! Owns the thread, on which a client's connections, sender and fetcher run. Dropping it stops the thread and
+//! waits for it. Threads do not survive `fork`; [`ForkGuard`] notices one.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +16,17 @@ use crate::error::{ClientError, Result};
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Tells every client of this process that it is now a forked child. Called from the interpreter's at-fork hook.
+/// Notes that this process is a forked child. The interpreter's at-fork hook calls it.
 pub fn note_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Remembers how often the process had forked when a client was made.
+/// The number of forks at the time a client was made.
 #[derive(Debug, Clone, Copy)]
 pub struct ForkGuard(u64);
 
 impl ForkGuard {
-    /// A guard of this moment.
+    /// A guard that fails after the next fork.
     #[must_use]
     pub fn new() -> Self {
         Self(FORKS.load(Ordering::Relaxed))
@@ -88,7 +88,7 @@ impl Background {
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                // An error means that the sender is gone, which is a stop as well.
+                // An error means that the sender was dropped, which stops the thread, too.
                 let _ = runtime.block_on(stopped);
                 runtime.shutdown_timeout(Duration::from_millis(200));
             })
@@ -129,7 +129,7 @@ impl Background {
         }
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         self.handle.spawn(async move {
-            // The waiter may have given up; then nobody wants the result.
+            // The waiter may have given up.
             let _ = sender.send(task.await);
         });
         Ok(Waiter { receiver })
@@ -141,7 +141,7 @@ impl Background {
             return;
         };
         if self.fork.forked() {
-            // The thread lives in the parent only; joining it here would wait for ever.
+            // Only the parent has the thread; joining it here would wait for ever.
             std::mem::forget((stop, thread));
             return;
         }
@@ -157,7 +157,7 @@ impl Drop for Background {
     }
 }
 
-/// The result of a task on the background thread, awaited by an ordinary thread.
+/// The result of a task on the background thread, for another thread to wait for.
 #[derive(Debug)]
 pub struct Waiter<T> {
     receiver: std::sync::mpsc::Receiver<T>,
@@ -177,7 +177,7 @@ impl<T> Waiter<T> {
     }
 }
 
-/// The earlier of `deadline` and one slice from now: callers that must notice signals wait in slices.
+/// The time until `deadline`, at most `slice`: threads that must notice signals wait in slices.
 #[must_use]
 pub fn slice_until(deadline: Option<Instant>, slice: Duration) -> Duration {
     deadline.map_or(slice, |deadline| {

@@ -1,8 +1,8 @@
 //! From fetched bytes to messages, one batch at a time and only when the application asks.
 //!
-//! A message keeps ranges into its batch's buffer (the response, or the decompressed records) and shares the buffer, so
-//! no key or value is copied. Control batches are skipped, and under `read_committed` the batches of aborted transactions
-//! (KIP-98).
+//! A message keeps ranges into its batch's buffer (the response, or the decompressed records) and shares the
+//! buffer, so no key or value is copied. Control batches are skipped, and under `read_committed` the batches
+//! of aborted transactions (KIP-98).
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -148,7 +148,7 @@ impl Chunk {
             .map(|batch| batch.header.next_offset())
     }
 
-    /// The messages of the next batch that has any for the application; `None` at the end.
+    /// The messages of the next batch that has any; `None` at the end.
     ///
     /// # Errors
     /// [`ClientError::BadData`], naming the offset of the batch that is damaged.
@@ -302,7 +302,8 @@ fn is_abort_marker(batch: &Batch<'_>) -> std::result::Result<bool, RecordError> 
     Ok(key.get(2..4) == Some(&ABORT_MARKER.to_be_bytes()))
 }
 
-/// Reads a message set of version 0 or 1. Copies its messages, because each compressed one has its own buffer.
+/// Reads a message set of version 0 or 1. Copies its messages, because each compressed one has its own
+/// buffer.
 fn read_old(topic: &Arc<str>, partition: i32, bytes: &[u8], from: i64) -> Result<VecDeque<Message>> {
     type Part = Option<(usize, usize)>;
     let mut buffer = Vec::new();

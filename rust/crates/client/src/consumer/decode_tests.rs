@@ -1,4 +1,5 @@
-//! If these fail, fetched messages are lost, repeated, mixed up, or seen although their transaction was aborted.
+//! If these fail, fetched messages are lost, repeated, mixed up, or seen although their transaction was
+//! aborted.
 
 use std::sync::Arc;
 
@@ -48,9 +49,13 @@ fn values(messages: &[Message]) -> Vec<&[u8]> {
 
 proptest! {
     #[test]
-    fn the_records_that_were_built_are_read(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 1..20), codec in 0u8..5) {
+    fn the_records_that_were_built_are_read(
+        values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 1..20),
+        codec in 0u8..5,
+    ) {
         let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
-        let messages = read(chunk(batch(Compression::from_code(codec).expect("a codec"), 10, &values), 10, vec![]));
+        let codec = Compression::from_code(codec).expect("a codec");
+        let messages = read(chunk(batch(codec, 10, &values), 10, vec![]));
         prop_assert_eq!(messages.len(), values.len());
         for (index, message) in messages.iter().enumerate() {
             prop_assert_eq!(message.offset, 10 + index as i64);

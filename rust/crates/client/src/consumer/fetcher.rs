@@ -1,8 +1,9 @@
 //! Keeps assigned partitions filled: looks up where to start, and fetches ahead of the application.
 //!
-//! One task decides what to ask, and one task per request waits for its answer, all on the client's background thread.
-//! At most two Fetch requests per broker are under way, each on its own connection. The first may wait at the broker for
-//! new records. The second is for partitions that have records or were just sought, which must not wait behind it.
+//! One task decides what to ask, and one task per request waits for its answer, all on the client's
+//! background thread. At most two Fetch requests per broker are under way, each on its own connection. The
+//! first may wait at the broker for new records. The second is for partitions that have records or were just
+//! sought, which must not wait behind it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::offsets::{PartitionKey, list_offsets};
 
 /// The longest time without a look at the partitions; whatever changes them also wakes the task.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long the second Fetch to a broker may wait there: its partitions shall soon join the first.
+/// How long the second Fetch to a broker may wait there, before its partitions join the first.
 const SECOND_WAIT: Duration = Duration::from_millis(20);
 /// How long one lookup of an offset to start at may take.
 const LOCATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -158,7 +159,7 @@ fn to_fetch(
     let mut leaderless = false;
     let mut reports = Vec::new();
     let count = state.partitions.len();
-    // A response is filled in the order of the request: begin elsewhere each time.
+    // The broker fills a response in the request's order, so each request begins with another partition.
     let first = shared.rotate(count);
     for step in 0..count {
         let partition = &mut state.partitions[(first + step) % count];
@@ -210,7 +211,7 @@ fn to_fetch(
     requests.into_iter().collect()
 }
 
-/// What the cluster says of a partition without a leader; `None` while it was not asked.
+/// Why a partition has no leader; `None` before the first metadata of its topic.
 fn why_leaderless(metadata: &Metadata, (topic, id): &PartitionKey) -> Option<ClientError> {
     let found = metadata.topics.get(topic)?;
     let code = match (found.error, found.partition(*id)) {
@@ -311,7 +312,7 @@ fn take_answer(shared: &Shared, request: FetchRequest, answer: Result<Value>) {
         partition.not_before = Some(now + pause);
         match &answer {
             Err(ClientError::ResponseTooLarge { .. }) if !alone => {
-                // One of them has a batch that is too long. Each by itself, the others are read on.
+                // One of them has a batch that is too long. Fetched alone, the others are read on.
                 partition.fetch_alone = true;
             }
             Err(ClientError::ResponseTooLarge { size, limit, .. }) => {

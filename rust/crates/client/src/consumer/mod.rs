@@ -1,7 +1,7 @@
 //! The consumer's data path: assigned partitions in, messages out.
 //!
-//! Owns positions, and fetched data until the application takes its messages. Python owns group membership and commits.
-//! A crash loses only what was fetched ahead.
+//! Owns positions, and fetched data until the application takes its messages. Python owns group membership
+//! and commits. A crash loses only what was fetched ahead.
 
 pub mod decode;
 #[cfg(test)]
@@ -37,7 +37,7 @@ pub enum Event {
     Failed(PartitionKey, ClientError),
 }
 
-/// What [`Consumer::take`] hands out.
+/// What [`Consumer::take`] returns.
 #[derive(Debug, Clone)]
 pub enum Item {
     Message(Message),
@@ -60,7 +60,7 @@ impl Shared {
         self.rotation.fetch_add(1, Ordering::Relaxed) % count.max(1)
     }
 
-    /// Hands reports to the application. Not under the state's lock: it is taken to wake a waiting thread.
+    /// Reports failures. The caller must not hold the state's lock, which is taken to wake a waiting thread.
     fn report(&self, reports: Vec<ClientError>) {
         for report in reports {
             self.cluster.reporter().report(report);
@@ -144,24 +144,25 @@ impl Consumer {
 
     /// Removes partitions.
     pub fn unassign(&self, partitions: &[PartitionKey]) {
-        self.shared.state.lock().unassign(partitions);
+        let mut state = self.shared.state.lock();
+        state.unassign(partitions);
+        self.track_assigned(&state);
     }
 
     /// Removes all partitions.
     pub fn unassign_all(&self) {
-        self.shared.state.lock().clear();
+        let mut state = self.shared.state.lock();
+        state.clear();
+        self.track_assigned(&state);
     }
 
-    /// The assigned partitions.
-    #[must_use]
-    pub fn assignment(&self) -> Vec<PartitionKey> {
-        self.shared
-            .state
-            .lock()
+    /// Has the metadata of the assigned topics refreshed, and of no others.
+    fn track_assigned(&self, state: &State) {
+        let topics = state
             .partitions
             .iter()
-            .map(|partition| partition.key.clone())
-            .collect()
+            .map(|partition| Arc::clone(&partition.key.0));
+        self.shared.cluster.track_only(topics);
     }
 
     /// Moves a partition; `false` when it is not assigned.

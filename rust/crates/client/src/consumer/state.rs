@@ -1,7 +1,7 @@
 //! The assigned partitions and the progress of each: fetched, handed out, stored for commit.
 //!
-//! Pure; one lock around it. A seek, a pause or a new assignment makes fetched data stale: the partition gets a new
-//! generation, and answers to older requests are dropped.
+//! Pure; one lock around it. A seek, a pause or a new assignment makes fetched data stale: the partition gets
+//! a new generation, and answers to older requests are dropped.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -288,8 +288,8 @@ impl PartitionState {
         }
     }
 
-    /// Notes a failure. One for the application to see becomes an event of the partition; one that is tried again is
-    /// returned for the reporter, once it lasts.
+    /// Notes a failure. One for the application to see becomes an event of the partition; one that is tried
+    /// again is returned for the reporter, once it lasts.
     pub(crate) fn failed(
         &mut self,
         request: &'static str,

@@ -1,18 +1,17 @@
-//! The records that are not acknowledged yet, by topic and partition: taken in, given up, counted.
+//! The records that are not acknowledged yet, by topic and partition: taken in, purged, counted.
 //!
-//! Pure; its callers pass the time. One lock around it, held for microseconds, by `produce` and the sender. The other half
-//! is [`super::dispatch`]: how batches are sent, and what an answer does to them.
+//! Pure; its callers pass the time. One lock around it, held for microseconds, by `produce` and the sender.
+//! The other half is [`super::dispatch`]: how batches are sent, and what an answer does to them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::batch::{ProducerId, Report};
-use super::dispatch::{Drained, delivery_timed_out, is_answer};
-use super::partition_queue::{PartitionQueue, earlier};
+use super::partition_queue::PartitionQueue;
 use super::partitioner::Random;
 use super::record::{NewRecord, PendingRecord};
-use super::topic_queue::{Appender, Missing, Refused, TopicQueue};
+use super::topic_queue::{Appender, Refused, TopicQueue};
 use crate::config::ProducerConfig;
 use crate::error::{ClientError, Result};
 use crate::metadata::Metadata;
@@ -22,23 +21,47 @@ use crate::reporter::Lasting;
 #[derive(Debug)]
 pub(crate) struct Accumulator<T> {
     pub(super) config: ProducerConfig,
-    propagation: Duration,
+    pub(super) propagation: Duration,
     pub(super) topics: HashMap<Arc<str>, TopicQueue<T>>,
     /// Requests in flight by broker.
     pub(super) broker_in_flight: HashMap<i32, usize>,
     pub(super) producer: Option<ProducerId>,
     /// Why there is no producer id.
-    producer_id_failure: Option<ClientError>,
+    pub(super) producer_id_failure: Option<ClientError>,
     producer_id_lasting: Lasting,
-    /// Failures that have lasted, for the next [`Drained`].
+    /// Failures that have lasted, for the sender to report.
     pub(super) lasting: Vec<ClientError>,
+    /// Records whose outcome the application does not know yet.
     messages: usize,
+    /// Bytes of the records that wait or are in flight.
     bytes: usize,
     /// The number of calls of `flush` under way.
     pub(super) flushing: usize,
     next_batch: u64,
     pub(super) retry_backoff: Duration,
     random: Random,
+}
+
+/// What settled records free of the queue's limits.
+#[derive(Debug, Default)]
+pub(super) struct Freed {
+    messages: usize,
+    bytes: usize,
+}
+
+impl Freed {
+    /// Adds `count` records. Those in the report count until the application takes it.
+    pub(super) fn add<T>(
+        &mut self,
+        count: usize,
+        bytes: usize,
+        report: Option<Report<T>>,
+    ) -> Option<Report<T>> {
+        let reported = report.as_ref().map_or(0, |report| report.records.len());
+        self.messages += count.saturating_sub(reported);
+        self.bytes += bytes;
+        report
+    }
 }
 
 /// What the caller of `append` does once it has released the lock.
@@ -72,9 +95,19 @@ impl<T> Accumulator<T> {
         }
     }
 
-    /// Records waiting or in flight.
+    /// Records that wait, are in flight, or are in a report that the application has not taken.
     pub(crate) fn messages(&self) -> usize {
         self.messages
+    }
+
+    /// The application has taken the report of so many records.
+    pub(crate) fn reported(&mut self, messages: usize) {
+        self.messages = self.messages.saturating_sub(messages);
+    }
+
+    /// So many records of a report were put back.
+    pub(crate) fn not_reported(&mut self, messages: usize) {
+        self.messages += messages;
     }
 
     /// The accumulator's own copy of a topic's name.
@@ -91,17 +124,16 @@ impl<T> Accumulator<T> {
         };
     }
 
-    /// Takes one record. The `unreported` records, settled but not reported yet, count towards the limit.
+    /// Takes one record.
     pub(crate) fn append(
         &mut self,
         topic: &str,
         record: &NewRecord<'_>,
         context: Option<T>,
-        unreported: usize,
         now: Instant,
     ) -> std::result::Result<Wake, Refused<T>> {
         let size = record.size();
-        if let Err(error) = self.check_limits(size, unreported) {
+        if let Err(error) = self.check_limits(size) {
             return Err((error, context));
         }
         if !self.topics.contains_key(topic) {
@@ -141,17 +173,17 @@ impl<T> Accumulator<T> {
         Ok(wake)
     }
 
-    fn check_limits(&self, size: usize, unreported: usize) -> Result<()> {
+    fn check_limits(&self, size: usize) -> Result<()> {
         if size > self.config.message_bytes_max {
             return Err(ClientError::MessageTooLarge {
                 size,
                 limit: self.config.message_bytes_max,
             });
         }
-        let messages = self.messages + unreported;
-        if messages >= self.config.queue_messages_max || self.bytes + size > self.config.queue_bytes_max {
+        if self.messages >= self.config.queue_messages_max || self.bytes + size > self.config.queue_bytes_max
+        {
             return Err(ClientError::QueueFull {
-                messages,
+                messages: self.messages,
                 bytes: self.bytes,
             });
         }
@@ -161,7 +193,7 @@ impl<T> Accumulator<T> {
     /// Takes the partitions from new metadata, and appends the records that waited for them.
     pub(crate) fn on_metadata(&mut self, metadata: &Metadata, now: Instant) -> Vec<Report<T>> {
         let mut reports = Vec::new();
-        let mut freed = (0, 0);
+        let mut freed = Freed::default();
         for queue in self.topics.values_mut() {
             let Some(topic) = metadata.topics.get(&queue.name) else {
                 continue;
@@ -187,19 +219,19 @@ impl<T> Accumulator<T> {
                 let appended = pending.with_record(|record| queue.append(appender, record, context, since));
                 if let Err((error, context)) = appended {
                     pending.context = context;
-                    freed = (freed.0 + 1, freed.1 + pending.size());
-                    reports.extend(pending.refused(&queue.name, error));
+                    let (size, report) = (pending.size(), pending.refused(&queue.name, error));
+                    reports.extend(freed.add(1, size, report));
                 }
             }
         }
-        self.release(freed.0, freed.1);
+        self.release(freed);
         reports
     }
 
     /// Takes settled records off the queue's limits.
-    pub(super) fn release(&mut self, messages: usize, bytes: usize) {
-        self.messages = self.messages.saturating_sub(messages);
-        self.bytes = self.bytes.saturating_sub(bytes);
+    pub(super) fn release(&mut self, freed: Freed) {
+        self.messages = self.messages.saturating_sub(freed.messages);
+        self.bytes = self.bytes.saturating_sub(freed.bytes);
     }
 
     /// A new producer id; partitions that need one take it.
@@ -211,82 +243,32 @@ impl<T> Accumulator<T> {
 
     /// Asking for a producer id failed; it is tried again.
     pub(crate) fn producer_id_failed(&mut self, error: ClientError, now: Instant) {
-        if is_answer(&error) && self.producer_id_lasting.failed(&error, now) {
+        if error.is_from_broker() && self.producer_id_lasting.failed(&error, now) {
             let report = self.producer_id_lasting.report("InitProducerId", error.clone());
             self.lasting.push(report);
         }
         self.producer_id_failure = Some(error);
     }
 
-    /// Gives up records that have waited for the delivery timeout.
-    pub(super) fn expire(&mut self, now: Instant, drained: &mut Drained<T>) {
-        let timeout = self.config.delivery_timeout;
-        let mut freed = (0, 0);
-        for queue in self.topics.values_mut() {
-            let is_final = |missing: &Missing| missing.is_final(now, self.propagation);
-            let refused = queue.missing.as_ref().is_some_and(is_final);
-            while queue
-                .pending
-                .front()
-                .is_some_and(|pending| refused || now.duration_since(pending.since) >= timeout)
-            {
-                let Some(pending) = queue.pending.pop_front() else {
-                    break;
-                };
-                let error = match &queue.missing {
-                    Some(missing) => missing.error.clone(),
-                    None => delivery_timed_out(timeout, None, "the topic's partitions are not known"),
-                };
-                freed = (freed.0 + 1, freed.1 + pending.size());
-                drained.reports.extend(pending.refused(&queue.name, error));
-            }
-            let due = queue.pending.front().map(|pending| pending.since + timeout);
-            drained.next = earlier(drained.next, due);
-            if let (Some(missing), false) = (&queue.missing, queue.pending.is_empty()) {
-                drained.next = earlier(drained.next, Some(missing.since + self.propagation));
-            }
-            for (index, partition) in queue.partitions.iter_mut().enumerate() {
-                while partition
-                    .batches
-                    .front()
-                    .is_some_and(|batch| now.duration_since(batch.begun) >= timeout)
-                {
-                    let Some(batch) = partition.batches.pop_front() else {
-                        break;
-                    };
-                    partition.needs_new_id |= batch.sequence.is_some();
-                    freed = (freed.0 + batch.count as usize, freed.1 + batch.bytes);
-                    let last = batch.last_failure.as_ref().or(self.producer_id_failure.as_ref());
-                    let error = delivery_timed_out(timeout, last, "its partition has no leader");
-                    drained
-                        .reports
-                        .extend(batch.report(&queue.name, index as i32, Err(error)));
-                }
-                let due = partition.batches.front().map(|batch| batch.begun + timeout);
-                drained.next = earlier(drained.next, due);
-            }
-        }
-        self.release(freed.0, freed.1);
-    }
-
     /// Gives up everything that is not in flight, because of `error`.
     pub(crate) fn give_up(&mut self, error: &ClientError) -> Vec<Report<T>> {
         let mut reports = Vec::new();
-        let mut freed = (0, 0);
+        let mut freed = Freed::default();
         for queue in self.topics.values_mut() {
             for pending in std::mem::take(&mut queue.pending) {
-                freed = (freed.0 + 1, freed.1 + pending.size());
-                reports.extend(pending.refused(&queue.name, error.clone()));
+                let (size, report) = (pending.size(), pending.refused(&queue.name, error.clone()));
+                reports.extend(freed.add(1, size, report));
             }
             for (index, partition) in queue.partitions.iter_mut().enumerate() {
                 for batch in std::mem::take(&mut partition.batches) {
                     partition.needs_new_id |= batch.sequence.is_some();
-                    freed = (freed.0 + batch.count as usize, freed.1 + batch.bytes);
-                    reports.extend(batch.report(&queue.name, index as i32, Err(error.clone())));
+                    let (count, bytes) = (batch.count as usize, batch.bytes);
+                    let report = batch.report(&queue.name, index as i32, Err(error.clone()));
+                    reports.extend(freed.add(count, bytes, report));
                 }
             }
         }
-        self.release(freed.0, freed.1);
+        self.release(freed);
         reports
     }
 }

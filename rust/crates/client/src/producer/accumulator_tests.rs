@@ -1,7 +1,7 @@
 //! If these fail, a retried record may be written twice, lost, or written out of order.
 //!
-//! The accumulator runs against a small model of a broker, which checks sequence numbers and the size of batches as
-//! Kafka does. The connection breaks at any point: requests are lost, or their answers.
+//! The accumulator runs against a small model of a broker, which checks sequence numbers and the size of
+//! batches as Kafka does. The connection breaks at any point: requests are lost, or their answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -154,7 +154,7 @@ impl World {
         let bytes = value.to_be_bytes();
         let taken = self
             .accumulator
-            .append("t", &record(&bytes, partition), Some(value), 0, self.now);
+            .append("t", &record(&bytes, partition), Some(value), self.now);
         assert!(taken.is_ok());
         self.produced.entry(partition).or_default().push(value);
     }
@@ -214,6 +214,7 @@ impl World {
     fn settle(&mut self, outgoing: Outgoing<u64>, outcome: Outcome) {
         if let Some(report) = self.accumulator.batch_done(outgoing, outcome, self.now) {
             let written = report.error.is_none();
+            self.accumulator.reported(report.records.len());
             for tracked in report.records {
                 if report.base_offset >= 0 {
                     let offset = report.base_offset as usize + tracked.index as usize;
@@ -332,7 +333,8 @@ fn a_single_record_above_the_topics_limit_fails_alone() {
 
 #[test]
 fn a_refused_batch_does_not_fail_the_ones_behind() {
-    // The first of three batches in flight is refused for good; the others are out of order, and are then sent anew.
+    // The first of three batches in flight is refused for good; the others are out of order, and are then
+    // sent anew.
     let mut world = World::new(1);
     for _ in 0..8 {
         world.produce(0);
@@ -381,7 +383,7 @@ fn records_are_given_up_when_no_leader_comes_within_the_delivery_timeout() {
     });
     let start = Instant::now();
     accumulator
-        .append("t", &record(b"v", 0), Some(1), 0, start)
+        .append("t", &record(b"v", 0), Some(1), start)
         .expect("it is taken");
     let leaderless = metadata(1, -1);
     accumulator.on_metadata(&leaderless, start);
@@ -393,6 +395,7 @@ fn records_are_given_up_when_no_leader_comes_within_the_delivery_timeout() {
         panic!("one report: {:?}", drained.reports)
     };
     assert!(matches!(report.error, Some(ClientError::DeliveryTimedOut { .. })));
+    accumulator.reported(report.records.len());
     assert_eq!(accumulator.messages(), 0);
 }
 
@@ -405,19 +408,26 @@ fn a_full_queue_and_a_large_record_are_refused_at_once() {
     };
     let mut accumulator = accumulator(limits);
     let now = Instant::now();
-    let refused = accumulator.append("t", &record(&[0; 200], 0), Some(1), 0, now);
+    let refused = accumulator.append("t", &record(&[0; 200], 0), Some(1), now);
     assert!(matches!(
         refused,
         Err((ClientError::MessageTooLarge { .. }, Some(1)))
     ));
-    accumulator
-        .append("t", &record(b"a", 0), None, 0, now)
-        .expect("it is taken");
-    let refused = accumulator.append("t", &record(b"b", 0), None, 1, now);
-    assert!(matches!(
-        refused,
-        Err((ClientError::QueueFull { messages: 2, .. }, None))
-    ));
+    for _ in 0..2 {
+        accumulator
+            .append("t", &record(b"a", 0), Some(1), now)
+            .expect("it is taken");
+    }
+    let is_full = |accumulator: &mut Accumulator<u64>| {
+        let refused = accumulator.append("t", &record(b"b", 0), None, now);
+        matches!(refused, Err((ClientError::QueueFull { messages: 2, .. }, None)))
+    };
+    assert!(is_full(&mut accumulator));
+    // Records count until the application takes their report.
+    let reports = accumulator.give_up(&ClientError::Purged);
+    assert!(is_full(&mut accumulator));
+    accumulator.reported(reports.iter().map(|report| report.records.len()).sum());
+    assert!(!is_full(&mut accumulator));
 }
 
 #[test]
@@ -425,16 +435,17 @@ fn a_partition_the_topic_lacks_is_reported() {
     let mut accumulator = accumulator(config());
     let now = Instant::now();
     accumulator
-        .append("t", &record(b"a", 5), Some(1), 0, now)
+        .append("t", &record(b"a", 5), Some(1), now)
         .expect("not known yet");
     let reports = accumulator.on_metadata(&metadata(2, LEADER), now);
     assert!(
         matches!(&reports[..], [report] if matches!(report.error, Some(ClientError::UnknownPartition { .. })))
     );
-    let refused = accumulator.append("t", &record(b"a", 5), Some(1), 0, now);
+    let refused = accumulator.append("t", &record(b"a", 5), Some(1), now);
     assert!(matches!(
         refused,
         Err((ClientError::UnknownPartition { partition: 5, .. }, Some(1)))
     ));
+    accumulator.reported(1);
     assert_eq!(accumulator.messages(), 0);
 }

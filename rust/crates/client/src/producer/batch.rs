@@ -1,4 +1,5 @@
-//! A batch of records: gathered, encoded once, sent until acknowledged or given up; split when it is too large.
+//! A batch of records: gathered, encoded once, sent until acknowledged or given up; split when it is too
+//! large.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,8 +69,8 @@ enum Content {
     Encoded(Bytes),
 }
 
-/// Orders the batches of a partition: the number of the batch that the records were gathered in, and the position of
-/// the first one in it. The second tells the parts of a split batch apart.
+/// Orders the batches of a partition: the number of the batch that the records were gathered in, and the
+/// position of the first one in it. The second tells the parts of a split batch apart.
 pub(crate) type BatchOrder = (u64, u32);
 
 /// See the module.
@@ -138,8 +139,9 @@ impl<T> Batch<T> {
 
     /// Splits a batch that the broker refused as too large (KIP-126) into two of about equal bytes.
     ///
-    /// The parts keep the batch's sequence numbers, so that the broker sees no gap. A batch that was tried several
-    /// times may have been written by an earlier attempt; its parts keep the count, which rules out a new producer id.
+    /// The parts keep the batch's sequence numbers, so that the broker sees no gap. A batch that was tried
+    /// several times may have been written by an earlier attempt; its parts keep the count, which rules out a
+    /// new producer id.
     ///
     /// # Errors
     /// The batch, and why its bytes do not decode: a fault of this program.

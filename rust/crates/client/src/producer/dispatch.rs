@@ -1,10 +1,11 @@
 //! Batches on their way out and back: which requests are sent now, and what an answer does to its batches.
 //!
-//! The sender calls this part of [`Accumulator`], under the accumulator's lock. A partition's batches are sent oldest
-//! first, up to `max.in.flight` at once. After a failure that may pass, the batch returns to its position, and the
-//! partition sends nothing until all batches in flight are back; then it goes on from the oldest. An idempotent batch
-//! keeps its sequence, so the broker drops what it has already. A batch that is given up leaves a gap in the sequence:
-//! the partition takes a new producer id and numbers the rest from 0. A batch that is too large is split (KIP-126).
+//! The sender calls this part of [`Accumulator`], under the accumulator's lock. A partition's batches are
+//! sent oldest first, up to `max.in.flight` at once. After a failure that may pass, the batch returns to its
+//! position, and the partition sends nothing until all batches in flight are back; then it goes on from the
+//! oldest. An idempotent batch keeps its sequence, so the broker drops a repeated one. A batch that is given
+//! up leaves a gap in the sequence: the partition takes a new producer id and numbers the rest from 0. A
+//! batch that is too large is split (KIP-126).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use logcore_protocol::ErrorCode;
 
-use super::accumulator::Accumulator;
+use super::accumulator::{Accumulator, Freed};
 use super::batch::{Batch, ProducerId, Report};
 use super::partition_queue::{PartitionQueue, earlier};
-use super::topic_queue::TopicQueue;
+use super::topic_queue::{Missing, TopicQueue};
 use crate::config::ProducerConfig;
 use crate::error::{ClientError, milliseconds};
 use crate::metadata::Metadata;
@@ -108,6 +109,56 @@ impl<T> Accumulator<T> {
         drained
     }
 
+    /// Gives up records that have waited for the delivery timeout.
+    fn expire(&mut self, now: Instant, drained: &mut Drained<T>) {
+        let timeout = self.config.delivery_timeout;
+        let mut freed = Freed::default();
+        for queue in self.topics.values_mut() {
+            let is_final = |missing: &Missing| missing.is_final(now, self.propagation);
+            let refused = queue.missing.as_ref().is_some_and(is_final);
+            while queue
+                .pending
+                .front()
+                .is_some_and(|pending| refused || now.duration_since(pending.since) >= timeout)
+            {
+                let Some(pending) = queue.pending.pop_front() else {
+                    break;
+                };
+                let error = match &queue.missing {
+                    Some(missing) => missing.error.clone(),
+                    None => delivery_timed_out(timeout, None, "the topic's partitions are not known"),
+                };
+                let (size, report) = (pending.size(), pending.refused(&queue.name, error));
+                drained.reports.extend(freed.add(1, size, report));
+            }
+            let due = queue.pending.front().map(|pending| pending.since + timeout);
+            drained.next = earlier(drained.next, due);
+            if let (Some(missing), false) = (&queue.missing, queue.pending.is_empty()) {
+                drained.next = earlier(drained.next, Some(missing.since + self.propagation));
+            }
+            for (index, partition) in queue.partitions.iter_mut().enumerate() {
+                while partition
+                    .batches
+                    .front()
+                    .is_some_and(|batch| now.duration_since(batch.begun) >= timeout)
+                {
+                    let Some(batch) = partition.batches.pop_front() else {
+                        break;
+                    };
+                    partition.needs_new_id |= batch.sequence.is_some();
+                    let (count, bytes) = (batch.count as usize, batch.bytes);
+                    let last = batch.last_failure.as_ref().or(self.producer_id_failure.as_ref());
+                    let error = delivery_timed_out(timeout, last, "its partition has no leader");
+                    let report = batch.report(&queue.name, index as i32, Err(error));
+                    drained.reports.extend(freed.add(count, bytes, report));
+                }
+                let due = partition.batches.front().map(|batch| batch.begun + timeout);
+                drained.next = earlier(drained.next, due);
+            }
+        }
+        self.release(freed);
+    }
+
     /// A request to `leader` has ended.
     pub(crate) fn request_done(&mut self, leader: i32) {
         if let Some(requests) = self.broker_in_flight.get_mut(&leader) {
@@ -153,7 +204,7 @@ impl<T> Accumulator<T> {
                 let spent = expired || batch.attempts > self.config.retries;
                 if !spent && partition.may_retry(&batch, &error) {
                     // A broken connection is reported by itself.
-                    if is_answer(&error) && partition.lasting.failed(&error, now) {
+                    if error.is_from_broker() && partition.lasting.failed(&error, now) {
                         self.lasting
                             .push(partition.lasting.report("Produce", error.clone()));
                     }
@@ -176,12 +227,15 @@ impl<T> Accumulator<T> {
             partition.muted = true;
         }
         partition.muted &= partition.in_flight > 0;
-        self.release(batch.count as usize, batch.bytes);
-        batch.report(&topic, id, outcome)
+        let (count, bytes) = (batch.count as usize, batch.bytes);
+        let mut freed = Freed::default();
+        let report = freed.add(count, bytes, batch.report(&topic, id, outcome));
+        self.release(freed);
+        report
     }
 }
 
-/// What one look over the queues goes by.
+/// What one drain depends on.
 struct Round<'a> {
     config: &'a ProducerConfig,
     metadata: &'a Metadata,
@@ -192,8 +246,8 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// The leader that the partition's oldest batch can be sent to now. Otherwise `drained` learns what is missing, or
-    /// when to drain again.
+    /// The leader that the partition's oldest batch can be sent to now. Otherwise notes in `drained` what is
+    /// missing, or when to drain again.
     fn leader_for<T>(
         &self,
         queue: &mut TopicQueue<T>,
@@ -250,21 +304,12 @@ impl Round<'_> {
     }
 }
 
-/// Whether a broker answered, as opposed to a connection that broke.
-pub(super) fn is_answer(error: &ClientError) -> bool {
-    matches!(error, ClientError::Broker { .. })
-}
-
 /// Whether the batch is above the topic's `max.message.bytes` or `segment.bytes`.
 fn is_too_large(error: &ClientError) -> bool {
     error.is_answer(ErrorCode::MESSAGE_TOO_LARGE) || error.is_answer(ErrorCode::RECORD_LIST_TOO_LARGE)
 }
 
-pub(super) fn delivery_timed_out(
-    timeout: Duration,
-    last: Option<&ClientError>,
-    otherwise: &str,
-) -> ClientError {
+fn delivery_timed_out(timeout: Duration, last: Option<&ClientError>, otherwise: &str) -> ClientError {
     ClientError::DeliveryTimedOut {
         timeout_ms: milliseconds(timeout),
         last: last.map_or_else(|| otherwise.to_owned(), ToString::to_string),

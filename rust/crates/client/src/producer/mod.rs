@@ -1,7 +1,8 @@
 //! The producer: `produce` from any thread, acknowledgements as reports.
 //!
-//! Owns records from `produce` until their report is taken. A crash of the process loses what is not acknowledged. A
-//! crash of the broker loses nothing within the delivery timeout, and with idempotence writes nothing twice.
+//! Owns records from `produce` until their report is taken. A crash of the process loses what is not
+//! acknowledged. A crash of the broker loses nothing within the delivery timeout, and with idempotence writes
+//! nothing twice.
 
 pub(crate) mod accumulator;
 #[cfg(test)]
@@ -40,12 +41,8 @@ pub enum Event<T> {
     Error(ClientError),
 }
 
-#[derive(Debug)]
-struct Reports<T> {
-    queue: VecDeque<Report<T>>,
-    /// The number of records in the queue.
-    records: usize,
-}
+/// The reports that the application has not taken, and the signal of a new one.
+type Reports<T> = (Mutex<VecDeque<Report<T>>>, Condvar);
 
 #[derive(Debug)]
 pub(crate) struct Shared<T> {
@@ -53,7 +50,7 @@ pub(crate) struct Shared<T> {
     pub(crate) cluster: Arc<Cluster>,
     accumulator: Mutex<Accumulator<T>>,
     wake: Notify,
-    events: Arc<(Mutex<Reports<T>>, Condvar)>,
+    reports: Arc<Reports<T>>,
     /// Set under the accumulator's lock: records taken before count as open, later ones are refused.
     closed: AtomicBool,
 }
@@ -63,21 +60,17 @@ impl<T> Shared<T> {
         if reports.is_empty() {
             return;
         }
-        let (events, arrived) = &*self.events;
-        let mut events = events.lock();
-        for report in reports {
-            events.records += report.records.len();
-            events.queue.push_back(report);
-        }
+        let (queue, arrived) = &*self.reports;
+        queue.lock().extend(reports);
         arrived.notify_all();
     }
 
     /// Batches are settled: wakes the sender and the threads that flush.
     fn batches_settled(&self) {
         self.wake.notify_one();
-        let (events, arrived) = &*self.events;
+        let (queue, arrived) = &*self.reports;
         // The lock orders this against a thread that is about to wait.
-        drop(events.lock());
+        drop(queue.lock());
         arrived.notify_all();
     }
 }
@@ -96,18 +89,12 @@ impl<T: Send + 'static> Producer<T> {
     /// The thread cannot be started.
     pub fn new(client: ClientConfig, config: ProducerConfig) -> Result<Self> {
         let background = Arc::new(Background::start("logcore-producer")?);
-        let events = Arc::new((
-            Mutex::new(Reports {
-                queue: VecDeque::new(),
-                records: 0,
-            }),
-            Condvar::new(),
-        ));
-        let waiting = Arc::clone(&events);
+        let reports: Arc<Reports<T>> = Arc::default();
+        let waiting = Arc::clone(&reports);
         let reporter = Reporter::new(move || {
-            let (events, arrived) = &*waiting;
+            let (queue, arrived) = &*waiting;
             // The lock orders this against a thread that is about to wait.
-            drop(events.lock());
+            drop(queue.lock());
             arrived.notify_all();
         });
         let (propagation, backoff) = (client.topic_propagation, client.retry_backoff);
@@ -117,7 +104,7 @@ impl<T: Send + 'static> Producer<T> {
             config,
             cluster: Arc::clone(&cluster),
             wake: Notify::new(),
-            events,
+            reports,
             closed: AtomicBool::new(false),
         });
         background.spawn(cluster.keep_fresh());
@@ -132,13 +119,12 @@ impl<T: Send + 'static> Producer<T> {
     /// [`ClientError::UnknownTopic`], [`ClientError::Closed`] or [`ClientError::Forked`].
     pub fn produce(&self, topic: &str, record: &NewRecord<'_>, context: Option<T>) -> Result<()> {
         self.background.fork_guard().check()?;
-        let unreported = self.shared.events.0.lock().records;
         let now = Instant::now();
         let mut accumulator = self.shared.accumulator.lock();
         if self.is_closed() {
             return Err(ClientError::Closed);
         }
-        let result = accumulator.append(topic, record, context, unreported, now);
+        let result = accumulator.append(topic, record, context, now);
         let name = match result {
             Ok(Wake::Metadata) => accumulator.topic_name(topic),
             _ => None,
@@ -162,42 +148,42 @@ impl<T: Send + 'static> Producer<T> {
 
     /// The oldest event, waiting for one at most `slice`.
     pub fn next_event(&self, slice: Duration) -> Option<Event<T>> {
-        let (events, arrived) = &*self.shared.events;
+        let (queue, arrived) = &*self.shared.reports;
         let reporter = self.shared.cluster.reporter();
-        let mut events = events.lock();
-        if events.queue.is_empty() && reporter.is_empty() && !slice.is_zero() {
-            arrived.wait_for(&mut events, slice);
-        }
-        let Some(report) = events.queue.pop_front() else {
-            drop(events);
+        let report = {
+            let mut queue = queue.lock();
+            if queue.is_empty() && reporter.is_empty() && !slice.is_zero() {
+                arrived.wait_for(&mut queue, slice);
+            }
+            queue.pop_front()
+        };
+        let Some(report) = report else {
             return reporter.next().map(Event::Error);
         };
-        events.records -= report.records.len();
+        self.shared.accumulator.lock().reported(report.records.len());
         Some(Event::Report(report))
     }
 
     /// Puts back the rest of a report whose handling was interrupted; it is the next event.
     pub fn put_back(&self, report: Report<T>) {
-        let mut events = self.shared.events.0.lock();
-        events.records += report.records.len();
-        events.queue.push_front(report);
+        self.shared.accumulator.lock().not_reported(report.records.len());
+        self.shared.reports.0.lock().push_front(report);
     }
 
     /// Waits for an event, or for the last record to be settled, at most `slice`.
     pub fn wait_settled(&self, slice: Duration) {
-        let (events, arrived) = &*self.shared.events;
-        let mut events = events.lock();
-        // Settling a batch takes the events' lock after the accumulator's, so no wake-up is lost.
-        if events.queue.is_empty() && self.shared.accumulator.lock().messages() > 0 {
-            arrived.wait_for(&mut events, slice);
+        let (queue, arrived) = &*self.shared.reports;
+        let mut queue = queue.lock();
+        // A batch is settled before this lock is taken to say so, so no wake-up is lost.
+        if queue.is_empty() && self.shared.accumulator.lock().messages() > 0 {
+            arrived.wait_for(&mut queue, slice);
         }
     }
 
-    /// Records waiting, in flight, or settled and not yet reported.
+    /// Records that wait, are in flight, or are settled and not reported yet.
     #[must_use]
     pub fn len(&self) -> usize {
-        let unreported = self.shared.events.0.lock().records;
-        self.shared.accumulator.lock().messages() + unreported
+        self.shared.accumulator.lock().messages()
     }
 
     /// Whether [`Producer::len`] is 0.
@@ -231,8 +217,8 @@ impl<T: Send + 'static> Producer<T> {
         &self.background
     }
 
-    /// Takes no more records and stops the thread. Drops the records that are not acknowledged: flush first. Returns the
-    /// number of records that were neither acknowledged nor reported.
+    /// Takes no more records and stops the thread. Drops the records that are not acknowledged: flush first.
+    /// Returns the number of records that were neither acknowledged nor reported.
     pub fn close(&self) -> usize {
         let accumulator = self.shared.accumulator.lock();
         self.shared.closed.store(true, Ordering::Release);

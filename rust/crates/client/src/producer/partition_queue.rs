@@ -1,4 +1,5 @@
-//! One partition's batches: which may be sent, in what order, and under which producer id and sequence numbers.
+//! One partition's batches: which may be sent, in what order, and under which producer id and sequence
+//! numbers.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -129,8 +130,8 @@ impl<T> PartitionQueue<T> {
             return true;
         }
         if unordered && batch.attempts == 1 {
-            // The broker has lost the producer's state. It has not written the batch, and no other attempt was made,
-            // so sending it under a new producer id cannot write it twice.
+            // The broker has lost the producer's state. It has not written the batch, and no other attempt
+            // was made, so sending it under a new producer id cannot write it twice.
             self.needs_new_id = true;
             return true;
         }

@@ -1,24 +1,24 @@
-//! Which partition a record goes to. Pure: hashes of the key, and a choice handed in for records without one.
+//! Which partition a record goes to, by a hash of its key. Pure.
 //!
-//! The hashes are the ones other clients use, so that equal keys meet on one partition whoever wrote them:
-//! CRC-32 (librdkafka's default), murmur2 (the Java client's) and FNV-1a (Sarama's).
+//! The hashes are those of other clients, so that equal keys go to the same partition: CRC-32 (librdkafka's
+//! default), murmur2 (the Java client's) and FNV-1a (Sarama's).
 
 /// librdkafka's `partitioner` property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Partitioner {
-    /// Any partition, key or not.
+    /// A random partition, whatever the key.
     Random,
     /// CRC-32 of the key; all records without one share a partition.
     Consistent,
-    /// CRC-32 of the key; records with no key or an empty one go anywhere.
+    /// CRC-32 of the key; records with no key or an empty one go to random partitions.
     ConsistentRandom,
     /// murmur2 of the key; all records without one share a partition.
     Murmur2,
-    /// murmur2 of the key; records with no key go anywhere. What the Java client does.
+    /// murmur2 of the key; records with no key go to random partitions. The Java client's.
     Murmur2Random,
     /// FNV-1a of the key; all records without one share a partition.
     Fnv1a,
-    /// FNV-1a of the key; records with no key go anywhere.
+    /// FNV-1a of the key; records with no key go to random partitions.
     Fnv1aRandom,
 }
 
@@ -38,7 +38,7 @@ impl Partitioner {
         })
     }
 
-    /// The partition of `key` among `count` (at least 1), or `None` when any will do.
+    /// The partition of `key` among `count` (at least 1); `None` asks for a random one.
     #[must_use]
     pub fn partition(self, key: Option<&[u8]>, count: i32) -> Option<i32> {
         let bytes = key.unwrap_or_default();
@@ -89,7 +89,7 @@ pub fn fnv1a(data: &[u8]) -> u32 {
     (hash as i32).unsigned_abs()
 }
 
-/// A small xorshift generator: where a record without a key starts does not need cryptography.
+/// A xorshift generator, good enough to choose the partition of records without a key.
 #[derive(Debug)]
 pub struct Random(u64);
 
@@ -120,7 +120,7 @@ impl Default for Random {
 
 #[cfg(test)]
 mod tests {
-    //! If these fail, a key lands on another partition than the Java client or librdkafka put it on.
+    //! If these fail, a key goes to another partition than with the Java client or librdkafka.
     use super::*;
 
     #[test]
@@ -139,22 +139,22 @@ mod tests {
 
     #[test]
     fn keys_land_where_librdkafka_puts_them() {
-        let places = [
+        let partitions = [
             ("kafka", 72_782, 976_536, 495_882),
             ("giberish123456789", 428_870, 239_049, 329_552),
             ("", 0, 645_856, 824_651),
             ("12345", 835_781, 115_167, 833_416),
         ];
-        for (key, consistent, murmur2, fnv1a) in places {
-            let place = |partitioner: Partitioner| partitioner.partition(Some(key.as_bytes()), 1_000_003);
-            assert_eq!(place(Partitioner::Consistent), Some(consistent), "{key:?}");
-            assert_eq!(place(Partitioner::Murmur2), Some(murmur2), "{key:?}");
-            assert_eq!(place(Partitioner::Fnv1a), Some(fnv1a), "{key:?}");
+        for (key, consistent, murmur2, fnv1a) in partitions {
+            let chosen = |partitioner: Partitioner| partitioner.partition(Some(key.as_bytes()), 1_000_003);
+            assert_eq!(chosen(Partitioner::Consistent), Some(consistent), "{key:?}");
+            assert_eq!(chosen(Partitioner::Murmur2), Some(murmur2), "{key:?}");
+            assert_eq!(chosen(Partitioner::Fnv1a), Some(fnv1a), "{key:?}");
         }
     }
 
     #[test]
-    fn a_missing_key_goes_anywhere_only_where_the_partitioner_says_so() {
+    fn a_missing_key_goes_to_a_random_partition_only_with_some_partitioners() {
         assert_eq!(Partitioner::ConsistentRandom.partition(None, 5), None);
         assert_eq!(Partitioner::ConsistentRandom.partition(Some(b""), 5), None);
         assert_eq!(Partitioner::Murmur2Random.partition(None, 5), None);
@@ -165,13 +165,13 @@ mod tests {
 
     #[test]
     fn every_choice_is_within_the_topic() {
-        let mut dice = Random::new();
+        let mut random = Random::new();
         for count in 1..50 {
-            assert!((0..count).contains(&dice.below(count)));
+            assert!((0..count).contains(&random.below(count)));
             for partitioner in [Partitioner::Consistent, Partitioner::Murmur2, Partitioner::Fnv1a] {
                 let partition = partitioner
                     .partition(Some(&count.to_le_bytes()), count)
-                    .expect("a key has a place");
+                    .expect("a key has a partition");
                 assert!((0..count).contains(&partition));
             }
         }

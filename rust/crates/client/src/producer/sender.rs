@@ -1,5 +1,5 @@
-//! Sends the accumulator's batches. One task decides, one task per broker sends in order, and one per request waits for
-//! its answer, all on the client's background thread.
+//! Sends the accumulator's batches. One task decides, one task per broker sends in order, and one per request
+//! waits for its answer, all on the client's background thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;

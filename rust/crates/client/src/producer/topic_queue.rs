@@ -1,4 +1,4 @@
-//! One topic's partitions and their batches: which partition a record joins, and what is known of a missing topic.
+//! One topic's partitions with their batches: which partition a record goes to, and why a topic is missing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    /// Whether records are refused now. A topic that was just created may not be known to every broker yet, so an
-    /// unknown one has `propagation` to appear.
+    /// Whether records are refused now. A topic that was just created may not be known to every broker yet,
+    /// so an unknown one has `propagation` to appear.
     pub(super) fn is_final(&self, now: Instant, propagation: Duration) -> bool {
         !matches!(self.error, ClientError::UnknownTopic(_)) || now.duration_since(self.since) >= propagation
     }
@@ -71,7 +71,8 @@ impl<T> TopicQueue<T> {
         }
     }
 
-    /// Appends to the partition's open batch. `true` when the sender must look: a batch was begun, or is full.
+    /// Appends to the partition's open batch. `true` when the sender must look: a batch was begun, or is
+    /// full.
     pub(super) fn append(
         &mut self,
         appender: Appender<'_>,
