@@ -1,6 +1,8 @@
-"""Compares `Consumer.consume` with `Consumer.poll`, its limit, over the same records in the same run (pytest-benchmark).
+"""Compares `Consumer.consume` with `Consumer.poll`, its limit, over the same records in the same run
+(pytest-benchmark).
 
-A list must cost less than its records one by one. `make bench` writes the ratio to bench/results/log-engine.md.
+A list must cost less than its records one by one. `make bench` writes the ratio to
+bench/results/log-engine.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.conftest import BrokerProcess
 
 _numbers = itertools.count()
 WAIT = 30.0
-"""Seconds after which a test gives up waiting for what should take milliseconds."""
+"""Seconds after which a test stops waiting for something that takes milliseconds."""
 
 NewTopicFactory = Callable[..., str]
 NewConsumer = Callable[..., Consumer]
@@ -37,7 +37,7 @@ def new_topic(broker: BrokerProcess) -> Iterator[NewTopicFactory]:
 
 @pytest.fixture
 def new_consumer(broker: BrokerProcess) -> Iterator[NewConsumer]:
-    """Makes a consumer of a group of its own unless told otherwise."""
+    """Makes a consumer; without `group_id`, of a group of its own."""
     made: list[Consumer] = []
 
     def make(**config: Any) -> Consumer:
@@ -91,7 +91,7 @@ def read(consumer: Consumer, count: int, timeout: float = WAIT) -> list[Message]
 
 
 def poll_until(consumers: list[Consumer], done: Callable[[], bool], timeout: float = WAIT) -> list[Message]:
-    """Polls consumers in turn until something has happened; returns the messages met on the way."""
+    """Polls consumers in turn until `done`; returns their messages."""
     messages: list[Message] = []
     deadline = time.monotonic() + timeout
     while not done():
@@ -104,7 +104,7 @@ def poll_until(consumers: list[Consumer], done: Callable[[], bool], timeout: flo
 
 
 def committed(new_consumer: NewConsumer, group: str, topic: str) -> int:
-    """What the group has committed of partition 0, as somebody else sees it."""
+    """The group's committed offset of partition 0, as another consumer sees it."""
     other = new_consumer(group_id=group, enable_auto_commit=False)
     [found] = other.committed([TopicPartition(topic, 0)], WAIT)
     other.close()
@@ -112,7 +112,7 @@ def committed(new_consumer: NewConsumer, group: str, topic: str) -> int:
 
 
 def outcomes(client: object, calls: Mapping[str, tuple[object, ...]]) -> dict[str, object]:
-    """What each call of a closed client ends in: the exception's class, or what it returns."""
+    """What each call of a closed client returns, or the class of its exception."""
     found: dict[str, object] = {}
     for name, arguments in calls.items():
         try:

@@ -13,7 +13,7 @@ from tests.client.conftest import WAIT
 
 
 class Director:
-    """Holds the group thread of one consumer at its next point until `step` or `let_go`.
+    """Stops the group thread of one consumer at its next point until `step` or `let_go`.
 
     The points are: before and after each of the thread's requests, and before each event it posts. Made
     before the consumer subscribes.
@@ -26,11 +26,11 @@ class Director:
         self._permits = 0
         self._free = False
         self._waits: Callable[[], bool] = lambda: True
-        """Whether the thread waits for the application, and goes on waiting without it."""
+        """Whether the thread waits for the application to do something."""
         self.points: list[str] = []
         """Every point the thread has come to."""
         self.next_heartbeat: Exception | None = None
-        """What the next heartbeat ends in, instead of the coordinator's answer."""
+        """The next heartbeat raises this in place of the coordinator's answer."""
         group = self._group = consumer._group
         protocol: Any = group._protocol
         for name in ("join", "sync", "heartbeat", "leave"):
@@ -124,7 +124,7 @@ class Director:
             self._changed.notify_all()
 
     def is_quiet(self) -> bool:
-        """Whether the thread, let go, does nothing any more but heartbeats that the coordinator answers."""
+        """Whether the thread, let go, only sends heartbeats, and the coordinator answers them."""
         return self.points[-4:] == ["before heartbeat", "after heartbeat"] * 2
 
     def rebalance(self) -> None:

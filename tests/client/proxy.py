@@ -1,4 +1,4 @@
-"""A proxy between a client and its broker that a test can make fail for ever at one kind of request."""
+"""A proxy between a client and its broker. A test can have it fail at one kind of request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.client.conftest import WAIT
 
 API_KEYS = _native.api_keys()
 Change = Callable[[int, bytes], bytes]
-"""Makes another response body of a version and a response body."""
+"""Returns the changed body of a response; takes its version and body."""
 
 
 class Proxy:

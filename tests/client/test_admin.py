@@ -1,4 +1,4 @@
-"""If these fail, topics and their settings cannot be managed from Python, or a failure is told wrongly."""
+"""If these fail, topics and groups cannot be managed from Python, or a failure is reported wrongly."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_a_topic_from_creation_to_deletion(admin: AdminClient) -> None:
     assert not settings["retention.ms"].is_default
     assert settings["cleanup.policy"].is_default
     admin.create_partitions([NewPartitions(name, 5)])[name].result(WAIT)
-    # Brokers may learn of a change a moment after the controller has made it.
+    # Brokers learn of a change after the controller has made it.
     poll_until([], lambda: len(admin.list_topics(name, WAIT).topics[name].partitions) == 5)
     assert admin.delete_topics([name])[name].result(WAIT) is None
     poll_until([], lambda: name not in admin.list_topics(timeout=WAIT).topics)
 
 
-def test_each_failure_is_its_own_futures(admin: AdminClient, new_topic: NewTopicFactory) -> None:
+def test_each_failure_is_in_its_own_future(admin: AdminClient, new_topic: NewTopicFactory) -> None:
     there, fresh = new_topic(2), f"fresh-{uuid.uuid4().hex}"
     futures = admin.create_topics([NewTopic(there, 1, 1), NewTopic(fresh, 1, 1), NewTopic("bad name", 1, 1)])
     assert futures[fresh].result(WAIT) is None
@@ -95,12 +95,12 @@ def test_brokers_settings(admin: AdminClient) -> None:
     resource = ConfigResource("broker", str(broker))
     settings = admin.describe_configs([resource])[resource].result(WAIT)
     assert "log.dirs" in settings or "log.dir" in settings
-    # A tool offers to alter what is not read-only, which would fail for the others.
+    # Tools offer to alter the settings that are not read-only.
     assert not settings["log.cleaner.threads"].is_read_only
     assert settings["num.partitions"].is_read_only
 
 
-def test_an_unreachable_cluster_is_told_within_the_timeout(unused_port: int) -> None:
+def test_an_unreachable_cluster_fails_within_the_timeout(unused_port: int) -> None:
     with AdminClient({"bootstrap.servers": f"127.0.0.1:{unused_port}"}) as admin:
         with pytest.raises(KafkaException) as listing:
             admin.list_topics(timeout=0.3)
@@ -109,8 +109,7 @@ def test_an_unreachable_cluster_is_told_within_the_timeout(unused_port: int) -> 
             admin.create_topics([NewTopic("t", 1, 1)], request_timeout=0.3)["t"].result(WAIT)
 
 
-# Were this broken, a script that inspects a cluster would not see its brokers, or see others than
-# confluent-kafka shows.
+# Were this broken, a script would see other brokers than with confluent-kafka, or none.
 def test_the_cluster_as_confluent_kafka_describes_it(admin: AdminClient, broker: BrokerProcess) -> None:
     ours = admin.describe_cluster().result(WAIT)
     theirs = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -181,8 +180,8 @@ def test_a_groups_offsets_and_members(
         admin.alter_consumer_group_offsets([asked])
 
 
-# Were this broken, a future of a client closed meanwhile would never be done.
-def test_closing_fails_what_is_not_done_and_what_is_asked_later(unused_port: int) -> None:
+# Were this broken, the futures of a closed client would never be done.
+def test_closing_fails_open_futures_and_later_calls(unused_port: int) -> None:
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{unused_port}"})
     # More than the pool has threads, so that some have not begun.
     asked = [admin.describe_cluster() for _ in range(8)]

@@ -47,7 +47,7 @@ def test_roundrobin_deals_across_topics() -> None:
     }
 
 
-def test_roundrobin_passes_over_members_without_the_topic() -> None:
+def test_roundrobin_skips_members_without_the_topic() -> None:
     members = [
         Member("c0", frozenset({"t0"})),
         Member("c1", frozenset({"t0", "t1"})),

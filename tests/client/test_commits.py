@@ -32,11 +32,11 @@ def offsets(partitions: list[TopicPartition]) -> list[tuple[int, int]]:
 
 
 class Script:
-    """A queue of commits, with what each of them was told."""
+    """A queue of commits, with the outcome of each."""
 
     def __init__(self) -> None:
         self.queue = CommitQueue()
-        self.told: dict[str, tuple[int | None, list[int]]] = {}
+        self.ended: dict[str, tuple[int | None, list[int]]] = {}
 
     def add(
         self,
@@ -46,13 +46,13 @@ class Script:
         deadline: float = 60.0,
         merge: bool = False,
     ) -> Commit:
-        def told(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-            assert name not in self.told, "told twice"
+        def ended(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+            assert name not in self.ended, "ended twice"
             failures = [0 if found.error is None else found.error.code() for found in partitions]
-            self.told[name] = (None if error is None else error.code(), failures)
+            self.ended[name] = (None if error is None else error.code(), failures)
 
         partitions = [TopicPartition("t", number, offset) for number, offset in wanted.items()]
-        commit = Commit(identity, partitions, deadline, told, merge)
+        commit = Commit(identity, partitions, deadline, ended, merge)
         self.queue.add(commit)
         return commit
 
@@ -62,7 +62,7 @@ class Script:
         return request
 
 
-def test_what_waits_goes_out_as_the_newest_of_each_partition_and_each_commit_is_told() -> None:
+def test_the_newest_offset_of_each_partition_is_sent_and_each_commit_ends() -> None:
     script = Script()
     script.add("a", {0: 1})
     script.add("b", {0: 3, 1: 1})
@@ -70,7 +70,7 @@ def test_what_waits_goes_out_as_the_newest_of_each_partition_and_each_commit_is_
     assert offsets(script.next().partitions) == [(0, 2), (1, 1)]
     script.add("d", {0: 9})
     script.queue.answered({("t", 0): 0, ("t", 1): 3})
-    assert script.told == {"a": (None, [0]), "b": (None, [0, 3]), "c": (None, [0])}
+    assert script.ended == {"a": (None, [0]), "b": (None, [0, 3]), "c": (None, [0])}
     assert offsets(script.next().partitions) == [(0, 9)]
 
 
@@ -82,48 +82,47 @@ def test_commits_of_two_generations_are_two_requests() -> None:
     script.queue.failed(KafkaError(KafkaError.NOT_COORDINATOR), 1)
     assert script.next().identity == MEMBER
     script.queue.answered({("t", 0): KafkaError.ILLEGAL_GENERATION})
-    assert script.told == {"a": (KafkaError.ILLEGAL_GENERATION, [KafkaError.ILLEGAL_GENERATION])}
+    assert script.ended == {"a": (KafkaError.ILLEGAL_GENERATION, [KafkaError.ILLEGAL_GENERATION])}
     assert (script.next().identity, offsets(script.next().partitions)) == (later, [(0, 2)])
 
 
-# Were this broken, a commit that may have arrived would be overwritten by an older one that has more time
-# left.
-def test_what_may_have_arrived_is_sent_again_with_older_commits() -> None:
+# Were this broken, a commit that may have arrived would be overwritten by an older one with a later deadline.
+def test_a_commit_that_may_have_arrived_is_sent_again_with_older_ones() -> None:
     script = Script()
     script.add("older", {0: 1}, deadline=60)
     script.add("newer", {0: 2}, deadline=10)
     assert script.next().deadline == 60
     script.queue.failed(KafkaError(KafkaError._TRANSPORT, retriable=True), 11)
-    assert script.told == {"newer": (KafkaError._TRANSPORT, [0])}
+    assert script.ended == {"newer": (KafkaError._TRANSPORT, [0])}
     assert offsets(script.next(11).partitions) == [(0, 2)]
     script.queue.answered({("t", 0): 0})
-    assert script.told["older"] == (None, [0])
+    assert script.ended["older"] == (None, [0])
     assert script.queue.next(11) is None
 
 
-def test_what_nobody_waits_for_is_not_sent_and_what_has_no_time_left_is_told() -> None:
+def test_an_abandoned_commit_is_not_sent_and_one_past_its_deadline_ends() -> None:
     script = Script()
     abandoned = script.add("abandoned", {0: 1})
     script.add("late", {0: 2}, deadline=5)
     script.queue.abandon(abandoned)
     assert script.queue.next(6) is None
-    assert script.told == {"late": (KafkaError._TIMED_OUT, [0])}
+    assert script.ended == {"late": (KafkaError._TIMED_OUT, [0])}
 
 
 # Were this broken, one commit with too much metadata would fail those before it.
-def test_a_commit_that_is_refused_for_itself_leaves_those_before_it() -> None:
+def test_a_commit_with_a_wrong_offset_does_not_fail_those_before_it() -> None:
     script = Script()
     script.add("a", {0: 1, 1: 1})
     script.add("b", {0: 2})
     script.next()
     script.queue.answered({("t", 0): METADATA_TOO_LARGE, ("t", 1): 0})
-    assert script.told == {"b": (METADATA_TOO_LARGE, [METADATA_TOO_LARGE])}
+    assert script.ended == {"b": (METADATA_TOO_LARGE, [METADATA_TOO_LARGE])}
     assert offsets(script.next().partitions) == [(0, 1)]
     script.queue.answered({("t", 0): 0})
-    assert script.told["a"] == (None, [0, 0])
+    assert script.ended["a"] == (None, [0, 0])
 
 
-def test_commits_that_nobody_hears_of_take_no_room() -> None:
+def test_commits_without_a_callback_are_merged() -> None:
     script = Script()
     for offset in range(1000):
         script.add("all", {offset % 2: offset}, merge=True)
@@ -136,13 +135,13 @@ def test_no_history_sends_an_older_offset_after_a_newer_one(seed: int) -> None:
     print("seed", seed)
     chance = random.Random(seed)
     script, names, now, generation = Script(), set[str](), 0.0, 1
-    # Of each partition the offsets that the coordinator may have taken.
+    # The offsets of each partition that the coordinator may have written.
     taken: dict[int, set[int]] = {partition: {0} for partition in range(4)}
     for number in range(300):
         for _ in range(chance.randrange(4)):
             name = f"{number}-{len(names)}"
             names.add(name)
-            # The offset is the order in which commits were made.
+            # Offsets grow with each commit.
             found = {partition: len(names) for partition in chance.sample(range(4), chance.randint(1, 3))}
             generation += chance.random() < 0.05
             script.add(name, found, Identity(generation, "m"), now + chance.choice([1, 10, 60]))
@@ -165,11 +164,11 @@ def test_no_history_sends_an_older_offset_after_a_newer_one(seed: int) -> None:
             now += chance.choice([0, 0, 5, 20])
             script.queue.failed(KafkaError(KafkaError._TRANSPORT, retriable=chance.random() < 0.9), now)
     script.queue.end_all(KafkaError(KafkaError._DESTROY))
-    assert script.told.keys() == names
+    assert script.ended.keys() == names
 
 
 class Gate:
-    """Stands before a consumer's requests to commit and lets them through once it is open."""
+    """Holds a consumer's commit requests back until it is opened."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.open = threading.Event()
@@ -185,13 +184,13 @@ class Gate:
 
 
 @pytest.mark.parametrize("way", ["commit", "unsubscribe", "close", "committed"])
-def test_what_comes_after_asynchronous_commits_finds_them_done(
+def test_later_calls_find_asynchronous_commits_done(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer, way: str
 ) -> None:
-    topic, group, told = new_topic(), uuid.uuid4().hex, list[Outcome]()
+    topic, group, outcomes = new_topic(), uuid.uuid4().hex, list[Outcome]()
     produce(broker.bootstrap, topic, [b"v"] * 500)
     consumer = new_consumer(
-        group_id=group, enable_auto_commit=False, on_commit=lambda *outcome: told.append(outcome)
+        group_id=group, enable_auto_commit=False, on_commit=lambda *outcome: outcomes.append(outcome)
     )
     consumer.subscribe([topic])
     for message in read(consumer, 500):
@@ -208,14 +207,14 @@ def test_what_comes_after_asynchronous_commits_finds_them_done(
     expected = 450 if way == "commit" else 500
     assert committed(new_consumer, group, topic) == expected
     if way != "close":
-        poll_until([consumer], lambda: len(told) == 500)
+        poll_until([consumer], lambda: len(outcomes) == 500)
         consumer.close()
     assert committed(new_consumer, group, topic) == expected
-    assert [error for error, _ in told] == [None] * 500
-    assert sorted(partition.offset for _, [partition] in told) == list(range(1, 501))
+    assert [error for error, _ in outcomes] == [None] * 500
+    assert sorted(partition.offset for _, [partition] in outcomes) == list(range(1, 501))
 
 
-# Were this broken, a look-up of where to begin would overtake the commits before it.
+# Were this broken, a look-up of a committed offset would overtake the commits before it.
 def test_an_assignment_begins_where_the_commits_before_it_end(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
@@ -230,22 +229,22 @@ def test_an_assignment_begins_where_the_commits_before_it_end(
     assert read(consumer, 1)[0].offset() == 7
 
 
-# Were this broken, a queue of commits would go on after a rebalance and overwrite what the new owner commits.
+# Were this broken, waiting commits would overwrite those of the next owner after a rebalance.
 def test_a_commit_belongs_to_the_generation_in_which_it_is_made(
     broker: BrokerProcess,
     new_topic: NewTopicFactory,
     new_consumer: NewConsumer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    topic, group, told = new_topic(2), uuid.uuid4().hex, list[Outcome]()
+    topic, group, outcomes = new_topic(2), uuid.uuid4().hex, list[Outcome]()
     produce(broker.bootstrap, topic, [b"v"] * 5, partition=0)
     produce(broker.bootstrap, topic, [b"v"] * 5, partition=1)
     settings = {"group_id": group, "heartbeat_interval_ms": 100, "enable_auto_commit": False}
-    first = new_consumer(**settings, on_commit=lambda *outcome: told.append(outcome))
+    first = new_consumer(**settings, on_commit=lambda *outcome: outcomes.append(outcome))
     second = new_consumer(**settings)
     first.subscribe([topic])
     read(first, 10)
-    # A coordinator that does not answer while partitions are given up.
+    # The coordinator does not answer while the partitions are given up.
     monkeypatch.setattr(_consumer, "CLOSE_TIMEOUT", 0.1)
     gate = Gate(first)
     both = [TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 3)]
@@ -256,56 +255,56 @@ def test_a_commit_belongs_to_the_generation_in_which_it_is_made(
     [taken] = second.assignment()
     second.commit(offsets=[TopicPartition(topic, taken.partition, 5)], asynchronous=False)
     gate.open.set()
-    poll_until([first, second], lambda: len(told) == 2)
-    for error, partitions in told:
+    poll_until([first, second], lambda: len(outcomes) == 2)
+    for error, partitions in outcomes:
         assert error == KafkaError.ILLEGAL_GENERATION
         assert [partition.error for partition in partitions] == [KafkaError.ILLEGAL_GENERATION] * 2
     assert second.committed([taken], WAIT)[0].offset == 5
-    # What it commits in this generation is taken.
+    # Its commits of the new generation are accepted.
     [kept] = first.assignment()
     first.commit(offsets=[TopicPartition(topic, kept.partition, 4)], asynchronous=False)
     assert second.committed([kept], WAIT)[0].offset == 4
 
 
-def test_an_application_that_does_not_listen_is_told_to(
+def test_commits_that_wait_for_on_commit_are_limited(
     new_topic: NewTopicFactory, new_consumer: NewConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, told = new_topic(), list[Outcome]()
+    topic, outcomes = new_topic(), list[Outcome]()
     monkeypatch.setattr(_consumer, "UNREPORTED_MAX", 3)
     wanted = [TopicPartition(topic, 0, 1)]
-    consumer = new_consumer(on_commit=lambda *outcome: told.append(outcome))
+    consumer = new_consumer(on_commit=lambda *outcome: outcomes.append(outcome))
     for _ in range(3):
         consumer.commit(offsets=wanted)
     with pytest.raises(KafkaException, match="poll") as full:
         consumer.commit(offsets=wanted)
     assert full.value.error == KafkaError._QUEUE_FULL
-    poll_until([consumer], lambda: len(told) == 3)
+    poll_until([consumer], lambda: len(outcomes) == 3)
     consumer.commit(offsets=wanted)
-    deaf = new_consumer()
-    gate = Gate(deaf)
+    silent = new_consumer()
+    gate = Gate(silent)
     for offset in range(100):
-        deaf.commit(offsets=[TopicPartition(topic, 0, offset)])
-    assert len(deaf._commits) <= 2
+        silent.commit(offsets=[TopicPartition(topic, 0, offset)])
+    assert len(silent._commits) <= 2
     gate.open.set()
-    assert deaf.committed(wanted, WAIT)[0].offset == 99
+    assert silent.committed(wanted, WAIT)[0].offset == 99
 
 
-def test_what_is_no_offset_is_not_committed(new_topic: NewTopicFactory, new_consumer: NewConsumer) -> None:
-    topic, told = new_topic(), list[Outcome]()
-    consumer = new_consumer(on_commit=lambda *outcome: told.append(outcome))
+def test_only_offsets_are_committed(new_topic: NewTopicFactory, new_consumer: NewConsumer) -> None:
+    topic, outcomes = new_topic(), list[Outcome]()
+    consumer = new_consumer(on_commit=lambda *outcome: outcomes.append(outcome))
     for partition in (TopicPartition(topic, 0), TopicPartition(topic, 0, -2)):
         with pytest.raises(KafkaException) as refused:
             consumer.commit(offsets=[partition], asynchronous=False)
         assert refused.value.error == KafkaError._NO_OFFSET
     consumer.commit(offsets=[TopicPartition(topic, 0)])
-    poll_until([consumer], lambda: bool(told))
-    assert told[0][0] == KafkaError._NO_OFFSET
+    poll_until([consumer], lambda: bool(outcomes))
+    assert outcomes[0][0] == KafkaError._NO_OFFSET
     with pytest.raises(ValueError, match="committed_metadata"):
         consumer.commit(offsets=[TopicPartition(topic, 0, 1, metadata=5)])  # type: ignore[arg-type]
     assert consumer.committed([TopicPartition(topic, 0)], WAIT)[0].offset < 0
 
 
-def test_of_a_partition_that_is_named_twice_the_last_counts(
+def test_the_last_offset_of_a_partition_that_is_named_twice_counts(
     new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic = new_topic()
@@ -320,8 +319,8 @@ def test_of_a_partition_that_is_named_twice_the_last_counts(
     assert consumer.committed([TopicPartition(topic, 0)], WAIT)[0].offset == 6
 
 
-# What the application changes after an asynchronous commit must not be committed.
-def test_an_asynchronous_commit_is_of_the_offsets_it_was_made_with(
+# Were this broken, an offset that the application changes after the call would be committed.
+def test_an_asynchronous_commit_takes_the_offsets_of_its_call(
     new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     partition = TopicPartition(new_topic(), 0, 4)
@@ -334,7 +333,7 @@ def test_an_asynchronous_commit_is_of_the_offsets_it_was_made_with(
 
 
 @pytest.mark.parametrize("drop", ["assign", "unassign", "incremental_unassign"])
-def test_what_was_consumed_is_committed_when_its_partition_is_dropped(
+def test_consumed_offsets_are_committed_when_their_partition_is_unassigned(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer, drop: str
 ) -> None:
     topic, group = new_topic(2), uuid.uuid4().hex
@@ -350,7 +349,7 @@ def test_what_was_consumed_is_committed_when_its_partition_is_dropped(
         case "incremental_unassign":
             consumer.incremental_unassign([TopicPartition(topic, 0)])
     assert consumer.committed([TopicPartition(topic, 0)], WAIT)[0].offset == 5
-    # Somebody else commits; what this consumer reads once more is committed once more.
+    # Another consumer commits; records that this one reads again are committed again.
     with new_consumer(group_id=group, enable_auto_commit=False) as other:
         other.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
     consumer.assign([TopicPartition(topic, 0)])
@@ -374,7 +373,7 @@ def test_a_commit_is_tried_again_while_the_coordinator_is_not_ready(
             if answers:
                 code = answers.pop(0)
                 if not answers:
-                    # Made while the first is tried again, and sent instead of it.
+                    # Made while the first is tried again; sent in its place.
                     consumer.commit(offsets=[TopicPartition(topic, 0, 2)])
                 return {
                     "topics": [{"name": topic, "partitions": [{"partition_index": 0, "error_code": code}]}]
@@ -388,8 +387,7 @@ def test_a_commit_is_tried_again_while_the_coordinator_is_not_ready(
     assert consumer.committed([TopicPartition(topic, 0)], WAIT)[0].offset == 2
 
 
-# Were this broken, a consumer would begin before what an open transaction is about to commit, and read it
-# again.
+# Were this broken, a consumer would begin before the offset of an open transaction, and read records again.
 def test_an_assignment_waits_for_an_offset_that_a_transaction_may_change(
     broker: BrokerProcess,
     new_topic: NewTopicFactory,
@@ -415,15 +413,14 @@ def test_an_assignment_waits_for_an_offset_that_a_transaction_may_change(
     consumer.assign([TopicPartition(topic, 0)])
     assert read(consumer, 1)[0].offset() == 3
     assert asked == [True, True]
-    # It reads what is not committed, too.
+    # It also reads uncommitted records.
     uncommitted = new_consumer(isolation_level="read_uncommitted")
     uncommitted.committed([TopicPartition(topic, 0)], WAIT)
     assert asked == [True, True, False]
 
 
-# Were this broken, a partition whose offset cannot be looked up would be read from its beginning, or skipped
-# to its end.
-def test_a_partition_whose_offset_cannot_be_looked_up_is_told_and_not_read(
+# Were this broken, a partition whose offset cannot be looked up would be read from its beginning or end.
+def test_a_partition_whose_offset_cannot_be_looked_up_is_reported_and_not_read(
     broker: BrokerProcess,
     new_topic: NewTopicFactory,
     new_consumer: NewConsumer,
@@ -458,21 +455,20 @@ def test_a_partition_whose_offset_cannot_be_looked_up_is_told_and_not_read(
     assert {partition for partition, error in met if error is None} == {1}
 
 
-# Were this broken, closing would hang on a broker that has stopped, or keep silent about what it did not
-# commit.
-def test_close_tells_of_commits_that_a_silent_broker_does_not_answer(
+# Were this broken, closing would hang on a stopped broker, or not call on_commit.
+def test_close_ends_commits_that_a_silent_broker_does_not_answer(
     start_broker: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = start_broker()
     produce(broker.bootstrap, "t", [b"v"], partition=0)
-    told: list[Outcome] = []
+    outcomes: list[Outcome] = []
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
             "group.id": "g",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "on_commit": lambda *outcome: told.append(outcome),
+            "on_commit": lambda *outcome: outcomes.append(outcome),
         }
     )
     consumer.subscribe(["t"])
@@ -485,4 +481,4 @@ def test_close_tells_of_commits_that_a_silent_broker_does_not_answer(
     begun = time.monotonic()
     consumer.close()
     assert time.monotonic() - begun < WAIT / 2
-    assert [error for error, _ in told] == [KafkaError._DESTROY] * 2
+    assert [error for error, _ in outcomes] == [KafkaError._DESTROY] * 2

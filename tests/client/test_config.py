@@ -1,4 +1,4 @@
-"""If these fail, a mistyped setting is ignored silently, or a right one refused."""
+"""If these fail, a mistyped setting is ignored silently, or a correct one refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_bad_value_names_its_property(config: Mapping[str, object], words: str
     assert words in error_of(config).str()
 
 
-def test_what_would_be_unsafe_to_ignore_is_refused() -> None:
+def test_properties_that_would_be_unsafe_to_ignore_are_refused() -> None:
     for config in ({"security.protocol": "SSL"}, {"transactional.id": "t"}):
         assert error_of(config) == KafkaError._NOT_IMPLEMENTED
     assert error_of({"group.protocol": "consumer"}, "c") == KafkaError._NOT_IMPLEMENTED
@@ -57,10 +57,10 @@ def test_what_would_be_unsafe_to_ignore_is_refused() -> None:
 def test_known_settings_without_effect_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "cluster.client"):
         parse(statistics__interval__ms=1000, fetch__min__bytes=5, ssl__ca__location="/ca")
-    told = " ".join(record.getMessage() for record in caplog.records)
-    assert "statistics.interval.ms" in told
-    assert "fetch.min.bytes is a consumer property" in told
-    assert "ssl.ca.location" in told
+    logged = " ".join(record.getMessage() for record in caplog.records)
+    assert "statistics.interval.ms" in logged
+    assert "fetch.min.bytes is a consumer property" in logged
+    assert "ssl.ca.location" in logged
 
 
 def test_values_come_as_text_or_typed_and_under_either_name() -> None:
@@ -71,7 +71,7 @@ def test_values_come_as_text_or_typed_and_under_either_name() -> None:
     assert servers == {"bootstrap.servers": [("a", 1), ("b", 9092), ("::1", 3), ("c", 4)]}
 
 
-def test_keywords_come_after_dicts() -> None:
+def test_keywords_override_dicts() -> None:
     found = _config.parse([{"linger.ms": 1, "client.id": "a"}], "p", {"linger.ms": 2})
     assert found.values == {"linger.ms": 2.0, "client.id": "a"}
 
@@ -86,7 +86,7 @@ def test_keywords_come_after_dicts() -> None:
         ({"acks": "all"}, True),
     ],
 )
-def test_idempotence_is_on_unless_something_stands_against_it(
+def test_idempotence_is_on_unless_a_setting_makes_it_impossible(
     given: dict[str, object], idempotent: bool
 ) -> None:
     config = _config.parse([given], "p", {})
@@ -94,13 +94,13 @@ def test_idempotence_is_on_unless_something_stands_against_it(
     assert config.values["enable.idempotence"] is idempotent
 
 
-def test_idempotence_that_was_asked_for_is_not_dropped_silently() -> None:
+def test_idempotence_that_is_asked_for_is_not_turned_off_silently() -> None:
     config = _config.parse([{"enable.idempotence": True, "acks": 1}], "p", {})
     with pytest.raises(KafkaException, match="acks is not all"):
         _config.finish_producer(config)
 
 
-def test_clients_refuse_what_they_cannot_be_made_from() -> None:
+def test_clients_refuse_a_wrong_configuration() -> None:
     with pytest.raises(KafkaException, match="No such configuration property"):
         Producer({"foo": 1})
     with pytest.raises(ValueError, match=r"group\.id must be set"):

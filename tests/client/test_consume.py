@@ -1,4 +1,4 @@
-"""If these fail, a consumer reads the wrong records, or goes on in the wrong place."""
+"""If these fail, a consumer reads the wrong records, or goes on at the wrong offset."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_an_offset_out_of_range_is_reset(
     assert read(consumer, 1)[0].offset() == 0
 
 
-def test_a_paused_partition_is_silent_and_then_goes_on(
+def test_a_paused_partition_hands_out_nothing_and_goes_on_when_resumed(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic = new_topic(2)
@@ -143,7 +143,7 @@ def test_a_paused_partition_is_silent_and_then_goes_on(
         consumer.pause([TopicPartition("other", 0)])
 
 
-def test_committed_offsets_are_where_the_next_consumer_goes_on(
+def test_the_next_consumer_goes_on_at_the_committed_offset(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic = new_topic()
@@ -189,17 +189,17 @@ def test_offsets_are_stored_by_hand_when_asked(
     assert again.committed([TopicPartition(topic, 0)], WAIT)[0].offset == 3
 
 
-def test_commits_in_the_background_are_told(
+def test_on_commit_is_called_for_commits_in_the_background(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic = new_topic()
     produce(broker.bootstrap, topic, numbers(5))
-    told: list[tuple[KafkaError | None, list[TopicPartition]]] = []
-    consumer = new_consumer(auto_commit_interval_ms=50, on_commit=lambda *outcome: told.append(outcome))
+    outcomes: list[tuple[KafkaError | None, list[TopicPartition]]] = []
+    consumer = new_consumer(auto_commit_interval_ms=50, on_commit=lambda *outcome: outcomes.append(outcome))
     consumer.assign([TopicPartition(topic, 0)])
     read(consumer, 5)
-    poll_until([consumer], lambda: bool(told))
-    error, [partition] = told[0]
+    poll_until([consumer], lambda: bool(outcomes))
+    error, [partition] = outcomes[0]
     assert (error, partition.topic) == (None, topic)
 
 
@@ -253,7 +253,7 @@ def test_ctrl_c_interrupts_poll(new_topic: NewTopicFactory, new_consumer: NewCon
 
 
 @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
-def test_a_forked_child_is_told_to_make_its_own_clients(
+def test_a_forked_child_must_make_its_own_clients(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic = new_topic()

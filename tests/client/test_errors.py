@@ -1,4 +1,4 @@
-"""If these fail, scripts that compare with confluent-kafka's error codes and names take the wrong branch."""
+"""If these fail, scripts that compare error codes or names with confluent-kafka's take the wrong branch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_code_has_the_name_that_confluent_kafka_gives_it() -> None:
 
 
 def test_type_checkers_know_every_code() -> None:
-    """If this failed, mypy would refuse scripts that name a code which is there."""
+    """If this failed, mypy would refuse a script that uses an existing code."""
     assert {name for name, _, _ in _TABLE.values()} <= get_type_hints(KafkaError).keys()
 
 

@@ -1,4 +1,4 @@
-"""If these fail, a client tries a request that can never succeed for ever, and says nothing.
+"""If these fail, a client repeats a request that can never succeed, and reports nothing.
 
 A proxy stands between the clients and their broker; the broker advertises the proxy's address.
 """
@@ -32,7 +32,7 @@ from tests.ports import free_port
 
 _numbers = itertools.count()
 MANY = 8
-"""Connections that are closed before a test looks at what was reported: more than a client waits for."""
+"""Connections that a test has closed before it looks at the reports: more than it takes for one."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def consumer_of(proxy: Proxy, **settings: object) -> Consumer:
 
 
 def one_report(errors: list[KafkaError], api: str, proxy: Proxy) -> None:
-    """The application was told once which request fails, of which broker, and why."""
+    """One report: which request fails, of which broker, and why."""
     [error] = errors
     assert error == KafkaError._TRANSPORT
     assert error.retriable()
@@ -82,12 +82,12 @@ def one_report(errors: list[KafkaError], api: str, proxy: Proxy) -> None:
         assert part in error.str()
 
 
-def test_a_consumer_whose_fetches_are_cut_says_so_once_and_goes_on(proxy: Proxy, topic: str) -> None:
+def test_a_consumer_whose_fetches_fail_reports_it_once_and_goes_on(proxy: Proxy, topic: str) -> None:
     produce(proxy.address, topic, [b"v"], partition=0)
     errors: list[KafkaError] = []
     with consumer_of(proxy, error_cb=errors.append) as consumer:
-        consumer.assign([TopicPartition(topic, 0, 0)])
         proxy.cut("Fetch")
+        consumer.assign([TopicPartition(topic, 0, 0)])
         poll_until([consumer], lambda: bool(errors))
         proxy.wait_for_cuts(MANY)
         assert consumer.poll(0.1) is None
@@ -100,13 +100,13 @@ def test_a_consumer_without_error_cb_logs_the_failure(
     proxy: Proxy, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with consumer_of(proxy) as consumer, caplog.at_level(logging.WARNING, "cluster.client"):
-        consumer.assign([TopicPartition(topic, 0, 0)])
         proxy.cut("Fetch")
+        consumer.assign([TopicPartition(topic, 0, 0)])
         poll_until([consumer], lambda: "Fetch failed" in caplog.text)
         proxy.cut()
 
 
-def test_a_group_that_cannot_be_joined_says_so_once_and_is_joined_later(proxy: Proxy, topic: str) -> None:
+def test_a_group_that_cannot_be_joined_is_reported_once_and_joined_later(proxy: Proxy, topic: str) -> None:
     errors: list[KafkaError] = []
     with consumer_of(proxy, error_cb=errors.append) as consumer:
         proxy.cut("JoinGroup")
@@ -143,7 +143,7 @@ def test_a_group_whose_coordinator_never_loads_is_reported(
 
 
 @pytest.mark.parametrize("api", ["Produce", "InitProducerId"])
-def test_a_producer_whose_requests_are_cut_says_so_once_and_delivers_later(
+def test_a_producer_whose_requests_fail_reports_it_once_and_delivers_later(
     proxy: Proxy, topic: str, api: str
 ) -> None:
     errors: list[KafkaError] = []
@@ -172,7 +172,7 @@ def test_a_producer_whose_requests_are_cut_says_so_once_and_delivers_later(
         assert consumer.get_watermark_offsets(TopicPartition(topic, 0), WAIT) == (0, 3)
 
 
-def test_an_admin_client_whose_requests_are_cut_says_so_and_then_fails(
+def test_an_admin_client_whose_requests_fail_reports_it_and_then_fails(
     proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors: list[KafkaError] = []
@@ -258,7 +258,7 @@ def test_a_record_above_receive_message_max_bytes_is_reported_for_its_partition_
         assert error == KafkaError.MSG_SIZE_TOO_LARGE
         assert "receive.message.max.bytes (100000)" in error.str()
         assert f"{topic}-0: the batch at offset 1" in error.str()
-        # Told once, while the others are read on.
+        # It is reported once, and the others are read on.
         produce(proxy.address, topic, [b"more"], partition=1)
         assert read(consumer, 1)[0].value() == b"more"
         assert errors == []

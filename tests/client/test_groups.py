@@ -18,15 +18,15 @@ from tests.client.conftest import WAIT, NewConsumer, NewTopicFactory, committed,
 from tests.conftest import BrokerProcess
 
 
-def held(consumer: Consumer) -> set[int]:
+def owned(consumer: Consumer) -> set[int]:
     return {partition.partition for partition in consumer.assignment()}
 
 
 def shared(*consumers: Consumer, count: int) -> Callable[[], bool]:
-    """Whether every partition is with one of the consumers, and each of them has some."""
+    """Whether each partition belongs to one of the consumers, and each consumer has some."""
 
     def done() -> bool:
-        parts = [held(consumer) for consumer in consumers]
+        parts = [owned(consumer) for consumer in consumers]
         return all(parts) and sum(map(len, parts)) == count and set().union(*parts) == set(range(count))
 
     return done
@@ -45,18 +45,20 @@ def test_two_members_share_and_the_survivor_takes_over(
     }
     changes: list[tuple[str, set[int]]] = []
 
-    def note(what: str) -> Callable[[Consumer, list[TopicPartition]], None]:
+    def record(what: str) -> Callable[[Consumer, list[TopicPartition]], None]:
         return lambda _, partitions: changes.append((what, {partition.partition for partition in partitions}))
 
     first = new_consumer(**settings)
-    first.subscribe([topic], on_assign=note("assigned"), on_revoke=note("revoked"), on_lost=note("lost"))
-    poll_until([first], lambda: held(first) == {0, 1, 2, 3})
+    first.subscribe(
+        [topic], on_assign=record("assigned"), on_revoke=record("revoked"), on_lost=record("lost")
+    )
+    poll_until([first], lambda: owned(first) == {0, 1, 2, 3})
     assert changes == [("assigned", {0, 1, 2, 3})]
     second = new_consumer(**settings)
     second.subscribe([topic])
     poll_until([first, second], shared(first, second, count=4))
     assert changes[1] == ("revoked", {0, 1, 2, 3})
-    assert changes[2] == ("assigned", held(first))
+    assert changes[2] == ("assigned", owned(first))
     for partition in range(4):
         produce(broker.bootstrap, topic, [b"%d" % partition], partition=partition)
     seen: set[bytes] = set()
@@ -66,13 +68,13 @@ def test_two_members_share_and_the_survivor_takes_over(
             message = consumer.poll(0.05)
             if message is not None:
                 assert message.error() is None
-                assert message.partition() in held(consumer)
+                assert message.partition() in owned(consumer)
                 seen.add(message.value())
         return len(seen) == 4
 
     poll_until([], all_seen)
     second.close()
-    poll_until([first], lambda: held(first) == {0, 1, 2, 3})
+    poll_until([first], lambda: owned(first) == {0, 1, 2, 3})
     with AdminClient({"bootstrap.servers": broker.bootstrap}) as admin:
         described = admin.describe_consumer_groups([group])[group].result(WAIT)
         assert described.state is ConsumerGroupState.STABLE
@@ -107,11 +109,11 @@ def test_a_group_with_a_confluent_kafka_member_is_shared(
     def split() -> bool:
         theirs.poll(0.05)
         other = {partition.partition for partition in theirs.assignment()}
-        return len(other) == 2 and other | held(ours) == {0, 1, 2, 3} and len(held(ours)) == 2
+        return len(other) == 2 and other | owned(ours) == {0, 1, 2, 3} and len(owned(ours)) == 2
 
     poll_until([ours], split)
     theirs.close()
-    poll_until([ours], lambda: len(held(ours)) == 4)
+    poll_until([ours], lambda: len(owned(ours)) == 4)
 
 
 def test_what_was_consumed_is_committed_when_a_member_goes(
@@ -144,9 +146,8 @@ def test_on_assign_may_choose_where_to_begin(
     assert [message.offset() for message in read(consumer, 4)] == [6, 7, 8, 9]
 
 
-# Were this broken, an exception in on_assign would leave the consumer in the group without reading its
-# partitions.
-def test_a_raising_on_assign_is_told_once_and_the_partitions_are_read(
+# Were this broken, a consumer whose on_assign raises would be in the group and not read its partitions.
+def test_poll_raises_on_assigns_exception_once_and_the_partitions_are_read(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic = new_topic(2)
@@ -159,13 +160,12 @@ def test_a_raising_on_assign_is_told_once_and_the_partitions_are_read(
     consumer.subscribe([topic], on_assign=fail)
     with pytest.raises(LookupError, match="2 assigned"):
         consumer.poll(WAIT)
-    assert held(consumer) == {0, 1}
+    assert owned(consumer) == {0, 1}
     assert read(consumer, 1)[0].value() == b"read all the same"
 
 
-# Were this broken, an exception in on_revoke would keep the partitions from the other member, or read them
-# twice.
-def test_a_raising_on_revoke_is_told_once_and_the_partitions_are_given_up(
+# Were this broken, the other member would not get the partitions after an exception in on_revoke.
+def test_poll_raises_on_revokes_exception_once_and_the_partitions_are_given_up(
     new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic, group = new_topic(2), uuid.uuid4().hex
@@ -177,7 +177,7 @@ def test_a_raising_on_revoke_is_told_once_and_the_partitions_are_given_up(
         raise LookupError("revoked")
 
     first.subscribe([topic], on_revoke=fail)
-    poll_until([first], lambda: held(first) == {0, 1})
+    poll_until([first], lambda: owned(first) == {0, 1})
     second.subscribe([topic])
 
     def split() -> bool:
@@ -191,7 +191,7 @@ def test_a_raising_on_revoke_is_told_once_and_the_partitions_are_given_up(
     assert len(raised) == 1
     with pytest.raises(LookupError, match="revoked"):
         first.close()
-    poll_until([second], lambda: held(second) == {0, 1})
+    poll_until([second], lambda: owned(second) == {0, 1})
     with pytest.raises(RuntimeError, match="closed"):
         first.poll(0)
 
@@ -202,16 +202,16 @@ def test_a_pattern_finds_topics_and_new_partitions_are_noticed(
     topic = new_topic(1)
     consumer = new_consumer(topic_metadata_refresh_interval_ms=200, heartbeat_interval_ms=100)
     consumer.subscribe([f"^{topic}$"])
-    poll_until([consumer], lambda: held(consumer) == {0})
+    poll_until([consumer], lambda: owned(consumer) == {0})
     with AdminClient({"bootstrap.servers": broker.bootstrap}) as admin:
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(WAIT)
-    poll_until([consumer], lambda: held(consumer) == {0, 1, 2})
+    poll_until([consumer], lambda: owned(consumer) == {0, 1, 2})
     with pytest.raises(KafkaException) as bad:
         consumer.subscribe(["^("])
     assert bad.value.error == KafkaError._INVALID_ARG
 
 
-def test_a_topic_that_is_missing_is_told_and_found_when_it_comes(
+def test_a_missing_topic_is_reported_and_read_once_it_exists(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     name = f"late-{uuid.uuid4().hex}"
@@ -227,33 +227,33 @@ def test_a_topic_that_is_missing_is_told_and_found_when_it_comes(
     assert read(consumer, 1)[0].value() == b"v"
 
 
-def test_an_application_that_does_not_poll_loses_its_place_and_gets_it_back(
+def test_a_member_whose_application_does_not_poll_is_removed_and_joins_again(
     new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic = new_topic(2)
     lost: list[set[int]] = []
     consumer = new_consumer(session_timeout_ms=6000, max_poll_interval_ms=6000, heartbeat_interval_ms=100)
     consumer.subscribe([topic], on_lost=lambda _, parts: lost.append({part.partition for part in parts}))
-    poll_until([consumer], lambda: held(consumer) == {0, 1})
+    poll_until([consumer], lambda: owned(consumer) == {0, 1})
     posted = threading.Event()
     post = consumer._group._post
 
-    def note(event: Event) -> None:
+    def signal(event: Event) -> None:
         post(event)
         posted.set()
 
-    consumer._group._post = note
-    # As if the last poll had been long ago: what six seconds of silence do, without the silence.
+    consumer._group._post = signal
+    # As if the last poll had been seven seconds ago.
     consumer._group.last_poll -= 7
     assert posted.wait(WAIT)
     message = consumer.poll(WAIT)
     assert message is not None
     assert message.error() == KafkaError._MAX_POLL_EXCEEDED
-    poll_until([consumer], lambda: lost == [{0, 1}] and held(consumer) == {0, 1})
+    poll_until([consumer], lambda: lost == [{0, 1}] and owned(consumer) == {0, 1})
 
 
-# Were this broken, an exception in on_lost would keep a consumer from coming back into its group.
-def test_a_raising_on_lost_is_told_once_and_the_group_is_joined_again(
+# Were this broken, a consumer whose on_lost raises would not join its group again.
+def test_poll_raises_on_losts_exception_once_and_the_group_is_joined_again(
     new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic = new_topic(2)
@@ -264,7 +264,7 @@ def test_a_raising_on_lost_is_told_once_and_the_group_is_joined_again(
         raise LookupError("lost")
 
     consumer.subscribe([topic], on_lost=fail)
-    poll_until([consumer], lambda: held(consumer) == {0, 1})
+    poll_until([consumer], lambda: owned(consumer) == {0, 1})
     generation = consumer._group.identity().generation
     consumer._group.last_poll -= 7
 
@@ -274,24 +274,22 @@ def test_a_raising_on_lost_is_told_once_and_the_group_is_joined_again(
         except LookupError as error:
             raised.append(error)
         group = consumer._group
-        return not group.lost and group.identity().generation > generation and held(consumer) == {0, 1}
+        return not group.lost and group.identity().generation > generation and owned(consumer) == {0, 1}
 
-    # Not polled before the membership's thread has noticed the silence.
+    # Not polled before the group's thread has noticed.
     poll_until([], lambda: consumer._group.lost)
     poll_until([], back)
     assert len(raised) == 1
 
 
-def test_a_consumer_let_go_of_takes_its_threads_along(
-    broker: BrokerProcess, new_topic: NewTopicFactory
-) -> None:
+def test_the_threads_of_a_deleted_consumer_end(broker: BrokerProcess, new_topic: NewTopicFactory) -> None:
     topic = new_topic()
     before = set(threading.enumerate())
 
     def join_and_forget() -> set[threading.Thread]:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": uuid.uuid4().hex})
         consumer.subscribe([topic])
-        poll_until([consumer], lambda: held(consumer) == {0})
+        poll_until([consumer], lambda: owned(consumer) == {0})
         return set(threading.enumerate()) - before
 
     threads = join_and_forget()
@@ -301,8 +299,8 @@ def test_a_consumer_let_go_of_takes_its_threads_along(
         assert not thread.is_alive()
 
 
-# Were this broken, the interpreter would print an exception of a consumer's end that nobody caused.
-def test_a_consumer_may_end_with_the_look_up_that_knew_it_last(
+# Were this broken, the interpreter would print an exception when a consumer is deleted.
+def test_a_consumer_may_be_deleted_during_a_look_up(
     broker: BrokerProcess, new_topic: NewTopicFactory
 ) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": uuid.uuid4().hex})
@@ -328,42 +326,42 @@ def test_unsubscribe_gives_everything_up(new_topic: NewTopicFactory, new_consume
     revoked: list[set[int]] = []
     first = new_consumer(group_id=group, heartbeat_interval_ms=100)
     first.subscribe([topic], on_revoke=lambda _, parts: revoked.append({part.partition for part in parts}))
-    poll_until([first], lambda: held(first) == {0, 1})
+    poll_until([first], lambda: owned(first) == {0, 1})
     first.unsubscribe()
     assert revoked == [{0, 1}]
     assert first.assignment() == []
     second = new_consumer(group_id=group)
     second.subscribe([topic])
-    poll_until([second], lambda: held(second) == {0, 1})
+    poll_until([second], lambda: owned(second) == {0, 1})
     first.subscribe([topic])
     poll_until([first, second], shared(first, second, count=2))
 
 
-def test_a_static_member_keeps_its_place_through_a_restart(
+def test_a_static_member_keeps_its_partitions_through_a_restart(
     new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic, group = new_topic(2), uuid.uuid4().hex
     first = new_consumer(group_id=group, group_instance_id="one", heartbeat_interval_ms=100)
     first.subscribe([topic])
-    poll_until([first], lambda: held(first) == {0, 1})
+    poll_until([first], lambda: owned(first) == {0, 1})
     first.close()
     again = new_consumer(group_id=group, group_instance_id="one", heartbeat_interval_ms=100)
     again.subscribe([topic])
-    poll_until([again], lambda: held(again) == {0, 1})
+    poll_until([again], lambda: owned(again) == {0, 1})
 
 
-def thrown_out(consumer: Consumer) -> None:
-    """As if the last poll had been long ago: the group goes on without this member."""
+def remove(consumer: Consumer) -> None:
+    """Has the group remove this member, as if its last poll had been long ago."""
     consumer._group.last_poll -= 7
     poll_until([], lambda: consumer._group.lost)
 
 
-# Were this broken, what others have committed meanwhile would be overwritten, and read again.
+# Were this broken, newer commits of other members would be overwritten, and their records read again.
 @pytest.mark.parametrize("auto_commit", [False, True])
-def test_a_member_that_was_thrown_out_commits_nothing(
+def test_a_removed_member_commits_nothing(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer, auto_commit: bool
 ) -> None:
-    topic, group, told, heard = (
+    topic, group, commits, callbacks = (
         new_topic(),
         uuid.uuid4().hex,
         list[tuple[KafkaError | None, list[TopicPartition]]](),
@@ -377,14 +375,14 @@ def test_a_member_that_was_thrown_out_commits_nothing(
         heartbeat_interval_ms=50,
         enable_auto_commit=auto_commit,
         auto_commit_interval_ms=600_000,
-        on_commit=lambda *outcome: told.append(outcome),
+        on_commit=lambda *outcome: commits.append(outcome),
     )
     consumer.subscribe(
-        [topic], on_revoke=lambda *_: heard.append("revoked"), on_lost=lambda *_: heard.append("lost")
+        [topic], on_revoke=lambda *_: callbacks.append("revoked"), on_lost=lambda *_: callbacks.append("lost")
     )
     messages = read(consumer, 5)
-    thrown_out(consumer)
-    # The group is empty: anybody may commit.
+    remove(consumer)
+    # The group is empty, so any consumer may commit.
     other = new_consumer(group_id=group, enable_auto_commit=False)
     other.commit(offsets=[TopicPartition(topic, 0, 10)], asynchronous=False)
     with pytest.raises(KafkaException) as refused:
@@ -392,13 +390,13 @@ def test_a_member_that_was_thrown_out_commits_nothing(
     assert refused.value.error == KafkaError.UNKNOWN_MEMBER_ID
     assert consumer.commit(messages[-1]) is None
     consumer.close()
-    assert heard == ["lost"]
-    [(error, [partition])] = told
+    assert callbacks == ["lost"]
+    [(error, [partition])] = commits
     assert (error, partition.offset) == (KafkaError.UNKNOWN_MEMBER_ID, 5)
     assert committed(new_consumer, group, topic) == 10
 
 
-def test_a_static_member_whose_place_is_taken_commits_nothing(
+def test_a_fenced_static_member_commits_nothing(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic, group = new_topic(), uuid.uuid4().hex
@@ -420,7 +418,7 @@ def test_a_static_member_whose_place_is_taken_commits_nothing(
     assert committed(new_consumer, group, topic) == 10
 
 
-# Were this broken, closing would wait for a broker that is gone three times over: 30 seconds.
+# Were this broken, closing would wait three times for a broker that is gone: 30 seconds.
 def test_close_waits_once_for_a_broker_that_is_gone(
     start_broker: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
-"""If these fail, a call that comes between two steps of a join is answered by an error, loses partitions or
-leaks a member.
+"""If these fail, a call between two steps of a join returns an error, loses partitions or leaks a member.
 
-The group thread is held at every request and every event; the application makes each of its calls there.
+A director stops the group thread at every request and every event, where the test makes each call.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tests.client.director import Director
 from tests.conftest import BrokerProcess
 
 STOPS = 22
-"""Points the thread comes to while it joins, sends heartbeats, is told to join again and does."""
+"""Points of the thread while it joins, sends heartbeats, and joins again after a rebalance."""
 
 
 def expect(codes: tuple[int, ...], call: Callable[[], object]) -> None:
@@ -33,7 +32,7 @@ def expect(codes: tuple[int, ...], call: Callable[[], object]) -> None:
 
 
 class Application:
-    """A consumer, what its callbacks were called with, and what its group should hold it for."""
+    """A consumer, with what it has subscribed to and what its callbacks were called with."""
 
     def __init__(self, consumer: Consumer, topics: tuple[str, str]) -> None:
         self.consumer = consumer
@@ -228,8 +227,7 @@ def test_each_call_at_each_point_of_a_join(
         assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-# Were this broken, a consumer that leaves while the coordinator waits for another member would hang, or stay
-# a member.
+# Were this broken, a consumer that leaves while the coordinator waits for another member would hang.
 @pytest.mark.parametrize(
     "call",
     [

@@ -74,7 +74,7 @@ def test_a_record_arrives_as_it_was_produced(
     assert len(got[2]) == 0
 
 
-def test_append_time_is_told(
+def test_append_time_is_reported(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:
     topic = new_topic(1, message_timestamp_type="LogAppendTime")
@@ -98,12 +98,12 @@ def test_poll_serves_what_a_raising_callback_left(broker: BrokerProcess, new_top
     def fail_once(_error: KafkaError | None, message: Message) -> None:
         served.append(message.offset())
         if len(served) == 1:
-            raise ValueError("the callback's own")
+            raise ValueError("of the callback")
 
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 50})
     for _ in range(3):
         producer.produce(topic, b"v", callback=fail_once)
-    with pytest.raises(ValueError, match="the callback's own"):
+    with pytest.raises(ValueError, match="of the callback"):
         producer.flush(WAIT)
     assert producer.flush(WAIT) == 0
     assert served == [0, 1, 2]
@@ -146,7 +146,7 @@ def test_arguments_of_the_wrong_kind_are_refused(broker: BrokerProcess, new_topi
     assert unknown.value.error == KafkaError._UNKNOWN_PARTITION
 
 
-def test_an_unreachable_broker_is_told_and_gives_up_in_time(unused_port: int) -> None:
+def test_an_unreachable_broker_is_reported_and_records_fail_in_time(unused_port: int) -> None:
     errors: list[KafkaError] = []
     reports: list[Report] = []
     producer = Producer(
@@ -194,25 +194,25 @@ def test_records_without_a_key_stay_together_and_spread_over_time(
     broker: BrokerProcess, new_topic: NewTopicFactory
 ) -> None:
     topic = new_topic(4)
-    places: list[int] = []
+    partitions: list[int] = []
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap,
-            "on_delivery": lambda _, message: places.append(message.partition()),
+            "on_delivery": lambda _, message: partitions.append(message.partition()),
         }
     )
     producer.list_topics(topic, WAIT)
     deadline = time.monotonic() + WAIT
-    while len(set(places)) < 4 and time.monotonic() < deadline:
+    while len(set(partitions)) < 4 and time.monotonic() < deadline:
         producer.produce(topic, b"v")
         producer.poll(0.002)
     producer.flush(WAIT)
-    assert set(places) == {0, 1, 2, 3}
+    assert set(partitions) == {0, 1, 2, 3}
 
 
-def test_a_killed_broker_loses_nothing_and_doubles_nothing(start_broker: StartBroker) -> None:
+def test_a_killed_broker_loses_no_record_and_writes_none_twice(start_broker: StartBroker) -> None:
     broker = start_broker()
-    # One partition is enough to see the order.
+    # One partition shows the order.
     counts = {"acknowledged": 0}
     failures: list[KafkaError] = []
 
@@ -256,7 +256,7 @@ def test_a_killed_broker_loses_nothing_and_doubles_nothing(start_broker: StartBr
     assert values == [b"%d" % number for number in range(produced)] + [b"end"]
 
 
-# Were this broken, legal records would fail because the producer has put too many of them into one batch (KIP-126).
+# Were this broken, legal records would fail because too many of them were put into one batch (KIP-126).
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_a_batch_above_the_topics_limit_is_split(
@@ -294,8 +294,7 @@ def test_a_batch_above_the_topics_limit_is_split(
     assert [message.value() for message in read(consumer, 202)] == [*values, b"before", b"behind"]
 
 
-# Were this broken, a record produced after close() would be lost without a word, or flush() would never
-# return.
+# Were this broken, a record produced after close() would be lost silently, or flush() would never return.
 def test_a_closed_producer_refuses_everything_as_confluent_kafkas_does(
     broker: BrokerProcess, new_topic: NewTopicFactory
 ) -> None:
@@ -322,18 +321,17 @@ def test_a_closed_producer_refuses_everything_as_confluent_kafkas_does(
         producer.produce(topic, b"lost")
 
 
-# Were this broken, close() would say that every record was settled when some were dropped.
-def test_close_tells_of_records_it_dropped(unused_port: int) -> None:
+# Were this broken, close() would return True although it dropped records.
+def test_close_returns_whether_it_dropped_records(unused_port: int) -> None:
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{unused_port}"}, error_cb=lambda _: None)
     producer.produce("t", b"v")
     assert producer.close(0) is False
     assert producer.close() is True
 
 
-# Were this broken, a thread in flush() would wait for ever for records that close() in another thread has
-# dropped.
+# Were this broken, a thread in flush() would wait for ever for records that another thread has dropped.
 def test_a_flush_ends_when_another_thread_closes(unused_port: int) -> None:
-    told: list[str] = []
+    errors: list[str] = []
     producer = Producer({"bootstrap.servers": f"127.0.0.1:{unused_port}"}, error_cb=lambda _: None)
     producer.produce("t", b"v")
 
@@ -341,13 +339,13 @@ def test_a_flush_ends_when_another_thread_closes(unused_port: int) -> None:
         try:
             producer.flush()
         except RuntimeError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     waiting = threading.Thread(target=flush)
     waiting.start()
     producer.close(0)
     waiting.join(WAIT)
-    assert told == ["Producer has been closed"]
+    assert errors == ["Producer has been closed"]
 
 
 def test_produce_helper_matches_what_is_read(

@@ -1,4 +1,4 @@
-"""If these fail, a script cannot send what it got to another process, put it in a set, or compare it."""
+"""If these fail, a script cannot pickle, copy, compare or hash what a client gave it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ VALUES = [
 
 
 def shown(value: object) -> object:
-    """All that can be seen of a value."""
+    """Everything visible of a value."""
     if isinstance(value, Message):
         names = ["latency", *(name for name in MESSAGE)]
         return {name: shown(getattr(value, name)()) for name in names}

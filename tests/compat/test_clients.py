@@ -31,7 +31,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True)
 class Event:
-    """A record as every client shows it."""
+    """A record, independent of the client that reads it."""
 
     key: bytes | None
     value: bytes | None
@@ -39,7 +39,7 @@ class Event:
     timestamp: int
 
 
-# Of today: retention would rightly remove records of years ago.
+# A recent time: retention would remove older records.
 START = int(time.time() * 1000) - 60_000
 
 EVENTS = [
@@ -189,7 +189,7 @@ def test_every_consumer_reads_what_each_producer_wrote(
 
 @pytest.mark.parametrize("module", [confluent, cluster], ids=["confluent-kafka", "logcore"])
 def test_a_header_without_a_value(broker: BrokerProcess, module: object) -> None:
-    """Apart from the others because kafka-python does not send such headers."""
+    """A test of its own, because kafka-python does not send such headers."""
     topic = f"null-header-{uuid.uuid4().hex[:8]}"
     producer = module.Producer({"bootstrap.servers": broker.bootstrap})  # type: ignore[attr-defined]
     producer.produce(topic, b"value", headers=[("nothing", None), ("empty", b"")])

@@ -67,8 +67,8 @@ def parser() -> Parser:
         default=[],
         metavar="KEY=VALUE",
         help="how records are printed: print.timestamp, print.key, print.offset, print.partition, "
-        "print.headers, print.value, key.separator, line.separator, headers.separator, null.literal, key.deserializer, "
-        "value.deserializer, headers.deserializer",
+        "print.headers, print.value, key.separator, line.separator, headers.separator, null.literal, "
+        "key.deserializer, value.deserializer, headers.deserializer",
     )
     options.add_argument(
         "--property",
