@@ -77,7 +77,7 @@ def serve(number: int, port: int, directory: str, places: Sequence[int]) -> None
         data_dir=directory, server_id=number, servers=servers, tick_ms=2000, init_limit=10, sync_limit=5
     )
     quorum.start()
-    quorum.be_patient(UNWATCHED_MS)
+    quorum.set_wake_interval(UNWATCHED_MS)
     waiting: deque[tuple[asyncio.Transport, int]] = deque()
     stat = bytes(STAT_BYTES)
 

@@ -1046,21 +1046,21 @@ class Quorum:
         """Proposes commands, 16 MiB each at most, in order. Returns the first one's ticket; the others' are
         consecutive.
 
-        A command is sent to the leader until it is agreed on, and counts once. Raises QuorumFullError,
+        A command is sent to the leader until it is committed, and counts once. Raises QuorumFullError,
         ValueError; nothing was proposed then.
         """
     def take(self, max_bytes: int) -> list[tuple[Any, ...]]:
         """The next events, in order: about `max_bytes`, at least one if there is any. Clears the wake
         descriptor first.
 
-        - ("entries", [(index, term, time in ms, [(mine, ticket, command)], members or None)]): agreed on,
+        - ("entries", [(index, term, time in ms, [(mine, ticket, command)], members or None)]): committed,
           each index once;
         - ("install", SnapshotSource, my_next): begin anew with this snapshot; own commands with tickets below
           my_next will not be delivered any more;
         - ("role", "leader" | "follower" | "observer" | "looking", term, leader's server id or 0, in contact);
         - ("leading", term): this member leads, and every entry of earlier terms was delivered;
-        - ("touched", server id, sessions): at the leader, from another member's `touch`;
-        - ("touch_ack", round); ("barrier", number, ok); ("snapshot", index, error or None); ("warning",
+        - ("renewed", server id, sessions): at the leader, from another member's `renew_sessions`;
+        - ("renewal_ack", round); ("barrier", number, ok); ("snapshot", index, error or None); ("warning",
           text);
         - ("flushed", [(ms, [(commands, time, came, on disk)])]), beside another event: flushes of the log
           since the last one. Each is its duration, and for every entry of commands its time, when it arrived
@@ -1069,7 +1069,7 @@ class Quorum:
 
         `members` are tuples as in `servers`; None while they do not change, or are changing.
         """
-    def be_patient(self, milliseconds: int) -> None:
+    def set_wake_interval(self, milliseconds: int) -> None:
         """Sets how often the wake descriptor notifies of other members' commands; every millisecond at
         first.
         """
@@ -1078,14 +1078,14 @@ class Quorum:
         taken.
         """
     def read_barrier(self) -> int:
-        """Requests an event "barrier", which follows all entries that were agreed on before this call;
+        """Requests an event "barrier", which follows all entries that were committed before this call;
         returns its number (Raft, 6.4). The event is not ok if it waited for `sync_limit` ticks or the member
         stops. Raises QuorumFullError.
         """
-    def touch(self, sessions: bytes) -> int:
-        """Reports active sessions to the leader, big-endian i64 each; returns the round's number.
+    def renew_sessions(self, sessions: bytes) -> int:
+        """Renews sessions at the leader, big-endian i64 each; returns the round's number.
 
-        An event "touch_ack" follows once the leader received them and a majority followed the leader after
+        An event "renewal_ack" follows once the leader received them and a majority followed the leader after
         that. It may not come at all. Raises ValueError.
         """
     def has_quorum(self, servers: Sequence[tuple[int, str, int, int, str, bool]]) -> bool:

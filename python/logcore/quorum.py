@@ -1,6 +1,6 @@
-"""One member of an ensemble that agrees on one log of commands, without a coordinator on it: Raft, over TCP, on disk.
+"""One member of an ensemble that agrees on one log of commands: Raft, over TCP, on disk.
 
-What a command means is for whoever takes it::
+What a command means is up to the application::
 
     quorum = Quorum(data_dir=..., server_id=1, servers=[QuorumServer(1, "a", 2888, 3888), ...], ...)
     quorum.start()
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class QuorumServer(NamedTuple):
-    """One server of an ensemble, as a line `server.N` of its configuration says."""
+    """One server of an ensemble: a line `server.N` of its configuration."""
 
     server_id: int
     """1 to 65535."""
@@ -43,6 +43,6 @@ class QuorumServer(NamedTuple):
     quorum_port: int
     election_port: int
     client: str = ""
-    """Where it serves clients: "[host:]port", or nothing."""
+    """The clients' address: "[host:]port", or ""."""
     observer: bool = False
-    """It listens and never votes."""
+    """It receives the log and never votes."""

@@ -1,20 +1,21 @@
-//! Binding of the `quorum` room: one member of an ensemble for Python.
+//! Binding of `logcore-quorum`: one member of an ensemble for Python.
 //!
-//! Calls that may block release the GIL; all others return at once. What happened comes as tuples that begin with a word.
+//! Calls that may block release the GIL; all others return at once. Events are tuples whose first item names
+//! their kind.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use logcore_quorum::directory::OpenError;
-use logcore_quorum::host::{
-    Event, FIRST_STATE, Host, HostError, Options, Role, RoleKind, SnapshotSink, SnapshotSource, server_id,
-};
-use logcore_quorum::member::Timing;
-use logcore_quorum::members::listed;
+use logcore_quorum::files::OpenError;
+use logcore_quorum::files::snapshots::SnapshotSource;
+use logcore_quorum::files::stored::Stored;
+use logcore_quorum::host::{Event, FIRST_STATE, Host, HostError, Options, Role, RoleKind, SnapshotSink};
+use logcore_quorum::raft::member::Timing;
+use logcore_quorum::raft::members::listed;
+use logcore_quorum::raft::types::Membership;
 use logcore_quorum::reader::DeliveredEntry;
-use logcore_quorum::stored::Stored;
-use logcore_quorum::types::{Address, Membership, Server};
+use logcore_quorum::servers::{Address, Server, server_of};
 use parking_lot::Mutex;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
@@ -28,19 +29,20 @@ create_exception!(
     logcore,
     QuorumError,
     PyException,
-    "What a member of an ensemble refused, or what failed."
+    "A member of an ensemble refused a call, or failed."
 );
 create_exception!(
     logcore,
     QuorumFullError,
     QuorumError,
-    "Too much is on its way; nothing of the call was taken."
+    "Too much waits already; nothing of the call was taken."
 );
 create_exception!(
     logcore,
     QuorumStoppedError,
     QuorumError,
-    "The member has not started, has stopped or has failed, or is another process's."
+    "The member was not started, has stopped or failed, or belongs to the process that this one was forked \
+     from."
 );
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -56,7 +58,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// The exception for an error of the crate. Every variant is named: a new one must get a class.
+/// The exception for an error of the crate. There is no catch-all arm, so a new variant needs a class.
 fn raise(py: Python<'_>, error: HostError) -> PyErr {
     let text = error.to_string();
     match error {
@@ -71,7 +73,7 @@ fn raise(py: Python<'_>, error: HostError) -> PyErr {
     }
 }
 
-/// Server id, host, quorum port, election port, clients' `[host:]port` or "", whether it is an observer.
+/// Server id, host, quorum port, election port, the clients' `[host:]port` or "", observer.
 type PyServer = (u16, String, u16, u16, String, bool);
 
 fn server((id, host, quorum, election, client, observer): PyServer) -> PyResult<Server> {
@@ -85,7 +87,7 @@ fn server((id, host, quorum, election, client, observer): PyServer) -> PyResult<
         "" => None,
         text => Some(client_address(text).ok_or_else(|| {
             PyValueError::new_err(format!(
-                "server {id}: clients are to be served at {text:?}, which is not [host:]port"
+                "server {id}: the clients' address {text:?} is not [host:]port"
             ))
         })?),
     };
@@ -128,7 +130,7 @@ fn py_server(server: &Server) -> PyServer {
     (server.id, host, quorum, election, client, server.observer)
 }
 
-/// Who the members are; `None` while they change.
+/// The listed servers; `None` while they change.
 fn members(membership: &Membership) -> Option<Vec<PyServer>> {
     let servers = listed(membership)?;
     Some(servers.iter().map(py_server).collect())
@@ -174,10 +176,10 @@ fn event_to_py(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyAny>> {
             ("role", name, role.term, role.leader, role.in_contact).into_pyobject(py)?
         }
         Event::Leading { term } => ("leading", term).into_pyobject(py)?,
-        Event::Touched { server, sessions } => {
-            ("touched", server, PyBytes::new(py, &sessions)).into_pyobject(py)?
+        Event::SessionsRenewed { server, sessions } => {
+            ("renewed", server, PyBytes::new(py, &sessions)).into_pyobject(py)?
         }
-        Event::TouchAck { round } => ("touch_ack", round).into_pyobject(py)?,
+        Event::RenewalAck { round } => ("renewal_ack", round).into_pyobject(py)?,
         Event::Barrier { number, ok } => ("barrier", number, ok).into_pyobject(py)?,
         Event::Snapshot { index, error } => ("snapshot", index, error).into_pyobject(py)?,
         Event::Flushed(flushes) => {
@@ -185,7 +187,7 @@ fn event_to_py(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyAny>> {
             for flush in &flushes {
                 let written = flush.entries.iter();
                 let entries =
-                    written.map(|each| (each.commands, each.time_ms, each.came_ms, each.on_disk_ms));
+                    written.map(|each| (each.commands, each.time_ms, each.appended_ms, each.on_disk_ms));
                 list.append((flush.took.as_millis() as u64, entries.collect::<Vec<_>>()))?;
             }
             ("flushed", list).into_pyobject(py)?
@@ -203,7 +205,10 @@ struct PyQuorum(Arc<Host>);
 impl PyQuorum {
     #[expect(clippy::too_many_arguments, reason = "one for each setting")]
     #[new]
-    #[pyo3(signature = (*, data_dir, server_id, servers, tick_ms, init_limit, sync_limit, listen_on_all = false, entries_kept = 10_000, reconfigurable = false, has_state = false))]
+    #[pyo3(signature = (
+        *, data_dir, server_id, servers, tick_ms, init_limit, sync_limit, listen_on_all = false,
+        entries_kept = 10_000, reconfigurable = false, has_state = false
+    ))]
     fn new(
         py: Python<'_>,
         data_dir: String,
@@ -267,9 +272,10 @@ impl PyQuorum {
         taken.into_iter().map(|event| event_to_py(py, event)).collect()
     }
 
-    fn be_patient(&self, py: Python<'_>, milliseconds: u64) -> PyResult<()> {
-        let patience = Duration::from_millis(milliseconds);
-        self.0.be_patient(patience).map_err(|error| raise(py, error))
+    fn set_wake_interval(&self, py: Python<'_>, milliseconds: u64) -> PyResult<()> {
+        let interval = Duration::from_millis(milliseconds);
+        let set = self.0.set_wake_interval(interval);
+        set.map_err(|error| raise(py, error))
     }
 
     fn applied(&self, py: Python<'_>, index: u64) -> PyResult<()> {
@@ -280,9 +286,9 @@ impl PyQuorum {
         self.0.read_barrier().map_err(|error| raise(py, error))
     }
 
-    fn touch(&self, py: Python<'_>, sessions: PyBackedBytes) -> PyResult<u64> {
-        let told = self.0.touch(Bytes::copy_from_slice(&sessions));
-        told.map_err(|error| raise(py, error))
+    fn renew_sessions(&self, py: Python<'_>, sessions: PyBackedBytes) -> PyResult<u64> {
+        let sent = self.0.renew_sessions(Bytes::copy_from_slice(&sessions));
+        sent.map_err(|error| raise(py, error))
     }
 
     fn has_quorum(&self, py: Python<'_>, servers: Vec<PyServer>) -> PyResult<bool> {
@@ -303,7 +309,7 @@ impl PyQuorum {
         dict.set_item("term", status.role.term)?;
         dict.set_item("leader", status.role.leader)?;
         dict.set_item("in_contact", status.role.in_contact)?;
-        dict.set_item("server_id", server_id(status.member))?;
+        dict.set_item("server_id", server_of(status.member))?;
         dict.set_item("member_id", status.member)?;
         dict.set_item("ensemble", PyBytes::new(py, &status.ensemble))?;
         let known = status.membership.as_ref();
@@ -346,7 +352,7 @@ impl PyQuorum {
         match self.0.status() {
             Ok(status) => format!(
                 "<Quorum of server {}: {} of term {}>",
-                server_id(status.member),
+                server_of(status.member),
                 role_name(status.role),
                 status.role.term
             ),

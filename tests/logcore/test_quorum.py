@@ -1,4 +1,4 @@
-"""Members of one ensemble in this process, through the extension: what was agreed on, roles, reads, snapshots, misuse."""
+"""Members of one ensemble in this process, through the extension. If one failed, the coordinator's ensembles would."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from logcore.quorum import (
 )
 from tests.ports import free_ports
 
-PATIENCE = 60.0
-"""Seconds. Nothing here takes as long unless it never ends."""
+TIMEOUT = 60.0
+"""Seconds. Nothing takes so long unless it never ends."""
 
-AGAIN = 1.0
-"""Seconds, after which is asked again what nobody answers while there is no leader."""
+RETRY = 1.0
+"""Seconds after which a request is repeated that nobody answers while there is no leader."""
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -47,7 +47,7 @@ def servers_of(voters: int, observers: int = 0) -> list[QuorumServer]:
 
 
 class Member:
-    """A member, and what came of what it told: the list of all commands."""
+    """A member and its application, whose state is the list of all commands."""
 
     def __init__(self, directory: Path, servers: list[QuorumServer], server_id: int, **settings: Any) -> None:
         self.server_id = server_id
@@ -91,13 +91,13 @@ class Member:
 
 
 class Ensemble:
-    """Members that are served together, by one thread."""
+    """Members whose applications share one thread."""
 
     def __init__(self) -> None:
         self.members: list[Member] = []
 
     def until(self, what: str, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             for member in self.members:
                 member.take()
@@ -105,11 +105,11 @@ class Ensemble:
                 return
             left = deadline - time.monotonic()
             if left <= 0:
-                told = {
+                states = {
                     each.server_id: (each.quorum.status(), each.named("warning")) for each in self.members
                 }
-                pytest.fail(f"{what} did not come: {told}")
-            select.select([member.quorum.wake_fd for member in self.members], [], [], min(left, AGAIN))
+                pytest.fail(f"{what} did not come: {states}")
+            select.select([member.quorum.wake_fd for member in self.members], [], [], min(left, RETRY))
 
     def all_have(self, commands: set[bytes]) -> None:
         self.until(
@@ -128,10 +128,10 @@ class Ensemble:
         return leads()[0]
 
     def elected(self) -> tuple[Member, dict[str, Any]]:
-        """Who leads and has been told so, and its status."""
+        """The leader once it knows that it leads, and its status."""
         found: list[tuple[Member, dict[str, Any]]] = []
 
-        def is_told() -> bool:
+        def knows() -> bool:
             states = [(each, each.quorum.status()) for each in self.members]
             found[:] = [
                 (each, status)
@@ -140,19 +140,19 @@ class Ensemble:
             ]
             return bool(found)
 
-        self.until("a leader that knows it", is_told)
+        self.until("a leader that knows it", knows)
         return found[0]
 
-    def touch(self, member: Member, sessions: bytes) -> None:
-        asked = [member.quorum.touch(sessions)]
+    def renew(self, member: Member, sessions: bytes) -> None:
+        rounds = [member.quorum.renew_sessions(sessions)]
         since = time.monotonic()
 
-        def is_answered() -> bool:
-            if time.monotonic() - since > AGAIN * len(asked):
-                asked.append(member.quorum.touch(sessions))
-            return any(("touch_ack", each) in member.events for each in asked)
+        def is_acknowledged() -> bool:
+            if time.monotonic() - since > RETRY * len(rounds):
+                rounds.append(member.quorum.renew_sessions(sessions))
+            return any(("renewal_ack", each) in member.events for each in rounds)
 
-        self.until("a touch's answer", is_answered)
+        self.until("a renewal's ack", is_acknowledged)
 
     def barrier(self, member: Member) -> bool:
         number = member.quorum.read_barrier()
@@ -179,6 +179,7 @@ def ensemble() -> Iterator[Ensemble]:
 
 
 def test_three_members_agree(tmp_path: Path, ensemble: Ensemble) -> None:
+    """If this failed, members would apply different commands, or read stale data."""
     servers = servers_of(3)
     ensemble.members = [Member(tmp_path, servers, number) for number in (1, 2, 3)]
     for member in ensemble.members:
@@ -196,11 +197,11 @@ def test_three_members_agree(tmp_path: Path, ensemble: Ensemble) -> None:
     )
 
     members = [event for member in ensemble.members for event in member.named("entries")]
-    told = [entry[4] for _, entries in members for entry in entries if entry[4] is not None]
-    assert told
-    assert all(each == servers for each in told)
+    lists = [entry[4] for _, entries in members for entry in entries if entry[4] is not None]
+    assert lists
+    assert all(each == servers for each in lists)
     times = [entry[2] for _, entries in members for entry in entries if entry[3]]
-    assert all(abs(each / 1000 - time.time()) < PATIENCE for each in times)
+    assert all(abs(each / 1000 - time.time()) < TIMEOUT for each in times)
 
     leader, status = ensemble.elected()
     assert (status["server_id"], status["leader"], status["members"]) == (
@@ -208,26 +209,24 @@ def test_three_members_agree(tmp_path: Path, ensemble: Ensemble) -> None:
         leader.server_id,
         servers,
     )
-    assert status["quorum_ack_ms"] < PATIENCE * 1000
+    assert status["quorum_ack_ms"] < TIMEOUT * 1000
     for member in ensemble.members:
         assert ensemble.barrier(member)
         sessions = member.server_id.to_bytes(8, "big")
-        ensemble.touch(member, sessions)
-        told_of = ("touched", member.server_id, sessions)
-        told_it = [each for each in ensemble.members if told_of in each.events]
-        assert member not in told_it
+        ensemble.renew(member, sessions)
+        renewed = ("renewed", member.server_id, sessions)
+        receivers = [each for each in ensemble.members if renewed in each.events]
+        assert member not in receivers
         if ensemble.elected()[1]["term"] == status["term"]:
-            assert told_it == ([] if member is leader else [leader])
+            assert receivers == ([] if member is leader else [leader])
     leads = [event for member in ensemble.members for event in member.named("leading")]
-    assert len(leads) == len(set(leads)), "each term has one leader, which is told once"
+    assert len(leads) == len(set(leads)), "each term has one leader, which is reported once"
     for member in ensemble.members:
         assert not member.named("warning")
 
 
-# If this failed, a disk without room for a snapshot would end the member that writes one.
-def test_a_snapshot_that_cannot_be_written_is_told_and_the_member_goes_on(
-    tmp_path: Path, ensemble: Ensemble
-) -> None:
+def test_a_member_survives_a_failed_snapshot(tmp_path: Path, ensemble: Ensemble) -> None:
+    """If this failed, a disk without space for a snapshot would end the member that writes one."""
     alone = Member(tmp_path, servers_of(1), 1).start()
     ensemble.members = [alone]
     alone.quorum.propose([b"before"])
@@ -236,11 +235,11 @@ def test_a_snapshot_that_cannot_be_written_is_told_and_the_member_goes_on(
     index = alone.last
     sink = alone.quorum.snapshot_begin(index)
     ensemble.until("why there is none", lambda: bool(alone.named("snapshot")))
-    [(_kind, told, why)] = alone.named("snapshot")
-    assert told == index
+    [(_kind, reported, why)] = alone.named("snapshot")
+    assert reported == index
     assert "No such file" in why
     for _ in range(100):
-        assert sink.write(bytes(1 << 20)), "who writes has nothing to wait for"
+        assert sink.write(bytes(1 << 20)), "there is nothing to wait for"
     sink.finish()
     with pytest.raises(QuorumStoppedError, match="finished or aborted"):
         sink.write(b"late")
@@ -255,6 +254,7 @@ def test_a_snapshot_that_cannot_be_written_is_told_and_the_member_goes_on(
 
 
 def test_the_others_go_on_without_their_leader(tmp_path: Path, ensemble: Ensemble) -> None:
+    """If this failed, an ensemble would not survive its leader, or a member could not catch up from a snapshot."""
     servers = servers_of(3)
     ensemble.members = [Member(tmp_path, servers, number).start() for number in (1, 2, 3)]
     ensemble.members[0].quorum.propose([b"before"])
@@ -277,7 +277,7 @@ def test_the_others_go_on_without_their_leader(tmp_path: Path, ensemble: Ensembl
             "its snapshot", lambda member=member, index=index: ("snapshot", index, None) in member.events
         )
 
-    # What it misses it takes from the others, and a wiped one everything.
+    # The stopped member catches up. A member without its directory gets everything.
     ensemble.members.append(Member(tmp_path, servers, leader.server_id).start())
     ensemble.members[-1].quorum.propose([b"back"])
     expected.add(b"back")
@@ -301,6 +301,7 @@ def test_the_others_go_on_without_their_leader(tmp_path: Path, ensemble: Ensembl
 
 
 def test_an_observer_follows(tmp_path: Path, ensemble: Ensemble) -> None:
+    """If this failed, an observer could not propose, or would not be reported as one."""
     servers = servers_of(1, 1)
     ensemble.members = [Member(tmp_path, servers, number).start() for number in (1, 2)]
     observer = ensemble.members[1]
@@ -314,6 +315,7 @@ def test_an_observer_follows(tmp_path: Path, ensemble: Ensemble) -> None:
 
 
 def test_an_ensemble_begins_with_a_state_and_its_files_are_read(tmp_path: Path, ensemble: Ensemble) -> None:
+    """If this failed, a server's data would be lost when it becomes an ensemble, or an export would lack some."""
     servers = servers_of(3)
     ensemble.members = [
         Member(tmp_path, servers, number, has_state=number == 2).start() for number in (1, 2, 3)
@@ -329,7 +331,7 @@ def test_an_ensemble_begins_with_a_state_and_its_files_are_read(tmp_path: Path, 
     sink.abort()
     assert bringing.quorum.awaits_state
     while True:
-        with contextlib.suppress(ValueError):  # until the one that was given up is forgotten
+        with contextlib.suppress(ValueError):  # until the aborted one has ended
             sink = bringing.quorum.first_state()
             break
     sink.write(b"three\n")
@@ -362,15 +364,16 @@ def test_an_ensemble_begins_with_a_state_and_its_files_are_read(tmp_path: Path, 
         files.close()
         with pytest.raises(ValueError, match="are closed"):
             files.snapshot()
-    with pytest.raises(QuorumError, match="no member of an ensemble has its files here"):
+    with pytest.raises(QuorumError, match="not the directory of a member"):
         MemberFiles(tmp_path)
 
 
-def test_a_member_refuses_what_cannot_be(tmp_path: Path, ensemble: Ensemble) -> None:
+def test_wrong_settings_and_calls_are_refused(tmp_path: Path, ensemble: Ensemble) -> None:
+    """If this failed, a wrong call would be carried out, or be another exception than the documented one."""
     servers = servers_of(1)
     with pytest.raises(QuorumError, match="no line names it"):
         Member(tmp_path, servers, 2)
-    with pytest.raises(ValueError, match="which is not"):
+    with pytest.raises(ValueError, match=r"is not \[host:\]port"):
         Member(tmp_path, [servers[0]._replace(client="nowhere")], 1)
     with pytest.raises(ValueError, match="tick_ms is 0"):
         Member(tmp_path, servers, 1, tick_ms=0)
@@ -383,7 +386,7 @@ def test_a_member_refuses_what_cannot_be(tmp_path: Path, ensemble: Ensemble) -> 
     for call in (
         lambda: alone.quorum.propose([b"early"]),
         alone.quorum.read_barrier,
-        lambda: alone.quorum.touch(b""),
+        lambda: alone.quorum.renew_sessions(b""),
         lambda: alone.quorum.snapshot_begin(0),
     ):
         with pytest.raises(QuorumStoppedError, match="was not started"):
@@ -399,13 +402,13 @@ try:
 except logcore.LockedError as error:
     print("locked")
 """
-    ran = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, timeout=PATIENCE)
+    ran = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, timeout=TIMEOUT)
     assert (ran.stdout, ran.returncode) == ("locked\n", 0), ran.stderr
 
     ensemble.members = [alone.start()]
     with pytest.raises(QuorumStoppedError, match="started before"):
         alone.quorum.start()
-    with pytest.raises(ValueError, match="the most is"):
+    with pytest.raises(ValueError, match="the limit is"):
         alone.quorum.propose([b"small", bytes((16 << 20) + 1)])
     with pytest.raises(TypeError):
         alone.quorum.propose(["text"])  # type: ignore[list-item]
@@ -413,7 +416,7 @@ except logcore.LockedError as error:
     ensemble.all_have({b"one"})
     with pytest.raises(ValueError, match="cannot be applied"):
         alone.quorum.applied(alone.last + 1)
-    with pytest.raises(ValueError, match="which is"):
+    with pytest.raises(ValueError, match="the last applied entry is"):
         alone.quorum.snapshot_begin(alone.last + 1)
     sink = alone.quorum.snapshot_begin(alone.last)
     with pytest.raises(ValueError, match="is being written"):
@@ -422,10 +425,10 @@ except logcore.LockedError as error:
     with pytest.raises(QuorumStoppedError):
         sink.write(b"late")
     sink = alone.quorum.snapshot_begin(alone.last)
-    sink.write(b"of one that is dropped")
+    sink.write(b"dropped")
     del sink
 
-    # A fork has none of its threads.
+    # A forked process has none of the threads.
     child = os.fork()
     if child == 0:
         try:
@@ -457,15 +460,16 @@ except logcore.LockedError as error:
 
 
 def test_a_barrier_without_a_majority_is_refused(tmp_path: Path, ensemble: Ensemble) -> None:
+    """If this failed, a minority would answer reads, or fill the memory with proposals."""
     ensemble.members = [Member(tmp_path, servers_of(3), 1, sync_limit=2).start()]
     alone = ensemble.members[0].quorum
     assert not ensemble.barrier(ensemble.members[0])
-    # Nor is what is proposed held without end.
+    # The proposals that wait have a limit.
     alone.propose([b""] * 65_000)
     with pytest.raises(QuorumFullError, match="65000 commands"):
         alone.propose([b""] * 1000)
     assert alone.status()["outstanding"] == 65_000
-    # What waits when it stops is refused as well.
+    # A barrier that waits when the member stops is refused too.
     slow = Member(tmp_path, servers_of(3), 2).start()
     number = slow.quorum.read_barrier()
     slow.quorum.stop()
@@ -474,6 +478,7 @@ def test_a_barrier_without_a_majority_is_refused(tmp_path: Path, ensemble: Ensem
 
 
 def test_dropped_members_end_by_themselves(tmp_path: Path, ensemble: Ensemble) -> None:
+    """If this failed, a dropped member would keep its directory locked."""
     servers = servers_of(1)
     for start in range(2):
         ensemble.members = [Member(tmp_path, servers, 1).start()]

@@ -1,6 +1,6 @@
 """Reads the transactions of an ensemble of ours, or of a standalone server, from its log while it runs.
 
-The log has commands, so each is applied to a fresh state machine. ``rust/crates/quorum/src/entry.rs`` has the
+The log has commands, so each is applied to a fresh state machine. ``rust/crates/quorum/src/raft/entry.rs`` has the
 entries' layout; ``delivery.rs`` says which commands count.
 """
 

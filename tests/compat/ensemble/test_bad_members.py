@@ -31,14 +31,14 @@ ROLES = ("leader", "follower", "observer")
 MIB = 1 << 20
 OTHER_WORK = 48
 """MiB that a member may take meanwhile for its other work."""
-# ``rust/crates/quorum/src/wire.rs``
+# ``rust/crates/quorum/src/transport/messages.rs``
 HELLO, WELCOME, REFUSED = 1, 2, 3
-APPEND, VOTE, PRE_VOTE, TRANSFER, SNAPSHOT, PROPOSE, READ_INDEX, TOUCH = range(10, 18)
-WHOIS, FOUND, JOIN, HERE, FAILED = 30, 31, 32, 40, 29
+APPEND, VOTE, PRE_VOTE, TRANSFER, SNAPSHOT, PROPOSE, READ_INDEX, RENEW_SESSIONS = range(10, 18)
+IDENTIFY, BIND, JOIN, IDENTITY, FAILED = 30, 31, 32, 40, 29
 KINDS = (0, *range(1, 4), *range(10, 18), *range(20, 27), 29, 30, 31, 32, 40, 41, 99, 255)
-# ``rust/crates/quorum/src/tcp.rs``
+# ``rust/crates/quorum/src/transport/frame.rs``
 FRAME_MAX = 72 * MIB
-STRANGERS, MEMBERS = 64, 256
+HANDSHAKES, MEMBERS = 64, 256
 REQUESTS_MIB = 128
 LIAR = 9 << 48
 """The member id in the false messages; no member has it."""
@@ -112,10 +112,10 @@ def receive(connection: socket.socket) -> tuple[int, bytes]:
 def identity(member: Member) -> tuple[int, bytes]:
     """The member's id and its ensemble's, which it tells everyone who names the right server."""
     with dialled(member, [member.addresses.quorum]) as (connection,):
-        connection.sendall(hello(bytes(16), member.number + 1) + frame(WHOIS))
+        connection.sendall(hello(bytes(16), member.number + 1) + frame(IDENTIFY))
         assert receive(connection)[0] == WELCOME
         kind, body = receive(connection)
-        assert kind == HERE
+        assert kind == IDENTITY
         number, ensemble_id = struct.unpack_from(">Q16s", body)
         return number, ensemble_id
 
@@ -161,8 +161,8 @@ def test_garbage_harms_nobody(four: Ensemble, others: list[Bystander], role: str
     ]
     with unharmed(four, others, OTHER_WORK):
         for port in ports(member):
-            for at in range(0, len(garbage), STRANGERS // 2):
-                some = garbage[at : at + STRANGERS // 2]
+            for at in range(0, len(garbage), HANDSHAKES // 2):
+                some = garbage[at : at + HANDSHAKES // 2]
                 with dialled(member, [port] * len(some)) as connections:
                     for connection, data in zip(connections, some, strict=True):
                         with contextlib.suppress(ConnectionError):
@@ -191,7 +191,7 @@ def lies(chance: random.Random) -> Iterator[bytes]:
             kind, struct.pack(">QQB", 1000, LIAR, 0) + b"\1" + struct.pack(">QQ", 999, U32_MAX) + b"\0"
         )
     yield frame(TRANSFER, TERM_0 + struct.pack(">Q", LIAR) + b"\0")
-    yield frame(TOUCH, struct.pack(">H", 9) + b"abc")
+    yield frame(RENEW_SESSIONS, struct.pack(">H", 9) + b"abc")
     yield frame(PROPOSE, struct.pack(">QqI", 1, 0, U32_MAX))
     yield frame(PROPOSE, struct.pack(">QqIQQI", 1, 0, 1, LIAR, 0, U32_MAX))
     yield frame(PROPOSE, struct.pack(">QqI", U32_MAX, 0, 0))
@@ -202,7 +202,7 @@ def lies(chance: random.Random) -> Iterator[bytes]:
     yield frame(SNAPSHOT, TERM_0 + struct.pack(">Q", 1 << 63)) + bytes(100_000)
     yield frame(SNAPSHOT, TERM_0 + struct.pack(">Q", 60)) + b"LCQSNAP1" + b"\xff" * 52
     yield frame(READ_INDEX) * 500
-    yield frame(WHOIS) * 5_000
+    yield frame(IDENTIFY) * 5_000
 
 
 def entry(term: int, index: int) -> bytes:
@@ -255,7 +255,7 @@ def test_too_many_connections_harm_nobody(four: Ensemble, others: list[Bystander
                 # Sends until the member stops reading, which it does once its answers wait.
                 connection.settimeout(2.0)
                 with contextlib.suppress(ConnectionError, TimeoutError):
-                    connection.sendall(greets + frame(WHOIS) * 500_000)
+                    connection.sendall(greets + frame(IDENTIFY) * 500_000)
             for each in others:
                 each.goes_on(1)
         for port in both:
@@ -310,7 +310,7 @@ class Impostor(threading.Thread):
             b"\xff" * 64,
             frame(FAILED, b"\xff" * 100),
             struct.pack(">IBI", FRAME_MAX, 20, 0),
-            frame(HERE),
+            frame(IDENTITY),
         ]
         self._open: list[socket.socket] = []
 

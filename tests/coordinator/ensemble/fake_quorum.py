@@ -299,7 +299,7 @@ class FakeQuorum:
             os.eventfd_write(self.wake_fd, 1)
         return taken
 
-    def be_patient(self, milliseconds: int) -> None:
+    def set_wake_interval(self, milliseconds: int) -> None:
         self.require_running()
         self.patience_ms = milliseconds
 
@@ -314,11 +314,11 @@ class FakeQuorum:
         self.ensemble.later(delay, self.barred, self.barriers)
         return self.barriers
 
-    def touch(self, sessions: bytes) -> int:
+    def renew_sessions(self, sessions: bytes) -> int:
         self.require_running()
         self.rounds += 1
         delay = self.ensemble.draw(self.ensemble.delays.proposal)
-        self.ensemble.later(delay, self.touch_arrives, self.rounds, sessions, self.ensemble.term)
+        self.ensemble.later(delay, self.renewal_arrives, self.rounds, sessions, self.ensemble.term)
         return self.rounds
 
     def has_quorum(self, servers: Sequence[MemberTuple]) -> bool:
@@ -461,17 +461,17 @@ class FakeQuorum:
             self.told = told
             self.put(("role", *told))
 
-    def touch_arrives(self, number: int, sessions: bytes, term: int) -> None:
+    def renewal_arrives(self, number: int, sessions: bytes, term: int) -> None:
         ensemble = self.ensemble
         if not self.in_contact or ensemble.term != term:
             return
         if ensemble.leader != self.number:
-            ensemble.running[ensemble.leader].put(("touched", self.number, sessions))
-        ensemble.later(ensemble.draw(ensemble.delays.proposal), self.touch_acknowledged, number, term)
+            ensemble.running[ensemble.leader].put(("renewed", self.number, sessions))
+        ensemble.later(ensemble.draw(ensemble.delays.proposal), self.renewal_acknowledged, number, term)
 
-    def touch_acknowledged(self, number: int, term: int) -> None:
+    def renewal_acknowledged(self, number: int, term: int) -> None:
         if self.in_contact and self.ensemble.term == term:
-            self.put(("touch_ack", number))
+            self.put(("renewal_ack", number))
 
     def barred(self, number: int) -> None:
         if not self.in_contact:

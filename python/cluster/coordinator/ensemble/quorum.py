@@ -52,19 +52,19 @@ time, when it came to this member's log, and when it was on disk."""
 Event = tuple[object, ...]
 """Its kind, then:
 
-=============  ===============================================================================================================
-``entries``    list of :data:`Entry`: every one, once, without a hole
-``install``    :class:`SnapshotSource` to begin anew with, and the ticket of the first command of this member that is not in it
-``role``       :data:`Role`, term, the leader's server id or 0, whether there is contact to a majority
-``leading``    term: this member leads in it, and every entry of earlier terms was delivered before
-``touched``    at the leader: a server id, and the packed session ids that it heard from
-``touch_ack``  round: the leader had it, and a majority acknowledged the leader after it came
-``barrier``    number, and whether every write that was agreed on before it was asked for was delivered by now
-``snapshot``   index, and why it is not on disk or None
-``flushed``    list of :data:`Flush`: since the last time; beside another event
-``warning``    text for the operator
-``failed``     text; nothing follows
-=============  ===============================================================================================================
+===================  =========================================================================================================
+``entries``          list of :data:`Entry`: every one, once, without a hole
+``install``          :class:`SnapshotSource` to begin anew with, and the ticket of the first command of this member that is not in it
+``role``             :data:`Role`, term, the leader's server id or 0, whether there is contact to a majority
+``leading``          term: this member leads in it, and every entry of earlier terms was delivered before
+``renewed``          at the leader: a server id, and the packed session ids that it heard from
+``renewal_ack``      round: the leader had it, and a majority acknowledged the leader after it came
+``barrier``          number, and whether every write that was agreed on before it was asked for was delivered by now
+``snapshot``         index, and why it is not on disk or None
+``flushed``          list of :data:`Flush`: since the last time; beside another event
+``warning``          text for the operator
+``failed``           text; nothing follows
+===================  =========================================================================================================
 """
 
 
@@ -85,7 +85,7 @@ class Quorum(Protocol):
     def take(self, max_bytes: int) -> list[Event]:
         """What happened, in order."""
 
-    def be_patient(self, milliseconds: int) -> None:
+    def set_wake_interval(self, milliseconds: int) -> None:
         """From here on nobody is woken more often than this for what other members propose; every millisecond at first."""
 
     def applied(self, index: int) -> None:
@@ -94,7 +94,7 @@ class Quorum(Protocol):
     def read_barrier(self) -> int:
         """The number of an event ``barrier`` to come."""
 
-    def touch(self, sessions: bytes) -> int:
+    def renew_sessions(self, sessions: bytes) -> int:
         """Tells the leader which sessions were heard from, packed as big-endian longs; returns the round's number."""
 
     def has_quorum(self, servers: Sequence[MemberTuple]) -> bool:

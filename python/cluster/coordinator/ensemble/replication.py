@@ -330,7 +330,7 @@ class EnsembleReplication:
         patience_ms = WATCHED_MS if self._service.is_watched() else UNWATCHED_MS
         if patience_ms != self._patience_ms:
             self._patience_ms = patience_ms
-            quorum.be_patient(patience_ms)
+            quorum.set_wake_interval(patience_ms)
 
     def _entries(self, entries: Sequence[Entry]) -> None:
         self._accounting.applied(entries)
@@ -481,8 +481,8 @@ _HANDLERS: Mapping[str, Callable[..., None]] = {
     "install": EnsembleReplication._install,
     "role": EnsembleReplication._took_role,
     "leading": EnsembleReplication._leading,
-    "touched": lambda self, server_id, sessions: self._sessions.reported(server_id, sessions),
-    "touch_ack": EnsembleReplication._report_acknowledged,
+    "renewed": lambda self, server_id, sessions: self._sessions.reported(server_id, sessions),
+    "renewal_ack": EnsembleReplication._report_acknowledged,
     "barrier": lambda self, number, ok: self._barriers.reported(number, ok),
     "snapshot": EnsembleReplication._saved,
     "flushed": lambda self, flushes: self._accounting.flushed(flushes),

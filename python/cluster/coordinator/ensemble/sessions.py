@@ -150,10 +150,10 @@ class MemberSessions:
         """Reports to the leader which sessions this member has heard from."""
         packed, sessions = self._reports.pack()
         now = self._service.clock.monotonic_ms()
-        self._reports.sent(quorum.touch(packed), now, sessions)
+        self._reports.sent(quorum.renew_sessions(packed), now, sessions)
 
     def report_acknowledged(self, number: int) -> list[Connection]:
-        """The quorum's event ``touch_ack``. Returns the connections that go on."""
+        """The quorum's event ``renewal_ack``. Returns the connections that go on."""
         self._reports.acknowledged(number)
         silenced, self._silenced = self._silenced, {}
         for connection in silenced:
@@ -161,7 +161,7 @@ class MemberSessions:
         return list(silenced)
 
     def reported(self, server_id: int, sessions: bytes) -> None:
-        """The quorum's event ``touched``: at the leader, a member's report."""
+        """The quorum's event ``renewed``: at the leader, a member's report."""
         self._contact.heard_of(server_id)
         for session_id in unpack(sessions):
             self._keeper.touch(session_id)

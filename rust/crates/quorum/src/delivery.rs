@@ -1,21 +1,22 @@
-//! Each command counts once, in the order in which its member proposed it.
+//! Decides which commands in the log count: each once, in the order in which its member proposed it.
 //!
-//! A member proposes again what it has not seen agreed on, so a command may be in the log more than once, and after one that
-//! was proposed later. What counts is decided when it is delivered, by everybody alike: of each member the command that follows the
-//! last that counted, and after a new start of that member the first. Everything else is passed over.
+//! A member proposes a command again until it sees it committed. The log may therefore contain a command
+//! several times, and after a later one. Every member decides alike when it reads the log. A member's next
+//! command counts if its ticket follows the last that counted, or if it is the first after a new start of
+//! that member. All others are skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Buf, BufMut, Bytes, TryGetError};
 
-use crate::entry::Command;
-use crate::members::nobody_yet;
-use crate::types::{MemberId, Membership, server_of};
+use crate::commands::Command;
+use crate::servers::{MemberId, placeholder, server_of};
 
-/// Below a member's start number stands the command's own.
+/// A ticket has the member's start number above these bits, and in them the number of the command since that
+/// start.
 const SEQUENCE_BITS: u32 = 40;
 
-/// The ticket of a member's `sequence`-th command since its `start`-th start.
+/// The ticket of a member's command number `sequence` since its start number `start`.
 pub const fn ticket(start: u32, sequence: u64) -> u64 {
     ((start as u64) << SEQUENCE_BITS) | sequence
 }
@@ -31,7 +32,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Whether a command counts, which it does once.
+    /// Whether the next command of the log counts. If it does, this is noted.
     pub fn counts(&mut self, command: &Command) -> bool {
         let ticket = command.ticket;
         let counts = match self.last.get(&command.member) {
@@ -45,7 +46,7 @@ impl Delivery {
         counts
     }
 
-    /// Notes one that counted.
+    /// Notes a command that is known to count.
     pub(crate) fn note(&mut self, member: MemberId, ticket: u64) {
         self.last.insert(member, ticket);
     }
@@ -55,14 +56,14 @@ impl Delivery {
         self.last.get(&member).copied()
     }
 
-    /// Forgets who can be a member no more: another directory of its server is. One that was removed may come back, and goes on
-    /// with its tickets.
-    pub fn keep_members_of(&mut self, membership: &Membership) {
-        let nodes = membership.nodes().map(|(id, _)| (*id, server_of(*id)));
-        let seen = nodes.filter(|(id, server)| *id != nobody_yet(*server));
-        let servers: BTreeSet<u16> = seen.map(|(_, server)| server).collect();
-        let stays = |id: &MemberId| membership.get_node(id).is_some() || !servers.contains(&server_of(*id));
-        self.last.retain(|id, _| stays(id));
+    /// Forgets a member when another member of its server took its place. A removed member stays: it may come
+    /// back, and then goes on with its tickets.
+    pub fn keep_members<'a>(&mut self, members: impl Iterator<Item = &'a MemberId>) {
+        let members: BTreeSet<MemberId> = members.copied().collect();
+        let seen = members.iter().filter(|id| **id != placeholder(server_of(**id)));
+        let servers: BTreeSet<u16> = seen.map(|id| server_of(*id)).collect();
+        self.last
+            .retain(|id, _| members.contains(id) || !servers.contains(&server_of(*id)));
     }
 
     /// Appends its bytes: u32 count, each u64 member, u64 ticket.
@@ -74,7 +75,7 @@ impl Delivery {
         }
     }
 
-    /// Takes one from the front of `bytes`.
+    /// Takes its bytes from the front of `bytes`.
     pub fn decode(bytes: &mut Bytes) -> Result<Self, TryGetError> {
         let mut last = BTreeMap::new();
         for _ in 0..bytes.try_get_u32()? {
@@ -96,8 +97,9 @@ mod tests {
         })
     }
 
+    /// If this failed, a command that was sent twice would be applied twice, or two of a client out of order.
     #[test]
-    fn what_came_before_its_predecessor_or_again_is_passed_over() {
+    fn a_command_counts_once_and_after_its_predecessor() {
         let mut delivery = Delivery::default();
         assert!(!counted(&mut delivery, 1, 1));
         assert!(counted(&mut delivery, 1, 0));
@@ -108,20 +110,23 @@ mod tests {
         assert!(counted(&mut delivery, 1, 2));
     }
 
+    /// If this failed, a member that was restarted could propose nothing, or a late command of its old life
+    /// would count.
     #[test]
-    fn a_new_start_begins_with_its_first_and_ends_the_old() {
+    fn a_new_start_begins_with_its_first_command_and_ends_the_old_one() {
         let mut delivery = Delivery::default();
         assert!(counted(&mut delivery, 1, 0));
         assert!(!counted(&mut delivery, 2, 1));
         assert!(counted(&mut delivery, 2, 0));
         assert!(!counted(&mut delivery, 1, 1));
         assert!(counted(&mut delivery, 2, 1));
-        // One start that came to nothing is no hole.
+        // A start that proposed nothing leaves no gap.
         assert!(counted(&mut delivery, 4, 0));
     }
 
+    /// If this failed, a member that starts from a snapshot would apply commands again.
     #[test]
-    fn its_bytes_come_back() {
+    fn its_bytes_are_read_back() {
         let mut delivery = Delivery::default();
         counted(&mut delivery, 7, 0);
         let mut bytes = Vec::new();

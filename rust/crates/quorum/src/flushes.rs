@@ -1,33 +1,31 @@
-//! What bringing a log to disk took, for whoever measures.
-//!
-//! A [`Flushes`] has the latest until they are taken, and never more than some; any thread may ask it.
+//! Measurements of writing the log to disk. A [`Flushes`] keeps the latest until they are taken. Any thread
+//! may call it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
-/// Entries of commands that are kept; of more the oldest are forgotten.
+/// Entries that are kept; older ones are forgotten.
 const KEPT: usize = 4096;
 
-/// One time that a log was brought to disk.
+/// One flush of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
-    /// What the disk took.
     pub took: Duration,
-    /// Those that have commands, in order.
+    /// The entries with commands, in order.
     pub entries: Vec<Written>,
 }
 
-/// An entry of commands that is on disk.
+/// An entry with commands that is on disk. The times are milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     pub commands: u32,
-    /// Its proposer's clock.
+    /// When it was proposed, by the proposer's clock.
     pub time_ms: i64,
-    /// This machine's, when it came to the log.
-    pub came_ms: i64,
-    /// And when it was on disk.
+    /// When it was appended, by this machine's clock.
+    pub appended_ms: i64,
+    /// When it was on disk, by this machine's clock.
     pub on_disk_ms: i64,
 }
 
@@ -46,7 +44,7 @@ impl Flushes {
         let surplus = flush.entries.len().saturating_sub(KEPT);
         flush.entries.drain(..surplus);
         let mut latest = self.0.lock();
-        // One without entries has a place, too.
+        // A flush without entries counts as one, so that their number is bounded too.
         latest.entries += flush.entries.len().max(1);
         latest.flushes.push_back(flush);
         while latest.entries > KEPT
@@ -57,7 +55,7 @@ impl Flushes {
         }
     }
 
-    /// Those since the last time, in order.
+    /// The flushes since the last call, in order.
     pub fn take(&self) -> Vec<Flush> {
         let mut latest = self.0.lock();
         latest.entries = 0;
@@ -79,7 +77,7 @@ mod tests {
         let written = Written {
             commands: 1,
             time_ms: 0,
-            came_ms: 0,
+            appended_ms: 0,
             on_disk_ms: 0,
         };
         Flush {
@@ -88,8 +86,9 @@ mod tests {
         }
     }
 
+    /// If this failed, measurements that nobody takes would fill the memory.
     #[test]
-    fn no_more_is_kept_than_some() {
+    fn the_number_kept_is_bounded() {
         let flushes = Flushes::default();
         for _ in 0..3 * KEPT {
             flushes.put(flush(0));

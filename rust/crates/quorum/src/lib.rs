@@ -1,51 +1,37 @@
 //! Consensus for the coordinator's ensemble: one log of commands that a majority of its members has on disk.
 //!
-//! The protocol is openraft's. Owned here: what an entry is, the log and the vote on a member's disk, snapshots, who is told
-//! what was agreed on, and how members reach each other. Not owned: what a command means; the coordinator applies them.
+//! The protocol is openraft's. This crate owns the bytes of an entry, the log, the vote and the snapshots on
+//! a member's disk, the delivery of committed commands, and the connections between members. What a command
+//! means is up to the application, which is the coordinator.
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`types`] | what openraft is told of: ids, servers, entries, votes |
-//! | [`entry`] | an entry's bytes |
-//! | [`store`] | the log and the vote: in memory at once, on disk when it is said so |
-//! | [`flushes`] | what bringing it to disk took |
-//! | [`directory`] | a member's files |
-//! | [`snapshots`] | what the log's front came to, in files |
-//! | [`machine`] | what was agreed on, for whoever applies it |
-//! | [`proposals`] | what a member proposes, until it is agreed on |
-//! | `sending` | its way to whoever leads |
+//! | [`host`] | a member behind calls that return at once: what the coordinator uses |
+//! | [`raft`] | the consensus; only this module names openraft |
+//! | [`files`] | a member's files |
+//! | [`transport`] | members that reach each other over TCP |
+//! | [`servers`] | the servers of an ensemble, and the ids of their members |
+//! | [`commands`] | the commands of an entry |
+//! | [`proposals`] | commands that this member proposes, until they are delivered |
 //! | [`delivery`] | each command counts once, in its member's order |
-//! | [`reader`] | what was agreed on, entry by entry |
-//! | [`network`] | requests to other members |
-//! | [`wire`] | what members say to each other, in bytes |
-//! | [`tcp`] | and over TCP |
-//! | [`member`] | one member of an ensemble |
-//! | [`members`] | who is listed, and what changes that |
-//! | [`identity`] | which member a directory is |
-//! | [`host`] | a member's thread, and its way into an ensemble |
-//! | [`stored`] | a member's files, without its ensemble |
+//! | [`reader`] | the committed entries, one after another |
+//! | [`flushes`] | measurements of the disk |
+//! | `codec` | checked reading of bytes |
 //!
-//! One entry is one record is one batch: the offset is Raft's index, the leader epoch its term.
+//! Each entry is one record in one batch: its offset is Raft's index, its leader epoch the term.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod committed;
+mod codec;
+pub mod commands;
 pub mod delivery;
-pub mod directory;
-pub mod entry;
+pub mod files;
 pub mod flushes;
 pub mod host;
-pub mod identity;
-pub mod machine;
-pub mod member;
-pub mod members;
-pub mod network;
 pub mod proposals;
+pub mod raft;
 pub mod reader;
-mod sending;
-pub mod snapshots;
-pub mod store;
-pub mod stored;
-pub mod tcp;
-pub mod types;
-pub mod wire;
+pub mod servers;
+pub mod transport;
+
+pub use codec::Malformed;

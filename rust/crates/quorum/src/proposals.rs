@@ -1,9 +1,12 @@
-//! What this member proposes, until it is agreed on.
+//! The commands that this member proposes, until they are delivered.
 //!
-//! Proposals go to whoever leads, one batch after another, in order. Whenever it is not certain that one arrived (another
-//! leads, the way broke, nothing was agreed on for a while) everything that was not seen agreed on is sent again, in order;
-//! [`crate::delivery`] makes each count once. After a silence the first batch goes alone until it is agreed on, so that a
-//! leader that is slow is not given everything again and again. So a change of leader is a delay for whoever proposed, not an error.
+//! Batches go to the leader one after another, in order. Whenever a batch may be lost (another member leads,
+//! the connection broke, nothing was committed for a while), everything that was not delivered is sent again,
+//! in order. [`crate::delivery`] lets each command count once. A change of leader is therefore a delay for
+//! clients, not an error.
+//!
+//! After a silence, the first batch is sent alone until it is committed. A slow leader is thus not sent
+//! everything again and again.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,21 +16,22 @@ use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::sync::Notify;
 
+use crate::commands::{Command, Commands};
 use crate::delivery::{Delivery, ticket};
-use crate::entry::{Command, Commands};
-use crate::types::MemberId;
+use crate::servers::MemberId;
 
-/// A batch has at most so many commands and, unless one is larger, bytes.
+/// The most commands of a batch, and the most bytes unless its first command is larger.
 const BATCH_COMMANDS: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
-/// What may be proposed and not agreed on yet.
+/// The most that may be proposed and not delivered yet. A proposal beyond it is refused with [`Full`].
 const OUTSTANDING_BYTES: usize = 64 << 20;
 const OUTSTANDING_COMMANDS: usize = 65_536;
 
-/// Too much is proposed and not agreed on.
+/// The limit of proposals that are not committed yet is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "{commands} commands of {bytes} bytes wait to be agreed on: wait until there are fewer, or look whether the ensemble has a leader"
+    "{commands} commands of {bytes} bytes wait to be committed: wait until there are fewer, or check that \
+     the ensemble has a leader"
 )]
 pub struct Full {
     pub commands: usize,
@@ -44,13 +48,13 @@ pub struct Proposals {
 
 #[derive(Default)]
 struct Queue {
-    /// The sequence number of the first that waits.
+    /// The sequence number of the first command that waits.
     first: u64,
     waiting: VecDeque<Bytes>,
     bytes: usize,
-    /// How many of those were sent since the last time that all were to be sent again.
+    /// How many of them were sent since everything had to be sent again.
     sent: usize,
-    /// Nothing follows what was sent until something is agreed on.
+    /// Nothing more is sent until one of the sent commands is delivered.
     probing: bool,
 }
 
@@ -66,7 +70,7 @@ impl Queue {
 }
 
 impl Proposals {
-    /// Of a member that starts for the `start`-th time: a number that it never had before.
+    /// `start` is a number that this member never had before.
     pub fn new(member: MemberId, start: u32) -> Self {
         Self {
             member: AtomicU64::new(member),
@@ -76,7 +80,7 @@ impl Proposals {
         }
     }
 
-    /// Says who proposes, if that was not known before. Nothing is sent until then.
+    /// Sets the member's id once it is known. Nothing is sent before.
     pub(crate) fn set_member(&self, member: MemberId) {
         self.member.store(member, Ordering::Relaxed);
     }
@@ -85,14 +89,15 @@ impl Proposals {
         self.member.load(Ordering::Relaxed)
     }
 
-    /// Proposes a command, and says which ticket it has. Does not wait.
+    /// Proposes a command and returns its ticket. Does not wait.
     ///
     /// Errors: [`Full`]; nothing was proposed then.
     pub fn propose(&self, body: Bytes) -> Result<u64, Full> {
         self.propose_all(vec![body])
     }
 
-    /// Proposes commands, and says which ticket the first has; the others follow it. Does not wait.
+    /// Proposes commands and returns the ticket of the first; the others have the tickets after it. Does not
+    /// wait.
     ///
     /// Errors: [`Full`]; nothing was proposed then.
     pub fn propose_all(&self, bodies: Vec<Bytes>) -> Result<u64, Full> {
@@ -111,27 +116,27 @@ impl Proposals {
         Ok(first)
     }
 
-    /// The ticket of the first that was not delivered, or of the next that is proposed.
+    /// The ticket of the first command that was not delivered, or of the next to be proposed.
     pub fn next_ticket(&self) -> u64 {
         ticket(self.start, self.queue.lock().first)
     }
 
-    /// A command counted. Whether this member proposed it since it started.
+    /// Notes that a command counted. Returns whether this member proposed it since its start.
     pub(crate) fn delivered(&self, command: &Command) -> bool {
         let mut queue = self.queue.lock();
         if command.member != self.member() || command.ticket != ticket(self.start, queue.first) {
             return false;
         }
-        let probed = queue.probing;
+        let was_probing = queue.probing;
         queue.pop_front();
         drop(queue);
-        if probed {
+        if was_probing {
             self.more.notify_one();
         }
         true
     }
 
-    /// All commands up to these counted.
+    /// Notes that all commands up to these counted.
     pub(crate) fn delivered_up_to(&self, delivery: &Delivery) {
         let Some(last) = delivery.last(self.member()) else {
             return;
@@ -144,33 +149,34 @@ impl Proposals {
         self.more.notify_one();
     }
 
-    /// How many were not delivered.
+    /// The number of commands that were not delivered.
     pub fn waiting(&self) -> usize {
         self.queue.lock().waiting.len()
     }
 
-    /// Everything is to be sent again; with `probing` nothing after the first batch until something is agreed on.
-    pub(crate) fn begin_anew(&self, probing: bool) {
+    /// Has everything sent again. With `probing`, nothing follows the first batch until a command is
+    /// delivered.
+    pub(crate) fn send_again(&self, probing: bool) {
         let mut queue = self.queue.lock();
         queue.sent = 0;
         queue.probing = probing;
     }
 
-    /// How many were sent and not seen agreed on, and the sequence number of the first of them.
+    /// How many were sent and not delivered, and the sequence number of the first of them.
     pub(crate) fn outstanding(&self) -> (usize, u64) {
         let queue = self.queue.lock();
         (queue.sent, queue.first)
     }
 
-    /// The next to send, with this time; they count as sent.
+    /// The next batch to send, stamped with this time. Its commands count as sent.
     pub(crate) fn next_batch(&self, time_ms: i64) -> Option<Commands> {
         let mut queue = self.queue.lock();
         let (mut commands, mut bytes) = (Vec::new(), 0);
-        let begin = queue.sent;
-        if queue.probing && begin > 0 {
+        let sent = queue.sent;
+        if queue.probing && sent > 0 {
             return None;
         }
-        for (index, body) in queue.waiting.iter().enumerate().skip(begin) {
+        for (index, body) in queue.waiting.iter().enumerate().skip(sent) {
             bytes += body.len();
             if commands.len() == BATCH_COMMANDS || (bytes > BATCH_BYTES && !commands.is_empty()) {
                 break;
@@ -208,8 +214,9 @@ mod tests {
         }
     }
 
+    /// If this failed, a command would be lost with the leader that had it, or overtake another.
     #[test]
-    fn they_are_sent_in_order_and_again_until_they_are_delivered() {
+    fn commands_are_sent_in_order_and_again_until_they_are_delivered() {
         let proposals = Proposals::new(1, 3);
         for _ in 0..3 {
             proposals.propose(Bytes::from_static(b"a")).unwrap();
@@ -222,19 +229,20 @@ mod tests {
         assert!(proposals.delivered(&command(ticket(3, 0))));
         assert!(!proposals.delivered(&command(ticket(2, 1))));
         assert_eq!(proposals.outstanding(), (3, 1));
-        proposals.begin_anew(false);
+        proposals.send_again(false);
         assert_eq!(sequences(proposals.next_batch(0)), [1, 2, 3]);
     }
 
+    /// If this failed, a slow leader would be sent everything again and again, and become slower.
     #[test]
-    fn after_a_silence_the_first_batch_goes_alone() {
+    fn after_a_silence_the_first_batch_is_sent_alone() {
         let proposals = Proposals::new(1, 1);
         for _ in 0..3 {
             let body = Bytes::from(vec![0; BATCH_BYTES * 2 / 3]);
             proposals.propose(body).unwrap();
             proposals.next_batch(0).unwrap();
         }
-        proposals.begin_anew(true);
+        proposals.send_again(true);
         assert_eq!(sequences(proposals.next_batch(0)), [0]);
         assert_eq!(proposals.next_batch(0), None);
         assert!(proposals.delivered(&command(ticket(1, 0))));
@@ -242,8 +250,9 @@ mod tests {
         assert_eq!(sequences(proposals.next_batch(0)), [2]);
     }
 
+    /// If this failed, a refused call would have proposed some of its commands.
     #[test]
-    fn several_are_proposed_together_or_not_at_all() {
+    fn commands_of_one_call_are_proposed_together_or_not_at_all() {
         let proposals = Proposals::new(1, 1);
         let three = || vec![Bytes::from_static(b"a"); 3];
         assert_eq!(proposals.propose_all(three()), Ok(ticket(1, 0)));
@@ -258,8 +267,10 @@ mod tests {
         assert_eq!(proposals.next_ticket(), ticket(1, 0));
     }
 
+    /// If this failed, an ensemble without a leader would fill the memory, or a large command could never be
+    /// proposed.
     #[test]
-    fn there_is_a_bound_and_one_large_command_goes_alone() {
+    fn the_queue_is_bounded_and_a_large_command_is_sent_alone() {
         let proposals = Proposals::new(1, 1);
         let large = Bytes::from(vec![0; OUTSTANDING_BYTES + 1]);
         proposals.propose(large.clone()).unwrap();

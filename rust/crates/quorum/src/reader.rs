@@ -1,39 +1,40 @@
-//! What was agreed on, entry by entry, for one who applies it.
+//! Reads committed entries one after another, for the task that hands them to the application.
 
 use std::io;
 
+use crate::commands::Command;
 use crate::delivery::Delivery;
-use crate::entry::Command;
-use crate::machine::{Data, Snapshot, Snapshots, Told};
-use crate::member::Member;
-use crate::store::DiskReader;
-use crate::types::{Entry, LogId, Membership, Payload, Types};
+use crate::raft::member::Member;
+use crate::raft::state_machine::{Available, Data, Snapshots};
+use crate::raft::store::DiskReader;
+use crate::raft::types::{Entry, LogId, Membership, Payload, Snapshot, Types};
 
-/// How far one who applies entries has come.
+/// The position of one application in the log.
 #[derive(Debug, Default)]
 pub struct Reader {
     next: u64,
     delivery: Delivery,
 }
 
-/// What there is to apply.
+/// What the application is to apply next.
 #[derive(Debug)]
 pub enum Delivered<D: Data> {
-    /// Forget everything and begin with this. What this member proposed and is in it is not told of one by one.
+    /// Replace the whole state by this snapshot. Commands of this member that it contains are not delivered
+    /// again.
     Install(Snapshot<D>),
-    /// Entries, in order, without a hole.
+    /// Entries in order, without a gap.
     Entries(Vec<DeliveredEntry>),
 }
 
-/// One entry.
+/// One committed entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveredEntry {
     pub log_id: LogId,
-    /// The clock of who proposed the commands, in milliseconds since 1970; 0 without commands.
+    /// The proposer's clock, in milliseconds since 1970; 0 without commands.
     pub time_ms: i64,
-    /// Those that count.
+    /// The commands that count.
     pub commands: Vec<Counted>,
-    /// Who is a member from here on.
+    /// The membership from this entry on, if it changes.
     pub membership: Option<Membership>,
 }
 
@@ -41,23 +42,23 @@ pub struct DeliveredEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counted {
     pub command: Command,
-    /// Proposed by this member since it started: somebody may wait for what comes of it.
+    /// This member proposed it since its start, so a client of this server may wait for it.
     pub mine: bool,
 }
 
 impl Reader {
-    /// The index of the entry that is delivered next.
+    /// The index of the next entry to deliver.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Of the commands that were delivered, the last of each member that counted: a part of a snapshot that is made of what was
-    /// delivered.
+    /// The delivery up to here. A snapshot of what was delivered contains it.
     pub fn delivery(&self) -> &Delivery {
         &self.delivery
     }
 
-    /// What comes next, about `max_bytes` at most; `None` when there is nothing now. The feed wakes when there is more.
+    /// Returns what comes next, at least one entry and otherwise about `max_bytes`. `None` when nothing is
+    /// committed beyond this; the feed wakes the caller when there is more.
     ///
     /// Errors: the disk's.
     pub async fn take<C: Types, R: DiskReader, S: Snapshots>(
@@ -66,10 +67,10 @@ impl Reader {
         max_bytes: usize,
     ) -> io::Result<Option<Delivered<S::Data>>> {
         let read = loop {
-            let before = match member.feed().look(self.next) {
+            let before = match member.feed().available(self.next) {
                 None => return Ok(None),
-                Some(Told::Entries { before }) => before,
-                Some(Told::Install(snapshot)) => {
+                Some(Available::Entries { before }) => before,
+                Some(Available::Install(snapshot)) => {
                     self.next = snapshot.meta.last_log_id.map_or(0, |last| last.index + 1);
                     self.delivery = member.snapshots().delivery(&snapshot.snapshot);
                     member.proposals().delivered_up_to(&self.delivery);
@@ -77,19 +78,17 @@ impl Reader {
                 }
             };
             let read = member.store().read(self.next, before, Some(max_bytes));
-            let gone = match read.await {
+            let error = match read.await {
                 Ok(read) => match read.first() {
                     Some(entry) if entry.log_id.index == self.next => break read,
-                    _ => io::Error::other(format!(
-                        "entry {}, which was agreed on, is not in the log",
-                        self.next
-                    )),
+                    _ => io::Error::other(format!("the log lacks the committed entry {}", self.next)),
                 },
                 Err(error) => error,
             };
-            // A snapshot that came meanwhile may have taken their place, of which the feed was told before they went.
+            // A snapshot that was installed meanwhile replaces the entries. The feed has it before they are
+            // removed.
             if !member.feed().has_installed() {
-                return Err(gone);
+                return Err(error);
             }
         };
         let mut entries = Vec::new();
@@ -102,7 +101,7 @@ impl Reader {
     }
 }
 
-/// What there is to apply of an entry, after all those before it.
+/// Picks from an entry the commands that count. It must follow the last entry that went into `delivery`.
 pub(crate) fn deliver(
     entry: Entry,
     delivery: &mut Delivery,
@@ -126,7 +125,7 @@ pub(crate) fn deliver(
             }
         }
         Payload::Membership(membership) => {
-            delivery.keep_members_of(&membership);
+            delivery.keep_members(membership.nodes().map(|(id, _)| id));
             delivered.membership = Some(membership);
         }
     }

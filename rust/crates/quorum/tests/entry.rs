@@ -1,11 +1,15 @@
-//! An entry's bytes: what is written is read, and nothing else.
+//! The bytes of an entry: entries are read back as they were written, and no other bytes are read as an
+//! entry.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use logcore_quorum::entry::{Command, Commands, Malformed, decode, encode};
-use logcore_quorum::types::{Address, Entry, LogId, Membership, Payload, Server, Term};
+use logcore_quorum::Malformed;
+use logcore_quorum::commands::{Command, Commands};
+use logcore_quorum::raft::entry::{decode, encode};
+use logcore_quorum::raft::types::{Entry, Membership, Payload, log_id};
+use logcore_quorum::servers::{Address, Server};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -62,10 +66,7 @@ fn entry() -> impl Strategy<Value = Entry> {
         membership().prop_map(Payload::Membership),
     ];
     (any::<u64>(), any::<u64>(), payload).prop_map(|(term, index, payload)| Entry {
-        log_id: LogId {
-            leader_id: Term::new(term),
-            index,
-        },
+        log_id: log_id(term, index),
         payload,
     })
 }
@@ -77,13 +78,15 @@ fn bytes_of(entry: &Entry) -> Bytes {
 }
 
 proptest! {
+    /// If this failed, a member would apply other commands than the others, or not start.
     #[test]
-    fn what_is_written_is_read(entry in entry()) {
+    fn an_entry_is_read_back(entry in entry()) {
         prop_assert_eq!(decode(bytes_of(&entry)).unwrap(), entry);
     }
 
+    /// If this failed, a torn or padded entry would be applied.
     #[test]
-    fn what_is_cut_off_or_too_long_is_refused(entry in entry(), cut in any::<prop::sample::Index>()) {
+    fn a_cut_or_padded_entry_is_refused(entry in entry(), cut in any::<prop::sample::Index>()) {
         let bytes = bytes_of(&entry);
         prop_assert!(decode(bytes.slice(..cut.index(bytes.len()))).is_err());
         let mut longer = bytes.to_vec();
@@ -91,9 +94,10 @@ proptest! {
         prop_assert!(decode(longer.into()).is_err());
     }
 
+    /// If this failed, a peer's bytes could crash a member.
     #[test]
     fn any_bytes_are_an_entry_or_an_error(mut bytes in vec(any::<u8>(), 0..400), kind in 0u8..4) {
-        // Most would fail at the first byte.
+        // Most bytes would fail at the version.
         if let [version, second, ..] = &mut bytes[..] {
             (*version, *second) = (1, kind);
         }
@@ -102,34 +106,33 @@ proptest! {
         }
     }
 
+    /// If this failed, a client's writes would be applied out of order.
     #[test]
-    fn commands_come_back_in_order(time in any::<i64>(), bodies in vec(vec(any::<u8>(), 0..50), 0..20)) {
+    fn commands_are_read_back_in_order(time in any::<i64>(), bodies in vec(vec(any::<u8>(), 0..50), 0..20)) {
         let command = |(ticket, body): (usize, Vec<u8>)| Command {
             member: 3 << 48,
             ticket: ticket as u64,
             body: body.into(),
         };
-        let given: Vec<Command> = bodies.into_iter().enumerate().map(command).collect();
-        let commands = Commands::new(time, &given);
+        let expected: Vec<Command> = bodies.into_iter().enumerate().map(command).collect();
+        let commands = Commands::new(time, &expected);
         prop_assert_eq!(commands.time_ms(), time);
-        prop_assert_eq!(commands.iter().collect::<Vec<_>>(), given);
+        prop_assert_eq!(commands.iter().collect::<Vec<_>>(), expected);
         let parsed = Commands::parse(commands.as_bytes().clone()).unwrap();
         prop_assert_eq!(parsed, commands);
     }
 }
 
+/// If this failed, this version could not read the log of an earlier one.
 #[test]
-fn the_bytes_are_these() {
+fn the_bytes_stay_the_same() {
     let command = Command {
         member: 0x0102 << 48,
         ticket: 9,
         body: Bytes::from_static(b"set"),
     };
     let entry = Entry {
-        log_id: LogId {
-            leader_id: Term::new(5),
-            index: 258,
-        },
+        log_id: log_id(5, 258),
         payload: Payload::Normal(Commands::new(1_000, &[command])),
     };
     let mut expected = vec![1, 1];
@@ -144,9 +147,10 @@ fn the_bytes_are_these() {
     assert_eq!(bytes_of(&entry), expected);
 }
 
+/// If this failed, a few bytes could make a member allocate gigabytes.
 #[test]
-fn a_count_is_not_believed() {
-    // Four thousand million commands in twenty bytes, and as many servers as a count can say.
+fn a_count_beyond_the_bytes_is_refused() {
+    // 2³² - 1 commands, and 65,535 servers, without any bytes for them.
     let mut commands = vec![1, 1];
     commands.extend([0; 16 + 8]);
     commands.extend([255; 4]);
@@ -157,6 +161,7 @@ fn a_count_is_not_believed() {
     assert!(matches!(decode(servers.into()), Err(Malformed::CutOff(_))));
 }
 
+/// If this failed, a membership could name voters that nobody can reach.
 #[test]
 fn a_voter_without_a_server_is_refused() {
     let mut bytes = vec![1, 2];
@@ -165,7 +170,7 @@ fn a_voter_without_a_server_is_refused() {
     bytes.extend(7u64.to_be_bytes());
     bytes.extend([0, 0]);
     let refused = decode(bytes.into()).unwrap_err();
-    assert!(matches!(refused, Malformed::Impossible(_)), "{refused}");
+    assert!(matches!(refused, Malformed::Invalid(_)), "{refused}");
     let known = BTreeMap::from([(7, Server::default())]);
     assert!(Membership::new(vec![BTreeSet::from([7])], known).is_ok());
 }

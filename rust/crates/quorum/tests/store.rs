@@ -1,4 +1,5 @@
-//! A member's log and vote on a real disk: as openraft wants them, and as a model says, across restarts.
+//! A member's log and vote on a real disk: they do what openraft demands, and what a model says, across
+//! restarts.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 #[path = "../../records/tests/support/mod.rs"]
@@ -10,15 +11,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
+use logcore_quorum::commands::{Command, Commands};
 use logcore_quorum::delivery::Delivery;
-use logcore_quorum::directory::{self, Directory, DirectoryReader, OpenError};
-use logcore_quorum::entry::{Command, Commands};
-use logcore_quorum::machine::{Feed, Machine, Snapshot, Snapshots};
-use logcore_quorum::store::{self, LogStore};
-use logcore_quorum::types::{Entry, LeaderId, LogId, MemberId, Payload, Server, Term, Vote};
+use logcore_quorum::files::OpenError;
+use logcore_quorum::files::directory::{self, Directory, DirectoryReader};
+use logcore_quorum::raft::state_machine::{Feed, Machine, Snapshots};
+use logcore_quorum::raft::store::{self, LogStore};
+use logcore_quorum::raft::types::{Entry, LogId, OnTokio, Payload, Snapshot, Vote, log_id, vote};
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::testing::log::{StoreBuilder, Suite};
-use openraft::vote::RaftLeaderId;
 use openraft::{AsyncRuntime, RaftLogReader, StorageError};
 use openraft_rt_tokio::TokioRuntime;
 use parking_lot::Mutex;
@@ -26,27 +27,17 @@ use support::for_each_seed;
 use support::random::Random;
 use tempfile::TempDir;
 
-openraft::declare_raft_types!(
-    pub Served:
-        D = Commands,
-        R = (),
-        NodeId = MemberId,
-        Node = Server,
-        LeaderId = LeaderId,
-        AsyncRuntime = TokioRuntime,
-);
+type Store = LogStore<OnTokio, DirectoryReader>;
 
-type Store = LogStore<Served, DirectoryReader<Served>>;
-
-/// The store of a directory and the thread that owns its disk.
+/// The store of a directory, and the thread of its disk.
 struct Opened {
     store: Store,
     thread: JoinHandle<Directory>,
 }
 
 fn open(path: &Path) -> Result<Opened, OpenError> {
-    let (disk, reader, found) = directory::open::<Served>(path)?;
-    let (store, writer) = store::open(disk, reader, found);
+    let (disk, reader, state) = directory::open(path)?;
+    let (store, writer) = store::open(disk, reader, state);
     Ok(Opened {
         store,
         thread: std::thread::spawn(|| writer.run().unwrap()),
@@ -54,7 +45,7 @@ fn open(path: &Path) -> Result<Opened, OpenError> {
 }
 
 impl Opened {
-    /// As a process does that is told to stop, or as one that is killed.
+    /// Ends it like a process that stops, or like one that is killed.
     fn close(self, cleanly: bool) {
         drop(self.store);
         let disk = self.thread.join().unwrap();
@@ -86,8 +77,8 @@ impl Snapshots for NewestInMemory {
 
 struct Builder;
 
-impl StoreBuilder<Served, Store, Machine<NewestInMemory>, TempDir> for Builder {
-    async fn build(&self) -> Result<(TempDir, Store, Machine<NewestInMemory>), StorageError<Served>> {
+impl StoreBuilder<OnTokio, Store, Machine<NewestInMemory>, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, Store, Machine<NewestInMemory>), StorageError<OnTokio>> {
         let dir = tempfile::tempdir().unwrap();
         let opened = open(dir.path()).unwrap();
         let machine = Machine::new(Arc::default(), Arc::new(Feed::new(|| {})));
@@ -95,25 +86,26 @@ impl StoreBuilder<Served, Store, Machine<NewestInMemory>, TempDir> for Builder {
     }
 }
 
-/// Tests of openraft's suite, each with a store and a machine of its own. Those that are left out begin a log with entry 1 or
-/// 2, which no leader does, or have the machine make a snapshot, which is not its business here.
-macro_rules! openraft_s_own {
+/// Tests of openraft's suite, each with its own store and state machine. If one failed, openraft could lose
+/// committed entries. Two kinds are left out: tests that begin a log with entry 1 or 2, which no leader does,
+/// and tests that have the state machine build a snapshot, which the application does here.
+macro_rules! openraft_suite {
     ($($name:ident,)*) => {
-        mod openraft_s_own {
+        mod openraft_suite {
             use super::*;
 
             $(#[test]
             fn $name() {
                 TokioRuntime::new(2).block_on(async {
                     let (_dir, store, machine) = Builder.build().await.unwrap();
-                    Suite::<Served, _, _, Builder, TempDir>::$name(store, machine).await.unwrap();
+                    Suite::<OnTokio, _, _, Builder, TempDir>::$name(store, machine).await.unwrap();
                 });
             })*
         }
     };
 }
 
-openraft_s_own! {
+openraft_suite! {
     last_membership_in_log_initial,
     get_membership_initial,
     get_membership_from_empty_log_and_sm,
@@ -145,13 +137,6 @@ openraft_s_own! {
     apply_multiple,
 }
 
-fn id(term: u64, index: u64) -> LogId {
-    LogId {
-        leader_id: Term::new(term),
-        index,
-    }
-}
-
 fn entry(random: &mut Random, term: u64, index: u64) -> Entry {
     let body = Bytes::from(random.bytes(index as usize % 300));
     let command = Command {
@@ -160,7 +145,7 @@ fn entry(random: &mut Random, term: u64, index: u64) -> Entry {
         body,
     };
     Entry {
-        log_id: id(term, index),
+        log_id: log_id(term, index),
         payload: if random.one_in(5) {
             Payload::Blank
         } else {
@@ -169,7 +154,7 @@ fn entry(random: &mut Random, term: u64, index: u64) -> Entry {
     }
 }
 
-/// What the log must have.
+/// What the log must contain.
 #[derive(Default)]
 struct Expected {
     entries: Vec<Entry>,
@@ -205,16 +190,16 @@ impl Expected {
             .cloned()
             .collect();
         assert_eq!(store.try_get_log_entries(from..before).await.unwrap(), expected);
-        let most = random.between(1, 2_000);
-        let some = store.read(from, before, Some(most)).await.unwrap();
+        let limit = random.between(1, 2_000);
+        let some = store.read(from, before, Some(limit)).await.unwrap();
         assert!(expected.starts_with(&some));
         assert_eq!(some.is_empty(), expected.is_empty());
     }
 }
 
 async fn append(store: &mut Store, entries: Vec<Entry>) {
-    let (told, flushed) = <Served as openraft::type_config::TypeConfigExt>::oneshot();
-    store.append(entries, IOFlushed::signal(told)).await.unwrap();
+    let (signal, flushed) = <OnTokio as openraft::type_config::TypeConfigExt>::oneshot();
+    store.append(entries, IOFlushed::signal(signal)).await.unwrap();
     flushed.await.unwrap().unwrap();
 }
 
@@ -222,10 +207,7 @@ async fn step(store: &mut Store, expected: &mut Expected, random: &mut Random) {
     match random.below(8) {
         0 => {
             expected.term += random.between(1, 3) as u64;
-            let vote = Vote {
-                leader_id: LeaderId::new(expected.term, random.next()),
-                committed: random.one_in(2),
-            };
+            let vote = vote(expected.term, random.next(), random.one_in(2));
             store.save_vote(&vote).await.unwrap();
             expected.vote = Some(vote);
         }
@@ -235,10 +217,10 @@ async fn step(store: &mut Store, expected: &mut Expected, random: &mut Random) {
             store.truncate_after(expected.last()).await.unwrap();
         }
         2 if expected.next() > 0 => {
-            // Sometimes beyond the end, where a snapshot reaches.
+            // Sometimes beyond the end, as when a snapshot reaches further.
             let index = expected.first() + random.between(0, expected.entries.len() + 3) as u64;
             let found = expected.entries.iter().find(|entry| entry.log_id.index == index);
-            let up_to = found.map_or(id(expected.term, index), |entry| entry.log_id);
+            let up_to = found.map_or(log_id(expected.term, index), |entry| entry.log_id);
             if Some(up_to) <= expected.purged || up_to.leader_id.term == 0 {
                 return;
             }
@@ -259,8 +241,9 @@ async fn step(store: &mut Store, expected: &mut Expected, random: &mut Random) {
     }
 }
 
+/// If this failed, a restart or a read would show another log than the one that was acknowledged.
 #[test]
-fn a_log_is_what_was_done_to_it() {
+fn a_log_equals_its_model() {
     for_each_seed(60, |random| {
         let dir = tempfile::tempdir().unwrap();
         let mut expected = Expected::default();
@@ -278,28 +261,27 @@ fn a_log_is_what_was_done_to_it() {
     });
 }
 
+/// If this failed, the metrics of the disk would miss commands, or count them twice.
 #[test]
-fn what_the_disk_took_is_told_once() {
+fn each_flush_is_measured_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut opened = open(dir.path()).unwrap();
     let mut random = Random::new(1);
     let entries: Vec<Entry> = (0..20).map(|index| entry(&mut random, 0, index)).collect();
-    let times = entries.iter().filter_map(|entry| match &entry.payload {
+    let expected = entries.iter().filter_map(|entry| match &entry.payload {
         Payload::Normal(commands) => Some(commands.time_ms()),
         _ => None,
     });
-    let times: Vec<i64> = times.collect();
+    let expected: Vec<i64> = expected.collect();
     TokioRuntime::new(1).block_on(append(&mut opened.store, entries));
     let flushes = opened.store.flushes();
-    let told = flushes.take();
-    let written: Vec<_> = told.iter().flat_map(|flush| &flush.entries).collect();
-    let told: Vec<i64> = written.iter().map(|each| each.time_ms).collect();
-    assert_eq!(told, times);
-    assert!(
-        written
-            .iter()
-            .all(|each| each.commands == 1 && each.came_ms <= each.on_disk_ms)
-    );
+    let taken = flushes.take();
+    let written: Vec<_> = taken.iter().flat_map(|flush| &flush.entries).collect();
+    let times: Vec<i64> = written.iter().map(|each| each.time_ms).collect();
+    assert_eq!(times, expected);
+    for each in written {
+        assert!(each.commands == 1 && each.appended_ms <= each.on_disk_ms);
+    }
     assert!(flushes.take().is_empty());
     opened.close(true);
 }
@@ -307,15 +289,11 @@ fn what_the_disk_took_is_told_once() {
 fn write_some(path: &Path) {
     let mut opened = open(path).unwrap();
     TokioRuntime::new(1).block_on(async {
-        let vote = Vote {
-            leader_id: LeaderId::new(3, 1),
-            committed: true,
-        };
-        opened.store.save_vote(&vote).await.unwrap();
+        opened.store.save_vote(&vote(3, 1, true)).await.unwrap();
         let mut random = Random::new(1);
         let entries = (0..10).map(|index| entry(&mut random, 3, index)).collect();
         append(&mut opened.store, entries).await;
-        opened.store.purge(id(3, 4)).await.unwrap();
+        opened.store.purge(log_id(3, 4)).await.unwrap();
     });
     opened.close(true);
 }
@@ -327,6 +305,7 @@ fn refused(path: &Path) -> String {
     error.to_string()
 }
 
+/// If this failed, a member could vote twice in one term.
 #[test]
 fn a_vote_that_is_damaged_or_missing_stops_the_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -347,14 +326,16 @@ fn a_vote_that_is_damaged_or_missing_stops_the_start() {
     open(dir.path()).unwrap().close(true);
 }
 
+/// If this failed, a member without the front of its log would start and apply the rest.
 #[test]
-fn a_log_that_begins_later_than_is_known_stops_the_start() {
+fn a_log_that_begins_too_late_stops_the_start() {
     let dir = tempfile::tempdir().unwrap();
     write_some(dir.path());
     std::fs::remove_file(dir.path().join("purged")).unwrap();
     assert!(refused(dir.path()).contains("the log begins at entry 5"));
 }
 
+/// If this failed, a crash during a purge would stop every later start.
 #[test]
 fn a_purge_that_a_crash_cut_off_is_finished() {
     let dir = tempfile::tempdir().unwrap();
@@ -364,22 +345,18 @@ fn a_purge_that_a_crash_cut_off_is_finished() {
     let mut opened = open(other.path()).unwrap();
     let mut random = Random::new(1);
     TokioRuntime::new(1).block_on(async {
-        let vote = Vote {
-            leader_id: LeaderId::new(3, 1),
-            committed: true,
-        };
-        opened.store.save_vote(&vote).await.unwrap();
+        opened.store.save_vote(&vote(3, 1, true)).await.unwrap();
         let entries = (0..3).map(|index| entry(&mut random, 3, index)).collect();
         append(&mut opened.store, entries).await;
     });
     opened.close(false);
-    // It came as far as saying that entries up to 4 are gone; the log has three.
+    // The purge had only written its file: entries up to 4 are to go, and the log has three.
     std::fs::write(other.path().join("purged"), purged).unwrap();
     let mut opened = open(other.path()).unwrap();
     TokioRuntime::new(1).block_on(async {
         let state = opened.store.get_log_state().await.unwrap();
-        assert_eq!(state.last_purged_log_id, Some(id(3, 4)));
-        assert_eq!(state.last_log_id, Some(id(3, 4)));
+        assert_eq!(state.last_purged_log_id, Some(log_id(3, 4)));
+        assert_eq!(state.last_log_id, Some(log_id(3, 4)));
         append(&mut opened.store, vec![entry(&mut random, 3, 5)]).await;
     });
     opened.close(true);

@@ -9,19 +9,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use logcore_quorum::delivery::Delivery;
-use logcore_quorum::directory::{self, Directory, DirectoryReader};
-use logcore_quorum::entry::Commands;
-use logcore_quorum::machine::{Feed, Snapshot, Snapshots};
-use logcore_quorum::member::{Member, Parts, Timing, config};
-use logcore_quorum::network::{Answer, NoAnswer, Request};
+use logcore_quorum::files::directory::{self, Directory, DirectoryReader};
+use logcore_quorum::files::snapshots::{Received, SnapshotDir, SnapshotFile};
 use logcore_quorum::proposals::Proposals;
+use logcore_quorum::raft::member::{Member, Parts, Timing};
+use logcore_quorum::raft::requests::{Request, RequestError, Response};
+use logcore_quorum::raft::state_machine::{Feed, Snapshots};
+use logcore_quorum::raft::store;
+use logcore_quorum::raft::types::{LogId, OnTokio, Snapshot, SnapshotMeta, StoredMembership};
 use logcore_quorum::reader::{Delivered, Reader};
-use logcore_quorum::snapshots::{Received, SnapshotDir, SnapshotFile};
-use logcore_quorum::store;
-use logcore_quorum::tcp::{Answers, Identity, TcpLinks, serve};
-use logcore_quorum::types::{
-    Address, LeaderId, LogId, MemberId, Server, SnapshotMeta, StoredMembership, member_id, server_of,
-};
+use logcore_quorum::servers::{Address, MemberId, Server, member_id, server_of};
+use logcore_quorum::transport::handshake::Identity;
+use logcore_quorum::transport::links::TcpLinks;
+use logcore_quorum::transport::server::{Handler, serve};
 use openraft::AsyncRuntime;
 use openraft_rt_tokio::TokioRuntime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,32 +31,24 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-openraft::declare_raft_types!(
-    pub Served:
-        D = Commands,
-        R = (),
-        NodeId = MemberId,
-        Node = Server,
-        LeaderId = LeaderId,
-        AsyncRuntime = TokioRuntime,
-);
+type Node = Member<OnTokio, DirectoryReader, Arc<SnapshotDir>>;
 
-type Kept = Arc<SnapshotDir<Served>>;
-type Node = Member<Served, DirectoryReader<Served>, Kept>;
-
-/// Nothing here takes as long unless it never ends.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Nothing takes so long unless it never ends.
+const TIMEOUT: Duration = Duration::from_secs(60);
 const ENSEMBLE: [u8; 16] = *b"an ensemble's id";
 
 #[derive(Clone)]
-struct Answering(Identity, Node, Kept);
+struct MemberHandler(Identity, Node, Arc<SnapshotDir>);
 
-impl Answers<Served> for Answering {
+impl Handler<OnTokio> for MemberHandler {
     fn identity(&self) -> Identity {
         self.0
     }
 
-    async fn answer(&self, request: Request<Served, SnapshotFile>) -> Result<Answer<Served>, NoAnswer> {
+    async fn handle(
+        &self,
+        request: Request<OnTokio, SnapshotFile>,
+    ) -> Result<Response<OnTokio>, RequestError> {
         self.1.answer(request).await
     }
 
@@ -65,7 +57,7 @@ impl Answers<Served> for Answering {
     }
 }
 
-/// What a member applied: the number in each command's body.
+/// The state of a member's application: the number in each command.
 #[derive(Default)]
 struct Applied {
     last: Option<LogId>,
@@ -78,15 +70,15 @@ struct Applied {
 struct Running {
     id: MemberId,
     node: Node,
-    snapshots: Kept,
+    snapshots: Arc<SnapshotDir>,
     applied: Arc<watch::Sender<Applied>>,
     tasks: Vec<AbortHandle>,
     disk: JoinHandle<Directory>,
 }
 
-async fn begin(id: MemberId, start: u32, path: &Path, listener: TcpListener) -> Running {
-    let (disk, reader, found) = directory::open::<Served>(path).unwrap();
-    let (store, writer) = store::open(disk, reader, found);
+async fn start(id: MemberId, start: u32, path: &Path, listener: TcpListener) -> Running {
+    let (disk, reader, state) = directory::open(path).unwrap();
+    let (store, writer) = store::open(disk, reader, state);
     let disk = std::thread::spawn(|| writer.run().unwrap());
     let damaged = |path: &Path, error: &io::Error| panic!("{}: {error}", path.display());
     let snapshots = Arc::new(SnapshotDir::open(&path.join("snapshots"), damaged).unwrap());
@@ -98,11 +90,11 @@ async fn begin(id: MemberId, start: u32, path: &Path, listener: TcpListener) -> 
         member: id,
         server: server_of(id),
     };
-    let config = Arc::new(config("test", &Timing::default(), 2).unwrap());
     let links = TcpLinks::new(me);
     let node = Member::start(Parts {
         id,
-        config,
+        timing: Timing::default(),
+        entries_kept: 2,
         links,
         store,
         snapshots: Arc::new(snapshots.clone()),
@@ -111,8 +103,8 @@ async fn begin(id: MemberId, start: u32, path: &Path, listener: TcpListener) -> 
         clock: || 1_000,
     });
     let node = node.await.unwrap();
-    let answering = Answering(me, node.clone(), snapshots.clone());
-    let serving = tokio::spawn(serve(listener, answering, |_| {}));
+    let handler = MemberHandler(me, node.clone(), snapshots.clone());
+    let serving = tokio::spawn(serve(listener, handler, |_| {}));
     let applied: Arc<watch::Sender<Applied>> = Arc::default();
     let applying = tokio::spawn(apply(node.clone(), applied.clone(), more));
     Running {
@@ -164,17 +156,17 @@ async fn apply(node: Node, applied: Arc<watch::Sender<Applied>>, more: Arc<Notif
 
 impl Running {
     async fn stop(self) {
-        self.node.raft().shutdown().await.unwrap();
+        self.node.shutdown().await.unwrap();
         for task in &self.tasks {
             task.abort();
         }
         drop((self.node, self.snapshots));
-        // The tasks' own handles are dropped when they are next looked at.
+        // The tasks drop their handles when they are polled next, which ends the disk's thread.
         let disk = tokio::task::spawn_blocking(|| self.disk.join().unwrap());
-        timeout(PATIENCE, disk).await.unwrap().unwrap().close().unwrap();
+        timeout(TIMEOUT, disk).await.unwrap().unwrap().close().unwrap();
     }
 
-    /// Makes a snapshot of what was applied, and has the log's front removed.
+    /// Saves a snapshot of what was applied, which removes the log's front.
     async fn save_snapshot(&self) {
         let (meta, delivery, content) = {
             let applied = self.applied.borrow();
@@ -194,22 +186,22 @@ impl Running {
             writer.write(chunk).unwrap();
         }
         self.snapshots.finish(writer).unwrap();
-        self.node.raft().trigger().snapshot().await.unwrap();
+        self.node.take_snapshot().await;
     }
 
     async fn has_applied(&self, expected: &BTreeSet<u64>) {
         let mut applied = self.applied.subscribe();
         let enough = applied.wait_for(|applied| applied.bodies.len() >= expected.len());
-        let in_time = timeout(PATIENCE, enough).await.is_ok();
+        let in_time = timeout(TIMEOUT, enough).await.is_ok();
         let bodies = self.applied.borrow().bodies.clone();
         assert!(in_time, "member {} applied {bodies:?}", self.id);
-        // Each once.
+        // Each command counts once.
         assert_eq!(bodies.len(), expected.len());
         assert_eq!(&BTreeSet::from_iter(bodies), expected);
     }
 }
 
-/// Proposes numbers at all members in turn, whoever leads.
+/// Proposes numbers at all members in turn.
 fn propose(nodes: &[Running], numbers: std::ops::Range<u64>) {
     for number in numbers {
         let mut body = number.to_be_bytes().to_vec();
@@ -220,12 +212,13 @@ fn propose(nodes: &[Running], numbers: std::ops::Range<u64>) {
 }
 
 async fn leader(nodes: &[Running]) -> usize {
-    let found = nodes[0].node.raft().wait(Some(PATIENCE));
+    let found = nodes[0].node.raft().wait(Some(TIMEOUT));
     let leads = found.metrics(|metrics| metrics.current_leader.is_some(), "a leader");
     let leader = leads.await.unwrap().current_leader.unwrap();
     nodes.iter().position(|node| node.id == leader).unwrap()
 }
 
+/// If this failed, members would not agree, or one that was down for long could not catch up from a snapshot.
 #[test]
 fn members_agree_and_catch_up() {
     TokioRuntime::new(2).block_on(async {
@@ -250,16 +243,16 @@ fn members_agree_and_catch_up() {
         }
         let mut nodes = Vec::new();
         for (id, listener) in listeners {
-            nodes.push(begin(id, 1, &path(id), listener).await);
+            nodes.push(start(id, 1, &path(id), listener).await);
         }
-        nodes[0].node.raft().initialize(servers.clone()).await.unwrap();
+        nodes[0].node.initialize(servers.clone()).await.unwrap();
         propose(&nodes, 0..100);
         let all: BTreeSet<u64> = (0..100).collect();
         for node in &nodes {
             node.has_applied(&all).await;
         }
 
-        // The leader goes; the others go on, and remove what is old.
+        // The leader stops. The others go on, and remove the front of their logs.
         let stopped = nodes.remove(leader(&nodes).await);
         let id = stopped.id;
         stopped.stop().await;
@@ -273,8 +266,8 @@ fn members_agree_and_catch_up() {
         let all: BTreeSet<u64> = (0..300).collect();
         for node in &nodes {
             node.save_snapshot().await;
-            let purged = node.node.raft().wait(Some(PATIENCE));
-            // An entry a round, at least.
+            let purged = node.node.raft().wait(Some(TIMEOUT));
+            // There was at least one entry a round.
             let enough = |id: LogId| id.index >= 10;
             purged
                 .metrics(|metrics| metrics.purged.is_some_and(enough), "purged")
@@ -282,18 +275,18 @@ fn members_agree_and_catch_up() {
                 .unwrap();
         }
 
-        // It comes back so late that what it misses is in a snapshot only.
+        // The stopped member starts again; only a snapshot has what it lacks.
         let address = &servers[&id].quorum[0];
         let listener = TcpListener::bind((address.host.as_str(), address.port))
             .await
             .unwrap();
-        let back = begin(id, 2, &path(id), listener).await;
+        let back = start(id, 2, &path(id), listener).await;
         back.has_applied(&all).await;
         assert!(back.applied.borrow().installed >= 1);
-        let there: Snapshot<SnapshotFile> = Snapshots::newest(&back.snapshots).unwrap();
-        assert!(there.meta.last_log_id.is_some());
+        let newest: Snapshot<SnapshotFile> = Snapshots::newest(&back.snapshots).unwrap();
+        assert!(newest.meta.last_log_id.is_some());
         nodes.push(back);
-        strangers(&servers[&id]).await;
+        refuses_strangers(&servers[&id]).await;
         propose(&nodes, 300..320);
         let all: BTreeSet<u64> = (0..320).collect();
         for node in &nodes {
@@ -305,7 +298,7 @@ fn members_agree_and_catch_up() {
     });
 }
 
-/// Passes bytes on. What is connected when `cut` changes hears nothing from then on, and is not told.
+/// Passes bytes on. When `cut` changes, the connections that exist pass nothing more, and stay open.
 async fn relay(listener: TcpListener, to: String, cut: watch::Receiver<u64>) {
     loop {
         let (here, _) = listener.accept().await.unwrap();
@@ -316,12 +309,12 @@ async fn relay(listener: TcpListener, to: String, cut: watch::Receiver<u64>) {
         let (from_there, to_there) = there.into_split();
         let mut cut = cut.clone();
         cut.mark_unchanged();
-        tokio::spawn(pass_on(from_here, to_there, cut.clone()));
-        tokio::spawn(pass_on(from_there, to_here, cut));
+        tokio::spawn(forward(from_here, to_there, cut.clone()));
+        tokio::spawn(forward(from_there, to_here, cut));
     }
 }
 
-async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut cut: watch::Receiver<u64>) {
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut cut: watch::Receiver<u64>) {
     let copying = async {
         let _ = tokio::io::copy(&mut from, &mut to).await;
         let _ = to.shutdown().await;
@@ -330,12 +323,13 @@ async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut cut: watch
         () = copying => return,
         _ = cut.changed() => {}
     }
-    // Both ends stay open, and nobody looks at them.
+    // Both ends stay open.
     std::future::pending::<()>().await;
 }
 
+/// If this failed, a connection whose peer vanished would stop the ensemble.
 #[test]
-fn a_peer_that_says_nothing_any_more_is_noticed() {
+fn a_silent_connection_is_replaced() {
     TokioRuntime::new(2).block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let (cuts, cut) = watch::channel(0);
@@ -353,7 +347,7 @@ fn a_peer_that_says_nothing_any_more_is_noticed() {
             tokio::spawn(relay(front, to, cut.clone()));
             let id = member_id(server, 0);
             let path = dir.path().join(server.to_string());
-            nodes.push(begin(id, 1, &path, behind).await);
+            nodes.push(start(id, 1, &path, behind).await);
             let server = Server {
                 id: server,
                 quorum: vec![address],
@@ -361,7 +355,7 @@ fn a_peer_that_says_nothing_any_more_is_noticed() {
             };
             servers.insert(id, server);
         }
-        nodes[0].node.raft().initialize(servers).await.unwrap();
+        nodes[0].node.initialize(servers).await.unwrap();
         let mut all = BTreeSet::new();
         for first in (0..40).step_by(10) {
             propose(&nodes, first..first + 10);
@@ -377,34 +371,34 @@ fn a_peer_that_says_nothing_any_more_is_noticed() {
     });
 }
 
-/// What a stranger sends, and what comes back before the connection ends.
-async fn say(server: &Server, bytes: &[u8]) -> String {
+/// Sends bytes on a new connection, and returns everything that comes back before its end.
+async fn converse(server: &Server, bytes: &[u8]) -> String {
     let address = &server.quorum[0];
     let mut connection = TcpStream::connect((address.host.as_str(), address.port))
         .await
         .unwrap();
     connection.write_all(bytes).await.unwrap();
-    let mut answer = Vec::new();
-    // It may end with what was sent unread.
-    let _ = timeout(PATIENCE, connection.read_to_end(&mut answer))
+    let mut received = Vec::new();
+    // The connection may be reset, because the member did not read everything.
+    let _ = timeout(TIMEOUT, connection.read_to_end(&mut received))
         .await
         .unwrap();
-    String::from_utf8_lossy(&answer).into_owned()
+    String::from_utf8_lossy(&received).into_owned()
 }
 
-async fn strangers(server: &Server) {
-    // However many say nothing, one who says who it is gets through, and they are not kept.
+async fn refuses_strangers(server: &Server) {
+    // Silent connections are closed, and do not keep others out.
     let address = &server.quorum[0];
     let mut silent = Vec::new();
     for _ in 0..200 {
-        let place = (address.host.as_str(), address.port);
-        silent.push(TcpStream::connect(place).await.unwrap());
+        let address = (address.host.as_str(), address.port);
+        silent.push(TcpStream::connect(address).await.unwrap());
     }
-    assert_eq!(say(server, b"GET / HTTP/1.1\r\n\r\n").await, "");
+    assert_eq!(converse(server, b"GET / HTTP/1.1\r\n\r\n").await, "");
     for mut connection in silent {
-        let ended = timeout(PATIENCE, connection.read(&mut [0])).await;
+        let ended = timeout(TIMEOUT, connection.read(&mut [0])).await;
         // It may have been reset.
-        assert_eq!(ended.expect("it is ended").unwrap_or(0), 0);
+        assert_eq!(ended.expect("it is closed").unwrap_or(0), 0);
     }
     let hello = |ensemble: &[u8; 16], to: u64| {
         let mut body = b"LCQ1\x01\x00".to_vec();
@@ -416,29 +410,26 @@ async fn strangers(server: &Server) {
         frame.extend(body);
         frame
     };
-    assert_eq!(say(server, b"GET / HTTP/1.1\r\n\r\n").await, "");
-    assert_eq!(say(server, &[255; 64]).await, "");
+    assert_eq!(converse(server, b"GET / HTTP/1.1\r\n\r\n").await, "");
+    assert_eq!(converse(server, &[255; 64]).await, "");
     let member = member_id(server.id, 0);
-    let refused = say(server, &hello(b"another ensemble", member)).await;
+    let refused = converse(server, &hello(b"another ensemble", member)).await;
     assert!(
         refused.contains("member 9 belongs to another ensemble"),
         "{refused}"
     );
-    let refused = say(server, &hello(&ENSEMBLE, member + 1)).await;
-    assert!(refused.contains("is meant, and this is member"), "{refused}");
-    let refused = say(server, &hello(&ENSEMBLE, 77)).await;
-    assert!(
-        refused.contains("server 77 is meant, and this is server"),
-        "{refused}"
-    );
-    // One that means the server, whichever member it is, may not ask for more.
+    let refused = converse(server, &hello(&ENSEMBLE, member + 1)).await;
+    assert!(refused.contains("the connection is for member"), "{refused}");
+    let refused = converse(server, &hello(&ENSEMBLE, 77)).await;
+    assert!(refused.contains("the connection is for server 77"), "{refused}");
+    // A connection to any member of a server may not ask for more.
     let mut frames = hello(b"another ensemble", server.id.into());
     frames.extend([0, 0, 0, 5, 16, 0, 0, 0, 0]);
-    let welcomed = say(server, &frames).await;
+    let welcomed = converse(server, &frames).await;
     assert_eq!(welcomed.as_bytes(), [0, 0, 0, 5, 2, 0, 0, 0, 0]);
-    // One that is let in, and then says what cannot be.
+    // A connection to the member, and then a malformed request.
     let mut frames = hello(&ENSEMBLE, member);
     frames.extend([0, 0, 0, 9, 10, 0, 0, 0, 0, 1, 2, 3, 4]);
-    let welcomed = say(server, &frames).await;
+    let welcomed = converse(server, &frames).await;
     assert!(welcomed.as_bytes().starts_with(&[0, 0, 0, 5, 2]), "{welcomed:?}");
 }

@@ -1,12 +1,12 @@
-//! How an ensemble comes to be that begins with the state of one of its servers.
+//! Founds an ensemble that begins with the state of one of its servers.
 //!
-//! Its first members are those who vote, as of an ensemble that begins with nothing; entry 0 is their membership, and the state
-//! is a snapshot of everything up to entry [`FIRST_STATE`], which is of no leader's term.
+//! The first members are the voters, as when an ensemble begins empty. Entry 0 is their membership; the state
+//! is a snapshot up to entry [`FIRST_STATE`], which belongs to no leader's term.
 //!
-//! There is one founding at most. Whoever founds binds itself, on disk, and then a majority, of which each binds itself to one
-//! ensemble only; a founding with a state has another name than one with nothing, and than any other with a state. Until a
-//! majority is bound the state is in no member's place: a crash leaves it with its owner, who gives it again at the next start.
-//! When it is in its place, by one renaming, the directory is a member like any other.
+//! There is at most one founding. The founder binds itself, on disk, and then a majority. Each server binds
+//! itself to one ensemble only, and a founding with a state has an id of its own. Until a majority is bound,
+//! no member has the state in place. After a crash its owner gives it again at the next start. One rename
+//! puts it in place; then the directory is a member like any other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,30 +16,23 @@ use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
-use super::Shared;
-use super::entering::{ALL_ANSWER, LONG, PAUSE, ask_all, bind, links, random};
-use crate::directory::log_id;
-use crate::machine::Snapshots;
-use crate::types::{MemberId, Membership, Server, SnapshotMeta, StoredMembership, member_id, server_of};
+use super::shared::Shared;
+use super::survey::{ALL_ANSWER, ID_OF_SERVERS, LONG, PAUSE, ask_all, has_same_servers, links, random};
+use crate::raft::state_machine::Snapshots;
+use crate::raft::types::{Membership, SnapshotMeta, StoredMembership, log_id};
+use crate::servers::{MemberId, Server, member_id, server_of};
 
-/// The last entry that is in the state that an ensemble begins with.
+/// The last entry that the state of a new ensemble contains.
 pub const FIRST_STATE: u64 = 1;
-/// Those that have a state too are left this time to see that this one has.
+/// Other servers with a state have so long to see that this one has one too.
 const TO_BE_SEEN: Duration = Duration::from_secs(2);
-/// Of an ensemble's name so much is of its servers; the rest is of the founding.
-const OF_SERVERS: usize = 8;
 
-/// Whether this is what an ensemble of the same servers is called, whatever it begins with.
-pub(super) fn is_of_the_same(ensemble: &[u8; 16], other: &[u8; 16]) -> bool {
-    ensemble[..OF_SERVERS] == other[..OF_SERVERS]
-}
-
-/// What an ensemble is called that these servers found with a state.
-fn name(founded: [u8; 16]) -> Result<[u8; 16], String> {
+/// The id of an ensemble that these servers found with a state.
+fn new_id(founding_id: [u8; 16]) -> Result<[u8; 16], String> {
     loop {
-        let mut ensemble = founded;
-        ensemble[OF_SERVERS..].copy_from_slice(&random::<{ 16 - OF_SERVERS }>()?);
-        if ensemble != founded {
+        let mut ensemble = founding_id;
+        ensemble[ID_OF_SERVERS..].copy_from_slice(&random::<{ 16 - ID_OF_SERVERS }>()?);
+        if ensemble != founding_id {
             return Ok(ensemble);
         }
     }
@@ -51,9 +44,9 @@ pub(super) fn founders(shared: &Shared) -> BTreeMap<MemberId, Server> {
     shared.voters().map(founder).collect()
 }
 
-/// What the first snapshot says of itself.
+/// The metadata of the first snapshot.
 ///
-/// Errors: the servers that were named cannot be an ensemble.
+/// Errors: the servers of the file cannot be an ensemble.
 pub(super) fn first_meta(shared: &Shared) -> Result<SnapshotMeta, String> {
     let founders = founders(shared);
     let voters = founders.keys().copied().collect();
@@ -64,61 +57,63 @@ pub(super) fn first_meta(shared: &Shared) -> Result<SnapshotMeta, String> {
     })
 }
 
-/// Founds the ensemble with the state that this server has, once it is on disk. Returns once the directory is a member, and which.
+/// Founds the ensemble with this server's state, once that is on disk. Returns this member's id.
 ///
-/// Errors: there is an ensemble already, or another server that has a state; the disk's.
+/// Errors: there is an ensemble already, or another server with a state; the disk's.
 pub(super) async fn found_with_state(shared: &Arc<Shared>) -> Result<MemberId, String> {
     let (links, begun) = (links(shared), Instant::now());
     let first = member_id(shared.me.id, 0);
     let bound = *shared.identity.lock();
-    // Others may be bound to what was begun at an earlier start.
-    let ensemble = match bound.member == Some(first)
-        && is_of_the_same(&bound.ensemble, &shared.founded)
-        && bound.ensemble != shared.founded
-    {
+    // Others may be bound to a founding that an earlier start began.
+    let is_begun = bound.member == Some(first)
+        && has_same_servers(&bound.ensemble, &shared.founding_id)
+        && bound.ensemble != shared.founding_id;
+    let ensemble = match is_begun {
         true => bound.ensemble,
-        false => name(shared.founded)?,
+        false => new_id(shared.founding_id)?,
     };
     loop {
-        let round = ask_all(shared, &links, ensemble).await;
-        if let Some(there) = round.grown.first() {
+        let survey = ask_all(shared, &links, ensemble).await;
+        if let Some(other) = survey.grown.first() {
             return Err(format!(
-                "this server has data of its own, and server {} is a member of an ensemble without that data: move this server's \
-                 data away, and it joins; or stop the other servers, empty their data directories but for myid and start them \
-                 with this one: an ensemble begins with its data then",
-                server_of(there.member)
+                "this server has data of its own, and server {} is a member of an ensemble without that \
+                 data. Move this server's data away, and it joins that ensemble. Or stop the other servers, \
+                 empty their data directories except myid and start them with this one: the ensemble then \
+                 begins with its data",
+                server_of(other.member)
             ));
         }
-        if let Some(other) = round.with_state.first() {
-            // It is to see this one, too.
+        if let Some(other) = survey.with_state.first() {
+            // The other is to see this one too.
             sleep(TO_BE_SEEN).await;
             return Err(format!(
-                "this server and server {other} have data of their own, and an ensemble begins with one server's: move away the \
-                 data of the one that is to get the other's, and start it again"
+                "this server and server {other} have data of their own, and an ensemble begins with the data \
+                 of one server: move away the data of the server that is to get the other's, and start it \
+                 again"
             ));
         }
         let state = shared.first_state.lock().clone();
         if let Some(state) = state
-            && round.may_found(shared, begun.elapsed() > ALL_ANSWER)
+            && survey.may_found(shared, begun.elapsed() > ALL_ANSWER)
         {
             bind_this(shared, ensemble, first).await?;
-            if bind(shared, &links, &round, ensemble).await {
+            if survey.bind(shared, &links, ensemble).await {
                 let kept = shared.snapshots.keep(&state).await;
                 kept.map_err(|error| format!("keeping the state to begin with: {error}"))?;
                 shared.awaits_state.store(false, Ordering::Relaxed);
                 return Ok(first);
             }
-        } else if begun.elapsed() > LONG && !round.absent.is_empty() {
+        } else if begun.elapsed() > LONG && !survey.absent.is_empty() {
             shared.events.warn(format!(
-                "this server founds the ensemble with its data once a majority of the servers is there: {}",
-                round.absent.join("; ")
+                "this server founds the ensemble with its data once a majority of the servers answers: {}",
+                survey.absent.join("; ")
             ));
         }
         let _ = timeout(PAUSE, shared.decided.notified()).await;
     }
 }
 
-/// Binds this directory to this founding; on disk when it returns.
+/// Binds this directory to this founding. This is on disk when it returns.
 async fn bind_this(shared: &Arc<Shared>, ensemble: [u8; 16], member: MemberId) -> Result<(), String> {
     let shared = shared.clone();
     let bound = spawn_blocking(move || {

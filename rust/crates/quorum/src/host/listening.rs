@@ -1,78 +1,93 @@
-//! Where this member listens, and where the others are.
+//! The addresses on which this member listens, and those of the others.
 //!
-//! A member begins with its own file's addresses. Once the log says where it is, that is where it listens: on new addresses
-//! first, then no more on old ones. One that cannot be listened on is told and tried again. Connections end with the
-//! address that they came in on; whoever dialled dials where the member is by what it knows last.
+//! A member starts with the addresses of its own file. Once the log has its address, it listens there: first
+//! on new addresses, then no longer on old ones. An address on which it cannot listen is reported and tried
+//! again. Connections end with the address on which they came.
 
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use openraft::async_runtime::watch::WatchReceiver;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::answering::Answering;
-use super::{Shared, TICK};
-use crate::tcp::serve;
-use crate::types::{Address, Server};
+use super::handler::HostHandler;
+use super::shared::{Shared, TICK};
+use crate::servers::{Address, Server};
+use crate::transport::server::serve;
 
-pub(super) type Listening = (Address, TcpListener);
+pub(super) type Listener = (Address, TcpListener);
 
-/// The addresses on which a server's member listens.
-pub(super) fn places(shared: &Shared, server: &Server) -> Vec<Address> {
-    let mut places: Vec<Address> = Vec::new();
+/// Listens on the addresses of this server's own line.
+///
+/// Errors: what failed, and why.
+pub(super) fn listen(shared: &Shared) -> Result<Vec<Listener>, (String, io::Error)> {
+    let listen = |address: Address| match bind(&address) {
+        Ok(listener) => Ok((address, listener)),
+        Err(error) => Err((description(&address), error)),
+    };
+    addresses(shared, &shared.me).into_iter().map(listen).collect()
+}
+
+fn addresses(shared: &Shared, server: &Server) -> Vec<Address> {
+    let mut addresses: Vec<Address> = Vec::new();
     for address in server.quorum.iter().chain(&server.election) {
         let mut address = address.clone();
         if shared.options.listen_on_all {
             address.host = "::".to_owned();
         }
-        if !places.contains(&address) {
-            places.push(address);
+        if !addresses.contains(&address) {
+            addresses.push(address);
         }
     }
-    places
+    addresses
 }
 
-pub(super) fn bind(place: &Address) -> io::Result<TcpListener> {
-    let mut listener = TcpListener::bind((place.host.as_str(), place.port));
-    if listener.is_err() && place.host == "::" {
+fn bind(address: &Address) -> io::Result<TcpListener> {
+    let mut listener = TcpListener::bind((address.host.as_str(), address.port));
+    if listener.is_err() && address.host == "::" {
         // A machine without IPv6.
-        listener = TcpListener::bind(("0.0.0.0", place.port));
+        listener = TcpListener::bind(("0.0.0.0", address.port));
     }
     let listener = listener?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-pub(super) fn what(place: &Address) -> String {
+fn description(address: &Address) -> String {
     format!(
         "listening on {}:{} for the ensemble's other servers",
-        place.host, place.port
+        address.host, address.port
     )
 }
 
-/// Serves whoever dials, wherever this member is.
-pub(super) async fn listen(shared: Arc<Shared>, listeners: Vec<Listening>) -> Result<(), String> {
-    let mut serving = JoinSet::new();
-    let mut places_now: Vec<(Address, AbortHandle)> = Vec::new();
-    let mut known_at = None;
-    let begin = |(place, listener): Listening, serving: &mut JoinSet<()>| {
-        let listener = tokio::net::TcpListener::from_std(listener);
-        let listener = listener.map_err(|error| format!("{}: {error}", what(&place)))?;
-        let told = shared.clone();
-        let served = serve(listener, Answering(shared.clone()), move |why| {
-            let mut refused = told.refused.lock();
-            *refused = (refused.0 + 1, why);
-        });
-        Ok::<_, String>((place, serving.spawn(served)))
+fn start(
+    shared: &Arc<Shared>,
+    (address, listener): Listener,
+    tasks: &mut JoinSet<()>,
+) -> Result<(Address, AbortHandle), String> {
+    let listener = tokio::net::TcpListener::from_std(listener);
+    let listener = listener.map_err(|error| format!("{}: {error}", description(&address)))?;
+    let reported = shared.clone();
+    let report = move |why| {
+        let mut refused = reported.refused.lock();
+        *refused = (refused.0 + 1, why);
     };
-    for listening in listeners {
-        places_now.push(begin(listening, &mut serving)?);
+    let serving = serve(listener, HostHandler(shared.clone()), report);
+    Ok((address, tasks.spawn(serving)))
+}
+
+/// Serves the other members, wherever the log says that this member is.
+pub(super) async fn serve_all(shared: Arc<Shared>, listeners: Vec<Listener>) -> Result<(), String> {
+    let mut tasks = JoinSet::new();
+    let mut serving: Vec<(Address, AbortHandle)> = Vec::new();
+    let mut served_at = None;
+    for listener in listeners {
+        serving.push(start(&shared, listener, &mut tasks)?);
     }
     loop {
         tokio::select! {
-            Some(ended) = serving.join_next() => match ended {
+            Some(ended) = tasks.join_next() => match ended {
                 Err(error) if !error.is_cancelled() => {
                     return Err(format!("listening for the ensemble's other servers: {error}"));
                 }
@@ -81,42 +96,39 @@ pub(super) async fn listen(shared: Arc<Shared>, listeners: Vec<Listening>) -> Re
             () = sleep(TICK) => {}
         }
         let Some(node) = shared.node() else { continue };
-        let stored = {
-            let metrics = node.member.raft().server_metrics();
-            metrics.borrow_watched().membership_config.clone()
-        };
-        if known_at == Some(*stored.log_id()) {
+        let stored = node.member.watch().membership();
+        if served_at == Some(*stored.log_id()) {
             continue;
         }
         let membership = stored.membership();
-        node.links.know(membership.nodes());
+        node.links.set_servers(membership.nodes());
         let Some(me) = membership.get_node(&node.id) else {
             continue;
         };
-        let wanted = places(&shared, me);
+        let wanted = addresses(&shared, me);
         let mut all = true;
-        for place in &wanted {
-            if places_now.iter().any(|(there, _)| there == place) {
+        for address in &wanted {
+            if serving.iter().any(|(served, _)| served == address) {
                 continue;
             }
-            match bind(place) {
-                Ok(listener) => places_now.push(begin((place.clone(), listener), &mut serving)?),
+            match bind(address) {
+                Ok(listener) => serving.push(start(&shared, (address.clone(), listener), &mut tasks)?),
                 Err(error) => {
                     all = false;
-                    let what = what(place);
+                    let what = description(address);
                     shared.events.warn(format!("{what}: {error}; it is tried again"));
                 }
             }
         }
         if all {
-            places_now.retain(|(place, task)| {
-                let stays = wanted.contains(place);
+            serving.retain(|(address, task)| {
+                let stays = wanted.contains(address);
                 if !stays {
                     task.abort();
                 }
                 stays
             });
-            known_at = Some(*stored.log_id());
+            served_at = Some(*stored.log_id());
         }
     }
 }

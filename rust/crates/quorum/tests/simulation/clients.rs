@@ -1,11 +1,10 @@
-//! Writes and reads, at members drawn at random.
+//! Clients that write and read at random members.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use logcore_quorum::entry::{Command, Commands};
-use logcore_quorum::member::read_index;
+use logcore_quorum::commands::{Command, Commands};
 use openraft::AsyncRuntime;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft_rt_sim::{SimJoinHandle, SimRuntime};
@@ -16,8 +15,8 @@ use crate::sleep;
 use crate::world::World;
 
 const CLIENTS: usize = 4;
-/// After this an outcome is unknown.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// After this time the outcome is unknown.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn start(world: &Arc<World>) -> Vec<SimJoinHandle<()>> {
     let client = |_| SimRuntime::spawn(work(world.clone()));
@@ -48,7 +47,7 @@ async fn work(world: Arc<World>) {
     }
 }
 
-/// A member proposes a command, whoever leads. It counts unless the member dies.
+/// Proposes a command at a member. It counts unless the member crashes.
 fn propose(world: &World, life: &Life) -> Key {
     let body = Bytes::from(vec![9; world.random().between(0, 300)]);
     let ticket = life.member.proposals().propose(body).unwrap();
@@ -56,9 +55,9 @@ fn propose(world: &World, life: &Life) -> Key {
     (life.id, ticket)
 }
 
-/// Has openraft write one command, at this member and no other; whether it was acknowledged.
+/// Writes one command at this member only. Returns whether it was acknowledged.
 async fn write(world: &World, life: &Life) -> bool {
-    // Of somebody who writes once.
+    // Each writer writes once.
     let key = (world.next_writer(), 0);
     let begun = world.history().begin();
     let command = Command {
@@ -67,7 +66,7 @@ async fn write(world: &World, life: &Life) -> bool {
         body: Bytes::from(vec![7; world.random().between(0, 200)]),
     };
     let proposed = life.member.raft().client_write(Commands::new(0, &[command]));
-    match SimRuntime::timeout(PATIENCE, proposed).await {
+    match SimRuntime::timeout(TIMEOUT, proposed).await {
         Ok(Ok(response)) => {
             world.history().acknowledged(key, response.log_id.index, begun);
             true
@@ -76,22 +75,22 @@ async fn write(world: &World, life: &Life) -> bool {
             world.history().refused(key);
             false
         }
-        // It may be there, or come, or not.
+        // The outcome is unknown.
         Ok(Err(_)) | Err(_) => false,
     }
 }
 
-/// At any member, which asks whoever leads.
+/// Reads at any member, which asks the leader.
 async fn read(world: &Arc<World>, life: &Life) {
     let begun = world.history().begin();
     let wires = life.wires(world);
-    let asked = read_index(life.id, life.member.raft(), &wires, PATIENCE);
-    if let Ok(Ok(index)) = SimRuntime::timeout(PATIENCE, asked).await {
+    let read = life.member.read_index(&wires, TIMEOUT);
+    if let Ok(Ok(index)) = SimRuntime::timeout(TIMEOUT, read).await {
         world.history().read(index, begun);
     }
 }
 
-/// Without faults what each member proposes is agreed on within this time.
+/// Checks that, without faults, a command of each member is committed within this time.
 pub(crate) async fn propose_within(world: &World, within: Duration) {
     let is_awake = |life: &&Arc<Life>| !world.faults().paused.contains(&life.id);
     let keys: Vec<Key> = world
@@ -100,14 +99,14 @@ pub(crate) async fn propose_within(world: &World, within: Duration) {
         .filter(is_awake)
         .map(|life| propose(world, life))
         .collect();
-    let agreed = world.progress_to(|| keys.iter().all(|key| world.history().has(*key)));
-    if SimRuntime::timeout(within, agreed).await.is_err() {
+    let committed = world.progress_to(|| keys.iter().all(|key| world.history().has(*key)));
+    if SimRuntime::timeout(within, committed).await.is_err() {
         let missing: Vec<_> = keys.iter().filter(|key| !world.history().has(**key)).collect();
-        panic!("not agreed on within {within:?} without faults: {missing:x?}");
+        panic!("not committed within {within:?} without faults: {missing:x?}");
     }
 }
 
-/// Without faults somebody agrees to something within this time.
+/// Checks that, without faults, some member accepts a write within this time.
 pub(crate) async fn write_within(world: &World, within: Duration) {
     let written = async {
         loop {
@@ -116,16 +115,14 @@ pub(crate) async fn write_within(world: &World, within: Duration) {
                     return;
                 }
             }
-            // As a client does that was refused by all.
+            // All refused.
             sleep(Duration::from_millis(10)).await;
         }
     };
     if SimRuntime::timeout(within, written).await.is_err() {
         for life in world.lives() {
-            let metrics = life.member.raft().metrics();
-            let metrics = openraft::async_runtime::watch::WatchReceiver::borrow_watched(&metrics).clone();
-            eprintln!("{metrics}");
+            eprintln!("{}", life.member.metrics());
         }
-        panic!("nothing was agreed on within {within:?} without faults");
+        panic!("nothing was committed within {within:?} without faults");
     }
 }

@@ -1,13 +1,13 @@
-//! A disk that loses what was not flushed, or some of it, and its owner's snapshots.
+//! A disk in memory that loses what was not flushed, or some of it. It also has the member's snapshots.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use logcore_quorum::delivery::Delivery;
-use logcore_quorum::machine::{Snapshot, Snapshots};
-use logcore_quorum::store::{Disk, DiskReader, Found};
-use logcore_quorum::types::{Entry, LogId, Vote};
+use logcore_quorum::raft::state_machine::Snapshots;
+use logcore_quorum::raft::store::{Disk, DiskReader, DiskState};
+use logcore_quorum::raft::types::{Entry, LogId, Snapshot, Vote};
 use parking_lot::Mutex;
 
 use crate::history::Model;
@@ -21,30 +21,30 @@ pub(crate) struct Platter {
     purged: Option<LogId>,
     vote: Option<Vote>,
     snapshot: Option<Snapshot<Arc<Model>>>,
-    /// Not flushed.
+    /// A note that is never flushed.
     committed: Option<LogId>,
 }
 
-/// One machine's disk; it outlives its members' lives.
+/// One machine's disk. It stays when its member crashes.
 #[derive(Clone, Default)]
 pub(crate) struct MemoryDisk(Arc<Mutex<Platter>>);
 
 impl MemoryDisk {
-    pub(crate) fn found(&self) -> Found {
+    pub(crate) fn state(&self) -> DiskState {
         let platter = self.0.lock();
         let last = platter.entries.values().next_back().map(|entry| entry.log_id);
-        Found {
+        DiskState {
             vote: platter.vote,
             purged: platter.purged,
             last: last.or(platter.purged),
             committed: platter.committed.filter(|id| {
-                let there = platter.entries.get(&id.index);
-                there.is_some_and(|entry| entry.log_id == *id)
+                let found = platter.entries.get(&id.index);
+                found.is_some_and(|entry| entry.log_id == *id)
             }),
         }
     }
 
-    /// The power is lost: of what was not flushed, the first few entries are there, or none.
+    /// Loses the power. Of the entries that were not flushed, the first few stay, or none.
     pub(crate) fn lose_power(&self, random: &mut Random) {
         let mut platter = self.0.lock();
         if random.between(0, 1) == 0 {
@@ -76,7 +76,7 @@ impl Disk for MemoryDisk {
             let next = last
                 .or(platter.purged.map(|id| id.index))
                 .map_or(0, |last| last + 1);
-            assert_eq!(index, next, "a log has no holes");
+            assert_eq!(index, next, "a log has no gaps");
             platter.unflushed.get_or_insert(index);
             platter.entries.insert(index, entry.clone());
         }
@@ -109,7 +109,7 @@ impl Disk for MemoryDisk {
 
 impl DiskReader for MemoryDisk {
     async fn read(&self, from: u64, before: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
-        // About a hundred bytes each.
+        // An entry has about a hundred bytes.
         let count = (max_bytes / 100).max(1);
         let platter = self.0.lock();
         let range = platter.entries.range(from..before).take(count);

@@ -1,29 +1,29 @@
-//! What was agreed on, and what must be true of it.
+//! What was committed in a history, and what must be true of it.
 //!
-//! - Members that apply an entry apply the same at the same index, each index once and in order (state machine safety).
-//! - In a term leads one member at most (election safety).
-//! - What was acknowledged is at the index that was told; what was refused for good is nowhere; no command counts twice.
-//! - What one member proposes counts in its order, without a hole.
-//! - A write that began after another was acknowledged comes after it; a read that began after a write was acknowledged sees it.
+//! - All members apply the same entry at the same index, each index once and in order (state machine safety).
+//! - In a term at most one member leads (election safety).
+//! - An acknowledged command is at its index. A refused command is nowhere. No command counts twice.
+//! - The commands of one member count in their order, without a gap.
+//! - A write that began after another was acknowledged comes after it. A read that began after a write was
+//!   acknowledged sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use logcore_quorum::delivery::Delivery;
 use logcore_quorum::reader::DeliveredEntry;
-use logcore_quorum::types::MemberId;
+use logcore_quorum::servers::MemberId;
 
 /// A command's member and ticket.
 pub(crate) type Key = (MemberId, u64);
 
-/// What a member has applied.
+/// The state that a member has applied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Model {
-    /// The index that is applied next.
+    /// The index of the next entry.
     pub(crate) next: u64,
-    /// Of everything that was applied, in order.
+    /// A hash of everything that was applied, in order.
     pub(crate) digest: u64,
-    /// What was delivered with it.
     pub(crate) delivery: Delivery,
 }
 
@@ -47,16 +47,16 @@ impl Model {
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// What is applied after each index, by whoever came there first.
-    agreed: Vec<(u64, u64)>,
-    /// Where each command is.
+    /// The state after each index, as the first member had it that applied it.
+    committed: Vec<(u64, u64)>,
+    /// The index of each command.
     index_of: BTreeMap<Key, u64>,
-    /// The last command of each member that proposes by itself.
+    /// The last command of each member.
     last_of: BTreeMap<MemberId, u64>,
     leaders: BTreeMap<u64, MemberId>,
     acknowledged: BTreeMap<Key, u64>,
     refused: BTreeSet<Key>,
-    /// What is proposed, and the highest index that was acknowledged before.
+    /// The proposed commands, and the highest index that was acknowledged before each.
     proposed: BTreeMap<Key, u64>,
     highest_acknowledged: u64,
     reads: u64,
@@ -71,19 +71,19 @@ impl History {
             self.acknowledged(key, index, begun);
         }
         let state = (after.next, after.digest);
-        if let Some(agreed) = self.agreed.get(index as usize) {
+        if let Some(committed) = self.committed.get(index as usize) {
             assert_eq!(
-                *agreed, state,
+                *committed, state,
                 "member {member} applied something else at {index}: {entry:?}"
             );
             return;
         }
         assert_eq!(
             index,
-            self.agreed.len() as u64,
-            "member {member} left out entries"
+            self.committed.len() as u64,
+            "member {member} skipped entries"
         );
-        self.agreed.push(state);
+        self.committed.push(state);
         for counted in &entry.commands {
             let key = (counted.command.member, counted.command.ticket);
             let twice = self.index_of.insert(key, index);
@@ -98,14 +98,14 @@ impl History {
         let begins = ticket.trailing_zeros() >= 40 && last.is_none_or(|last| ticket > last);
         assert!(
             follows || begins,
-            "of member {member} {ticket:x} counts after {last:x?}"
+            "command {ticket:x} of member {member} counts after {last:x?}"
         );
     }
 
     pub(crate) fn installed(&self, member: MemberId, model: &Model) {
-        let agreed = self.agreed.get(model.next as usize - 1);
+        let committed = self.committed.get(model.next as usize - 1);
         let state = (model.next, model.digest);
-        assert_eq!(agreed, Some(&state), "member {member} was given another state");
+        assert_eq!(committed, Some(&state), "member {member} was sent another state");
     }
 
     pub(crate) fn leads(&mut self, member: MemberId, term: u64) {
@@ -113,7 +113,7 @@ impl History {
         assert_eq!(leader, member, "two members lead in term {term}");
     }
 
-    /// What a request that begins now must come after: the highest index that was acknowledged.
+    /// The highest index that was acknowledged. A request that begins now must come after it.
     pub(crate) fn begin(&self) -> u64 {
         self.highest_acknowledged
     }
@@ -149,10 +149,10 @@ impl History {
     }
 
     pub(crate) fn applied_next(&self) -> u64 {
-        self.agreed.len() as u64
+        self.committed.len() as u64
     }
 
-    /// Everything that can be said only in the end.
+    /// Checks what can be checked only at the end.
     pub(crate) fn check(&self) {
         for (key, index) in &self.acknowledged {
             let found = self.index_of.get(key);
@@ -166,7 +166,7 @@ impl History {
     }
 
     pub(crate) fn digest(&self) -> (usize, u64, u64, usize) {
-        let last = self.agreed.last().map_or(0, |(_, digest)| *digest);
-        (self.agreed.len(), last, self.reads, self.acknowledged.len())
+        let last = self.committed.last().map_or(0, |(_, digest)| *digest);
+        (self.committed.len(), last, self.reads, self.acknowledged.len())
     }
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::future::{Either, select};
-use logcore_quorum::machine::{Feed, Snapshot};
-use logcore_quorum::member::{Member, Parts, Timing, config};
-use logcore_quorum::members::listed;
 use logcore_quorum::proposals::Proposals;
+use logcore_quorum::raft::member::{Member, Parts, Timing};
+use logcore_quorum::raft::members::listed;
+use logcore_quorum::raft::state_machine::Feed;
+use logcore_quorum::raft::store::{self, Appended, Change, Writer};
+use logcore_quorum::raft::types::{LogId, Membership, Snapshot, SnapshotMeta, StoredMembership};
 use logcore_quorum::reader::{Delivered, Reader};
-use logcore_quorum::store::{self, Appended, Change, Writer};
-use logcore_quorum::types::{LogId, MemberId, Membership, Server, SnapshotMeta, StoredMembership};
+use logcore_quorum::servers::{MemberId, Server};
 use openraft::AsyncRuntime;
-use openraft::async_runtime::watch::WatchReceiver;
 use openraft_rt_sim::{SimJoinHandle, SimRuntime};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -22,7 +22,7 @@ use crate::disk::MemoryDisk;
 use crate::history::Model;
 use crate::world::{Wires, World};
 
-/// Entries that stay in a log after a snapshot, and how many come before the next.
+/// Entries that stay in a log after a snapshot, and entries between two snapshots.
 const ENTRIES_KEPT: u64 = 20;
 const ENTRIES_A_SNAPSHOT: u64 = 60;
 
@@ -38,14 +38,14 @@ pub(crate) struct Life {
 #[derive(Default)]
 struct Over {
     is: AtomicBool,
-    told: Notify,
+    ended: Notify,
 }
 
 impl Over {
     async fn wait(&self) {
-        let told = self.told.notified();
+        let ended = self.ended.notified();
         if !self.is.load(Ordering::Relaxed) {
-            told.await;
+            ended.await;
         }
     }
 }
@@ -53,13 +53,12 @@ impl Over {
 impl Life {
     pub(crate) async fn start(world: &Arc<World>, id: MemberId, number: u64) -> Arc<Self> {
         let disk = world.disk(id);
-        let (store, writer) = store::open(disk.clone(), disk.clone(), disk.found());
+        let (store, writer) = store::open(disk.clone(), disk.clone(), disk.state());
         let over = Arc::new(Over::default());
         let writing = SimRuntime::spawn(write(world.clone(), id, writer, over.clone()));
         let more = Arc::new(Notify::new());
         let wake = more.clone();
         let feed = Arc::new(Feed::new(move || wake.notify_one()));
-        let config = config("simulated", &Timing::default(), ENTRIES_KEPT).unwrap();
         let wires = Wires {
             world: world.clone(),
             from: id,
@@ -67,7 +66,8 @@ impl Life {
         };
         let member = Member::start(Parts {
             id,
-            config: Arc::new(config),
+            timing: Timing::default(),
+            entries_kept: ENTRIES_KEPT,
             links: wires,
             store,
             snapshots: Arc::new(disk),
@@ -88,7 +88,7 @@ impl Life {
         life
     }
 
-    /// Its way to the others.
+    /// Its connections to the others.
     pub(crate) fn wires(&self, world: &Arc<World>) -> Wires {
         Wires {
             world: world.clone(),
@@ -97,15 +97,14 @@ impl Life {
         }
     }
 
-    /// The index of the next entry that is applied.
+    /// The index of the next entry to apply.
     pub(crate) fn applied(&self) -> u64 {
         self.applied.load(Ordering::Relaxed)
     }
 
-    /// Who votes, by what it knows.
+    /// The membership that it knows.
     pub(crate) fn membership(&self) -> Membership {
-        let metrics = self.member.raft().server_metrics();
-        metrics.borrow_watched().membership_config.membership().clone()
+        self.member.watch().membership().membership().clone()
     }
 
     pub(crate) fn listed(&self) -> Option<Vec<Server>> {
@@ -116,23 +115,23 @@ impl Life {
         self.over.is.load(Ordering::Relaxed)
     }
 
-    /// Ends it wherever it is. Its disk is not touched afterwards.
+    /// Ends it wherever it is. Its disk is not used afterwards.
     pub(crate) async fn end(&self) {
         self.over.is.store(true, Ordering::Relaxed);
-        self.over.told.notify_waiters();
+        self.over.ended.notify_waiters();
         let tasks: Vec<_> = self.tasks.lock().drain(..).collect();
         for task in tasks {
             task.await.unwrap();
         }
-        // It may have failed by itself, without its disk.
-        let raft = self.member.raft().clone();
+        let member = self.member.clone();
         SimRuntime::spawn(async move {
-            let _ = raft.shutdown().await;
+            // Without its disk it may have failed already.
+            let _ = member.shutdown().await;
         });
     }
 }
 
-/// The thread that owns the disk. When the life ends, a part of what is at hand may have come to the disk.
+/// The thread of the disk. When the life ends, a part of the current changes may have reached the disk.
 async fn write(
     world: Arc<World>,
     id: MemberId,
@@ -149,34 +148,34 @@ async fn write(
         if let Either::Right(_) = select(std::pin::pin!(delay), std::pin::pin!(over.wait())).await {
             let done = world.random().between(0, group.len());
             group.truncate(done);
-            writer.perform(silent(group));
+            writer.perform(unreported(group));
             return;
         }
         writer.perform(group);
     }
 }
 
-/// Changes nobody is told of.
-fn silent(group: Vec<Change<Simulated>>) -> Vec<Change<Simulated>> {
-    let silent = |change| match change {
+/// The same changes without reports to openraft.
+fn unreported(group: Vec<Change<Simulated>>) -> Vec<Change<Simulated>> {
+    let unreported = |change| match change {
         Change::Append(appended) => Change::Append(Appended {
             flushed: openraft::storage::IOFlushed::noop(),
             ..appended
         }),
         change => change,
     };
-    group.into_iter().map(silent).collect()
+    group.into_iter().map(unreported).collect()
 }
 
-/// Applies what was agreed on, as the coordinator does.
+/// Applies committed entries, as the coordinator does.
 async fn apply(world: Arc<World>, life: Arc<Life>, more: Arc<Notify>) {
     let mut reader = Reader::default();
     let mut model = Model::default();
     let mut membership = StoredMembership::default();
     let mut last_snapshot = 0;
     while !life.is_over() {
-        let most = world.random().between(100, 20_000);
-        match reader.take(&life.member, most).await.unwrap() {
+        let limit = world.random().between(100, 20_000);
+        match reader.take(&life.member, limit).await.unwrap() {
             None => {
                 let more = std::pin::pin!(more.notified());
                 select(more, std::pin::pin!(life.over.wait())).await;
@@ -188,7 +187,7 @@ async fn apply(world: Arc<World>, life: Arc<Life>, more: Arc<Notify>) {
                 last_snapshot = model.next;
             }
             Some(Delivered::Entries(entries)) => {
-                assert!(!entries.is_empty(), "what was agreed on can be read");
+                assert!(!entries.is_empty(), "committed entries can be read");
                 let mut last = None;
                 for entry in &entries {
                     model.apply(entry);
@@ -229,6 +228,5 @@ async fn save_snapshot(
         },
         snapshot: Arc::new(model.clone()),
     });
-    // A member that just failed makes none.
-    let _ = life.member.raft().trigger().snapshot().await;
+    life.member.take_snapshot().await;
 }

@@ -1,26 +1,28 @@
-//! Ensembles that live through crashes, partitions, pauses, slow disks and changes of their members, in virtual time, drawn from a seed.
+//! Ensembles in virtual time that a seed draws: with crashes, partitions, pauses, slow disks and changes of
+//! the members.
 //!
-//! Everything but the wire and the disk is what serves: openraft, the store with its writer, the machine and its feed. One
-//! thread, one clock, one sequence of numbers: a seed is a history. What must hold is in [`history`].
+//! Only the network and the disk are simulated. openraft, the store with its writer, the state machine and
+//! the feed are the real ones. There is one thread, one clock and one sequence of random numbers, so a seed
+//! always makes the same history. [`history`] says what must be true of it.
 //!
-//! `LOGCORE_SEED=n` runs one seed again, `LOGCORE_FUZZ_MINUTES=n` new ones for so long (`make fuzz`).
+//! `LOGCORE_SEED=n` runs one seed again. `LOGCORE_FUZZ_MINUTES=n` runs new ones for so long (`make fuzz`).
 //!
-//! | module | what |
+//! | module | concept |
 //! |---|---|
 //! | `world` | the members, their disks, the network between them, the faults |
 //! | `disk` | a disk that loses what was not flushed |
 //! | `life` | a member from its start to its crash |
 //! | `clients` | writes and reads |
-//! | `keeping` | who leads makes the members who is wanted |
-//! | `nemesis` | what goes wrong |
-//! | `history` | what was agreed on, and what must be true of it |
+//! | `membership` | the leader's changes of the members |
+//! | `nemesis` | the faults |
+//! | `history` | what was committed, and what must be true of it |
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod clients;
 mod disk;
 mod history;
-mod keeping;
 mod life;
+mod membership;
 mod nemesis;
 #[path = "../../../records/tests/support/mod.rs"]
 mod support;
@@ -29,8 +31,9 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logcore_quorum::entry::Commands;
-use logcore_quorum::types::{LeaderId, MemberId, Server};
+use logcore_quorum::commands::Commands;
+use logcore_quorum::raft::types::LeaderId;
+use logcore_quorum::servers::{MemberId, Server};
 use openraft::AsyncRuntime;
 use openraft_rt_sim::SimRuntime;
 use support::random::Random;
@@ -38,7 +41,7 @@ use support::{for_each_seed, for_each_seed_on_all_cores};
 use world::World;
 
 openraft::declare_raft_types!(
-    /// The types of the crate in simulated time.
+    /// The crate's types in virtual time.
     pub Simulated:
         D = Commands,
         R = (),
@@ -50,26 +53,25 @@ openraft::declare_raft_types!(
 
 /// Seeds of a normal run.
 const SEEDS: u64 = 200;
-/// How long an ensemble without faults may take to agree on something: to elect a leader, and a little.
+/// The time in which an ensemble without faults must elect a leader and commit a write.
 const RECOVERY: Duration = Duration::from_secs(5);
-/// How long a member may wait before it proposes again what nobody heard of.
+/// The time in which a member must send a lost proposal again and see it committed.
 const SILENCE: Duration = Duration::from_secs(6);
-/// From a leader's death until what all others propose is agreed on.
+/// The time from a leader's crash until proposals of all others are committed.
 const FAILOVER: Duration = Duration::from_secs(1);
 
-/// How long something takes in a history: a message's way, a disk, a fault, a client's pause. It is virtual time, in which everything
-/// that can happen has happened before any of it passes.
+/// Waits in virtual time, which passes only when nothing else can happen.
 async fn sleep(duration: Duration) {
     SimRuntime::sleep(duration).await;
 }
 
-/// One history: a while of faults, then none; what was acknowledged is there, and the ensemble goes on.
+/// One history: faults for a while, then none. What was acknowledged is there, and the ensemble goes on.
 async fn live(random: &mut Random) {
     let world = World::new(random);
     world.start_all().await;
     world.initialize().await;
     let clients = clients::start(&world);
-    let keeping = keeping::start(&world);
+    let changes = membership::start(&world);
     nemesis::strike(&world).await;
     world.heal().await;
     clients::write_within(&world, RECOVERY).await;
@@ -78,23 +80,25 @@ async fn live(random: &mut Random) {
     for client in clients {
         client.await.unwrap();
     }
-    keeping.await.unwrap();
+    changes.await.unwrap();
     clients::propose_within(&world, SILENCE).await;
     world.all_apply_everything(RECOVERY).await;
     world.check();
     world.stop_all().await;
 }
 
+/// If this failed, an ensemble could lose or reorder acknowledged writes, or stay down after its faults end.
 #[test]
-fn nothing_that_was_agreed_on_is_lost() {
+fn acknowledged_writes_survive_faults() {
     for_each_seed_on_all_cores(SEEDS, |random| {
         let mut runtime = SimRuntime::with_seed(random.next());
         runtime.block_on(live(random));
     });
 }
 
+/// If this failed, clients would wait longer for their writes when a leader crashes.
 #[test]
-fn a_leader_that_dies_or_stands_still_costs_less_than_a_second() {
+fn a_leader_that_crashes_or_hangs_costs_less_than_a_second() {
     for_each_seed(SEEDS / 4, |random| {
         let mut runtime = SimRuntime::with_seed(random.next());
         runtime.block_on(async {
@@ -103,7 +107,7 @@ fn a_leader_that_dies_or_stands_still_costs_less_than_a_second() {
             world.initialize().await;
             clients::write_within(&world, RECOVERY).await;
             sleep(Duration::from_millis(random.between(0, 500) as u64)).await;
-            let leads = |life: &&Arc<life::Life>| life.member.raft().is_leader();
+            let leads = |life: &&Arc<life::Life>| life.member.is_leader();
             let leader = world.lives().iter().find(leads).unwrap().id;
             if random.one_in(2) {
                 world.crash(leader, true).await;
@@ -118,8 +122,9 @@ fn a_leader_that_dies_or_stands_still_costs_less_than_a_second() {
     });
 }
 
+/// If this failed, a failing seed could not be run again.
 #[test]
-fn a_seed_is_a_history() {
+fn a_seed_makes_the_same_history() {
     let run = |seed| {
         let mut random = Random::new(seed);
         let mut runtime = SimRuntime::with_seed(random.next());
@@ -128,14 +133,14 @@ fn a_seed_is_a_history() {
             world.start_all().await;
             world.initialize().await;
             let clients = clients::start(&world);
-            let keeping = keeping::start(&world);
+            let changes = membership::start(&world);
             nemesis::strike(&world).await;
             world.heal().await;
             world.stop_clients();
             for client in clients {
                 client.await.unwrap();
             }
-            keeping.await.unwrap();
+            changes.await.unwrap();
             world.stop_all().await;
             world
         });

@@ -1,15 +1,15 @@
-//! What goes wrong: one fault after another, some beside others, each for a while.
+//! The faults of a history: one after another, some at the same time, each for a while.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logcore_quorum::types::MemberId;
+use logcore_quorum::servers::MemberId;
 
 use crate::sleep;
 use crate::world::World;
 
-/// How many faults a history has, at most.
+/// The most faults of a history.
 const FAULTS: usize = 14;
 
 pub(crate) async fn strike(world: &Arc<World>) {
@@ -68,12 +68,12 @@ async fn kill(world: &Arc<World>, member: MemberId) {
     let power = world.random().one_in(2);
     world.crash(member, power).await;
     if world.random().one_in(2) {
-        // At once, as whoever supervises it does.
+        // At once, as a supervisor does.
         world.start(member).await;
     }
 }
 
-/// One side and the other.
+/// Cuts the network between two sides.
 fn partition(world: &World) {
     let side: BTreeSet<MemberId> = {
         let mut random = world.random();
@@ -90,7 +90,7 @@ fn partition(world: &World) {
     }
 }
 
-/// One hears another no more, and is heard.
+/// Cuts the network in one direction between two members.
 fn cut_one_way(world: &World) {
     let (from, to) = (one(world), one(world));
     if from != to {
@@ -98,7 +98,7 @@ fn cut_one_way(world: &World) {
     }
 }
 
-/// All but one hear only that one.
+/// Cuts the network between all members but one, which still reaches all.
 fn bridge(world: &World) {
     let bridge = one(world);
     let mut faults = world.faults();
@@ -113,16 +113,16 @@ fn bridge(world: &World) {
 
 async fn transfer(world: &World, to: MemberId) {
     for life in world.lives() {
-        // A leader that is told to hand over to itself, or to one that cannot lead, takes no writes any more.
+        // A leader that hands over to itself, or to a member that cannot lead, would take no more writes.
         let votes = life.membership().voter_ids().any(|id| id == to);
-        if life.member.raft().is_leader() && life.id != to && votes {
-            // Whether it comes to that or not.
+        if life.member.is_leader() && life.id != to && votes {
+            // It may fail.
             let _ = life.member.raft().trigger().transfer_leader(to).await;
         }
     }
 }
 
-/// Some of it ends.
+/// Ends some of the faults.
 async fn mend(world: &Arc<World>) {
     {
         let all = world.random().one_in(2);

@@ -1,4 +1,4 @@
-//! The members, their disks, the network between them and the faults.
+//! The members, their disks, the network between them, and the faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::select;
-use logcore_quorum::network::{Answer, Links, NoAnswer, Request};
-use logcore_quorum::types::{Address, MemberId, Server, member_id, server_of};
-use openraft::errors::{InitializeError, RaftError};
-use openraft::{AsyncRuntime, Instant, ServerState};
+use logcore_quorum::raft::requests::{Links, Request, RequestError, Response};
+use logcore_quorum::servers::{Address, MemberId, Server, member_id, server_of};
+use openraft::{AsyncRuntime, Instant};
 use openraft_rt_sim::{SimInstant, SimRuntime};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -26,32 +25,32 @@ pub(crate) struct World {
     pub(crate) members: Vec<MemberId>,
     disks: BTreeMap<MemberId, MemoryDisk>,
     lives: Mutex<BTreeMap<MemberId, Arc<Life>>>,
-    /// The numbers of those that have begun and not ended.
+    /// The numbers of the lives that go on.
     living: Mutex<BTreeSet<u64>>,
     faults: Mutex<Faults>,
-    /// Told whenever a fault ends.
+    /// Notified whenever a fault ends.
     calmer: Notify,
     history: Mutex<History>,
-    /// Told whenever a member has applied something.
+    /// Notified whenever a member has applied something.
     progress: Notify,
     next_writer: AtomicU64,
     next_life: AtomicU64,
     clients_stop: AtomicBool,
-    /// Who is to vote, if that is to change.
+    /// The voters that are wanted, if they are to change.
     wanted: Mutex<Option<BTreeSet<MemberId>>>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// What is sent from the first to the second does not arrive.
+    /// Messages from the first to the second do not arrive.
     pub(crate) cut: BTreeSet<(MemberId, MemberId)>,
-    /// Says and does nothing.
+    /// Members that do nothing.
     pub(crate) paused: BTreeSet<MemberId>,
-    /// How long these members' disks take longer, in milliseconds.
+    /// Extra time of these members' disks, in milliseconds.
     pub(crate) slow_disks: BTreeMap<MemberId, usize>,
-    /// One in so many messages breaks its connection; 0 for none.
+    /// One in so many messages breaks its connection; 0 means none.
     pub(crate) breaking: usize,
-    /// The longest way of a message, in microseconds.
+    /// The longest time of a message, in microseconds.
     pub(crate) delay_us: usize,
 }
 
@@ -125,7 +124,7 @@ impl World {
         self.clients_stop.load(Ordering::Relaxed)
     }
 
-    /// Who votes from some time on.
+    /// Sets the voters that the leader is to make.
     pub(crate) fn want(&self, voters: BTreeSet<MemberId>) {
         *self.wanted.lock() = Some(voters);
     }
@@ -158,19 +157,15 @@ impl World {
         }
     }
 
-    /// All at once, as servers do that find themselves with nothing.
+    /// Founds the ensemble at all members at once, as servers without data do.
     pub(crate) async fn initialize(&self) {
         let servers: BTreeMap<_, _> = self.members.iter().map(|id| (*id, server(*id))).collect();
         for life in self.lives() {
-            match life.member.raft().initialize(servers.clone()).await {
-                // Another was so quick that its first entry is here already.
-                Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
-                Err(error) => panic!("{error}"),
-            }
+            life.member.initialize(servers.clone()).await.unwrap();
         }
     }
 
-    /// Kills a member; with it goes what its disk has not, if the power is lost.
+    /// Kills a member. With `power`, its disk loses what was not flushed.
     pub(crate) async fn crash(&self, member: MemberId, power: bool) {
         let life = self.lives.lock().remove(&member);
         if let Some(life) = life {
@@ -188,7 +183,7 @@ impl World {
         }
     }
 
-    /// No fault any more, and everybody is there.
+    /// Ends all faults, and starts all members.
     pub(crate) async fn heal(self: &Arc<Self>) {
         {
             let mut faults = self.faults();
@@ -231,8 +226,8 @@ impl World {
         self.while_paused(member).await;
     }
 
-    /// A message's way. One that does not arrive is waited for by its sender.
-    async fn travel(&self, from: MemberId, to: MemberId) -> Result<(), NoAnswer> {
+    /// The way of a message. The sender of one that does not arrive waits.
+    async fn travel(&self, from: MemberId, to: MemberId) -> Result<(), RequestError> {
         self.while_paused(from).await;
         let (delay_us, breaks) = {
             let faults = self.faults();
@@ -242,7 +237,7 @@ impl World {
         };
         sleep(Duration::from_micros(delay_us as u64)).await;
         if breaks {
-            return Err(NoAnswer::Broken("the connection broke".to_owned()));
+            return Err(RequestError::Broken("the connection broke".to_owned()));
         }
         loop {
             let calmer = self.calmer.notified();
@@ -255,16 +250,15 @@ impl World {
         Ok(())
     }
 
-    /// Looks at who leads and whether anybody failed.
+    /// Checks that no member failed, and notes which members lead.
     pub(crate) fn look(&self) {
         for life in self.lives() {
-            let metrics = life.member.raft().metrics();
-            let metrics = openraft::async_runtime::watch::WatchReceiver::borrow_watched(&metrics).clone();
-            if let Err(fatal) = &metrics.running_state {
-                panic!("member {} failed: {fatal}", life.id);
+            let metrics = life.member.metrics();
+            if let Some(why) = metrics.failure() {
+                panic!("member {} failed: {why}", life.id);
             }
-            if metrics.state == ServerState::Leader {
-                self.history().leads(life.id, metrics.current_term);
+            if metrics.is_leader() {
+                self.history().leads(life.id, metrics.term());
             }
         }
     }
@@ -273,7 +267,7 @@ impl World {
         self.progress.notify_waiters();
     }
 
-    /// Returns once what members apply makes it so.
+    /// Returns once `is_so` says yes. It is asked again whenever a member applies something.
     pub(crate) async fn progress_to(&self, is_so: impl Fn() -> bool) {
         loop {
             let progress = self.progress.notified();
@@ -298,7 +292,7 @@ impl World {
         }
     }
 
-    /// Who was wanted as voters votes, by all that know of it.
+    /// Checks that all members have the wanted voters within this time.
     pub(crate) async fn all_have_the_members(&self, within: Duration) {
         let Some(wanted) = self.wanted() else { return };
         let have = async {
@@ -322,7 +316,7 @@ impl World {
     }
 }
 
-/// A member's way to the others, while it lives.
+/// A member's connections to the others, while it lives.
 #[derive(Clone)]
 pub(crate) struct Wires {
     pub(crate) world: Arc<World>,
@@ -331,7 +325,7 @@ pub(crate) struct Wires {
 }
 
 impl Wires {
-    fn lives(&self) -> Result<(), NoAnswer> {
+    fn is_alive(&self) -> Result<(), RequestError> {
         if self.world.living.lock().contains(&self.life) {
             return Ok(());
         }
@@ -339,45 +333,45 @@ impl Wires {
     }
 }
 
-fn gone(member: MemberId) -> NoAnswer {
-    NoAnswer::Unreachable(format!("member {member} is not there"))
+fn gone(member: MemberId) -> RequestError {
+    RequestError::Unreachable(format!("member {member} is down"))
 }
 
 impl Links<Simulated, Arc<Model>> for Wires {
-    async fn ask(
+    async fn request(
         &self,
         member: MemberId,
         _server: &Server,
         request: Request<Simulated, Arc<Model>>,
-        patience: Duration,
-    ) -> Result<Answer<Simulated>, NoAnswer> {
+        timeout: Duration,
+    ) -> Result<Response<Simulated>, RequestError> {
         let wires = self.clone();
-        let conversation = async move {
-            wires.lives()?;
+        let exchange = async move {
+            wires.is_alive()?;
             wires.world.travel(wires.from, member).await?;
             let Some(life) = wires.world.life(member) else {
                 return Err(gone(member));
             };
-            // It is done whether or not the asker waits.
-            let done = life.member.clone();
-            let answer = SimRuntime::spawn(async move { done.answer(request).await });
-            let answer = answer
+            // It is carried out whether the sender waits or not.
+            let receiver = life.member.clone();
+            let response = SimRuntime::spawn(async move { receiver.answer(request).await });
+            let response = response
                 .await
-                .map_err(|error| NoAnswer::Broken(error.to_string()))??;
+                .map_err(|error| RequestError::Broken(error.to_string()))??;
             if wires
                 .world
                 .life(member)
                 .is_none_or(|now| now.number != life.number)
             {
-                return Err(NoAnswer::Broken(format!("member {member} died")));
+                return Err(RequestError::Broken(format!("member {member} crashed")));
             }
             wires.world.travel(member, wires.from).await?;
-            wires.lives()?;
-            Ok(answer)
+            wires.is_alive()?;
+            Ok(response)
         };
-        match SimRuntime::timeout(patience, conversation).await {
-            Ok(answer) => answer,
-            Err(_) => Err(NoAnswer::TimedOut),
+        match SimRuntime::timeout(timeout, exchange).await {
+            Ok(response) => response,
+            Err(_) => Err(RequestError::TimedOut),
         }
     }
 }
