@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Fetch, TestServer, batch, fetched, int, produce, produced, request};
 use logcore_server::apis;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 // If this failed, anybody who reaches the port could disturb or stop the broker, or fill its log with one line.
 #[test]
@@ -160,7 +160,7 @@ fn connections_per_ip_are_limited() {
         next.send(18, 0, request(18));
         next.is_closed()
     } {
-        assert!(begun.elapsed() < common::PATIENCE, "the place is not free");
+        assert!(begun.elapsed() < common::TIMEOUT, "the place is not free");
     }
 }
 
@@ -183,7 +183,7 @@ fn idle_connections_are_closed() {
         {
             break;
         }
-        assert!(begun.elapsed() < PATIENCE, "it is not told apart");
+        assert!(begun.elapsed() < TIMEOUT, "it is not told apart");
     }
 }
 
@@ -282,7 +282,7 @@ fn a_stop_answers_whatever_was_carried_out() {
         while server.server.offsets("t", 0).unwrap().log_end < 100 {
             std::thread::yield_now();
         }
-        scope.spawn(|| server.server.stop(PATIENCE).unwrap());
+        scope.spawn(|| server.server.stop(TIMEOUT).unwrap());
         let mut answered = 0;
         while client.stream.peek(&mut [0]).unwrap() > 0 {
             let (_, body) = client.receive(0, 9);

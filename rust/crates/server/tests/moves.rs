@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use common::{
-    Fetch, Over, PATIENCE, TestServer, batch, check_log, fetched, int, partition, produce, produced,
+    Fetch, SetOnDrop, TIMEOUT, TestServer, batch, check_log, fetched, int, partition, produce, produced,
     properties, records, replica,
 };
 use logcore_protocol::Value;
@@ -82,7 +82,7 @@ fn a_partition_moves_under_writers_and_readers() {
                 assert!(!last.is_empty(), "nothing before {end}");
             }
         });
-        let ending = Over(&over);
+        let ending = SetOnDrop(&over);
         for round in 0..3 {
             let to = if round % 2 == 0 { 1 - from } else { from };
             let destination = dir_path(&server.server, to);
@@ -317,7 +317,7 @@ fn a_log_of_many_segments_moves_beside_producers() {
     // It was given two turns at least, both of which came to the end of a segment.
     let begun = Instant::now();
     while copied(&server.server) <= 20_000 {
-        assert!(begun.elapsed() < PATIENCE, "nothing is copied");
+        assert!(begun.elapsed() < TIMEOUT, "nothing is copied");
         produced_at(&mut client, next);
         next += 1;
         assert_eq!(places(&server.server, "t", 0), both);
@@ -343,7 +343,7 @@ fn a_log_of_many_segments_moves_beside_producers() {
             }
             next
         });
-        let ending = Over(&over);
+        let ending = SetOnDrop(&over);
         server.wait_for_line("t-0 was moved to");
         drop(ending);
         producer.join().unwrap()

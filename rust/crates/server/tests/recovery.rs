@@ -94,7 +94,7 @@ fn a_damaged_log_stays_offline_and_the_others_are_served() {
 // could not be taken back.
 #[test]
 fn retention_waits_for_its_check() {
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
     // Rounds of housekeeping, which write a checkpoint each, but for one check of retention in an hour.
     let settings = [
         ("log.retention.check.interval.ms", "3600000"),
@@ -111,7 +111,7 @@ fn retention_waits_for_its_check() {
         server.append("t", 0, &batch(&[b"value"])).unwrap();
         let told = format!("t 0 {end}\n");
         while !std::fs::read_to_string(&checkpoint).is_ok_and(|text| text.ends_with(&told)) {
-            assert!(begun.elapsed() < PATIENCE, "no round of housekeeping");
+            assert!(begun.elapsed() < TIMEOUT, "no round of housekeeping");
             std::thread::yield_now();
         }
     }
@@ -125,7 +125,7 @@ fn retention_waits_for_its_check() {
 #[test]
 fn nothing_is_removed_from_a_log_before_its_settings_are_told() {
     const KEPT: &str = "kept";
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
     // The records are old, each in a segment of its own.
     let defaults = [
         ("log.retention.check.interval.ms", "1"),
@@ -158,7 +158,7 @@ fn nothing_is_removed_from_a_log_before_its_settings_are_told() {
         .unwrap();
     let begun = Instant::now();
     while server.offsets("t", 0).unwrap().log_start < 4 {
-        assert!(begun.elapsed() < PATIENCE, "the defaults are not applied");
+        assert!(begun.elapsed() < TIMEOUT, "the defaults are not applied");
         std::thread::yield_now();
     }
     let mut spec = partition(KEPT, 0);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use certificates::Authority;
-use common::{Client, Fetch, PATIENCE, TestServer, batch, fetched, int, produce, produced, records, request};
+use common::{Client, Fetch, TIMEOUT, TestServer, batch, fetched, int, produce, produced, records, request};
 use logcore_server::{ClientAuth, ListenerTls, TlsOptions};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -25,8 +25,8 @@ fn start(authority: &Authority, client_auth: ClientAuth, config: &[(&str, &str)]
 
 fn socket(port: u16) -> TcpStream {
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -49,7 +49,7 @@ fn rest(stream: &mut impl Read) -> Vec<u8> {
 fn accepted(server: &TestServer, count: u64) {
     let begun = Instant::now();
     while server.gauge("connections_accepted") != count {
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(begun.elapsed() < TIMEOUT);
         std::thread::yield_now();
     }
 }
@@ -178,6 +178,6 @@ fn nobody_waits_for_a_handshake_at_the_end() {
     accepted(&server, 1);
     let begun = Instant::now();
     drop(server.stop());
-    assert!(begun.elapsed() < PATIENCE);
+    assert!(begun.elapsed() < TIMEOUT);
     assert!(rest(&mut silent).is_empty());
 }

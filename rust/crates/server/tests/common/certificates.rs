@@ -1,5 +1,4 @@
-//! Certificates for tests of TLS, made by the program `openssl`: an authority and the certificates that it
-//! signs.
+//! Certificates for tests of TLS: an authority and the certificates that it signs, made by `openssl`.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::path::PathBuf;
@@ -27,7 +26,7 @@ impl Authority {
         Self::named("authority", 0)
     }
 
-    /// One with so many extensions that nobody knows.
+    /// An authority with so many unknown extensions.
     pub(crate) fn named(name: &str, extensions: usize) -> Self {
         let authority = Self(tempfile::tempdir().unwrap());
         let subject = format!("/CN={name}");
@@ -43,7 +42,7 @@ impl Authority {
         authority
     }
 
-    /// An authority that this one signed.
+    /// An authority that this one signs.
     pub(crate) fn subordinate(&self, name: &str) -> Self {
         let made = Self::named(name, 0);
         let at = |name| made.path(name).to_string_lossy().into_owned();
@@ -86,15 +85,15 @@ impl Authority {
             .args(rest)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(done.status.success(), "{said}");
+        let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.success(), "{stderr}");
     }
 
     pub(crate) fn certificate(&self) -> CertificateDer<'static> {
         CertificateDer::from_pem_file(self.path("ca.crt")).unwrap()
     }
 
-    /// For localhost; `subject` as openssl takes it.
+    /// A certificate for localhost. `subject` is in openssl's form, `/CN=name`.
     pub(crate) fn issue(&self, subject: &str) -> Identity {
         self.openssl(
             &["req", "-new", "-nodes", "-keyout", "one.key"],
@@ -119,7 +118,8 @@ impl Authority {
         }
     }
 
-    /// What a listener serves with, as one of the authority's; a certificate names its number of bytes.
+    /// Options of a listener with a certificate of this authority. A client's principal is the length of its
+    /// certificate.
     pub(crate) fn options(&self, client_auth: ClientAuth) -> TlsOptions {
         let own = self.issue("/CN=broker");
         TlsOptions {
@@ -134,7 +134,7 @@ impl Authority {
         }
     }
 
-    /// A client that trusts the authority and shows who it is.
+    /// A client that trusts the authority and sends `identity`, if there is one.
     pub(crate) fn client(&self, identity: Option<Identity>) -> Arc<ClientConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut trusted = RootCertStore::empty();

@@ -1,4 +1,4 @@
-//! A server in a directory of its own and a client that speaks bytes.
+//! A server in a temporary directory, and a client that sends and receives raw frames.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used)] // a test may panic
 
@@ -18,14 +18,14 @@ use logcore_server::{
 };
 
 pub(crate) const TOPIC_ID: [u8; 16] = [7; 16];
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct TestServer {
     pub(crate) server: Server,
     pub(crate) port: u16,
-    /// Of the listener with TLS, if there is one.
+    /// The port of the last listener, which has TLS after [`Self::start_secured`].
     pub(crate) secure_port: u16,
-    /// Of all listeners.
+    /// The ports of all listeners.
     pub(crate) ports: Vec<u16>,
     _dir: tempfile::TempDir,
 }
@@ -37,7 +37,7 @@ pub(crate) fn properties(pairs: &[(&str, &str)]) -> Properties {
     owned.collect()
 }
 
-/// Every topic has an id of its own; that of `t` is in requests.
+/// The id of `t`, or of every other topic.
 fn topic_id(topic: &str) -> [u8; 16] {
     if topic == "t" { TOPIC_ID } else { [8; 16] }
 }
@@ -80,24 +80,24 @@ impl TestServer {
         Self::start_in(tempfile::tempdir().unwrap(), config)
     }
 
-    /// On what is in `logs` of the directory.
+    /// Opens the logs in the folder `logs` of `dir`.
     pub(crate) fn start_in(dir: tempfile::TempDir, config: &[(&str, &str)]) -> Self {
         Self::start_on(dir, &["logs"], config)
     }
 
-    /// On several of the directory's.
+    /// Uses several folders of `dir` as log directories.
     pub(crate) fn start_on(dir: tempfile::TempDir, log_dirs: &[&str], config: &[(&str, &str)]) -> Self {
         Self::start_with(dir, log_dirs, config, &[])
     }
 
-    /// With other listeners for clients beside the one of the brokers.
+    /// Adds listeners for clients to the one for brokers.
     pub(crate) fn start_listening(config: &[(&str, &str)], names: &[&str]) -> Self {
         let others: Vec<_> = names.iter().map(|name| (*name, None)).collect();
         let dir = tempfile::tempdir().unwrap();
         Self::start_with(dir, &["logs"], config, &others)
     }
 
-    /// With a listener for TLS beside the other.
+    /// Adds a listener with TLS.
     pub(crate) fn start_secured(config: &[(&str, &str)], tls: ListenerTls) -> Self {
         let dir = tempfile::tempdir().unwrap();
         Self::start_with(dir, &["logs"], config, &[("SSL", Some(tls))])
@@ -111,7 +111,7 @@ impl TestServer {
     ) -> Self {
         let mut properties = properties(config);
         if !config.iter().any(|(name, _)| name.contains("retention")) {
-            // Records have fixed times, which are old, and a test may take longer than the first look at them.
+            // The tests' records have old timestamps, and retention would delete them.
             properties.insert("log.retention.ms".to_owned(), "-1".to_owned());
         }
         let path = |name: &&str| dir.path().join(name).to_string_lossy().into_owned();
@@ -143,9 +143,9 @@ impl TestServer {
         }
     }
 
-    /// Closes the logs; what is in the directory stays.
+    /// Stops the server and closes its logs. The directory stays.
     pub(crate) fn stop(self) -> tempfile::TempDir {
-        self.server.stop(PATIENCE).unwrap();
+        self.server.stop(TIMEOUT).unwrap();
         self._dir
     }
 
@@ -155,22 +155,22 @@ impl TestServer {
 
     pub(crate) fn client_of(port: u16) -> Client {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         Client::over(stream)
     }
 
-    /// Returns once it is so, with round trips to give the server the time to get there.
-    pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
+    /// Returns once `is_true`, which it asks between round trips.
+    pub(crate) fn wait_until(&self, what: &str, is_true: impl Fn() -> bool) {
         let mut client = self.client();
         let begun = std::time::Instant::now();
         loop {
-            // Before the first look, too: who asks is one of the connections by then.
+            // Before the first check, too: so this connection is always counted.
             client.call(18, 0, request(18));
-            if is_so() {
+            if is_true() {
                 return;
             }
-            assert!(begun.elapsed() < PATIENCE, "it does not come to {what}");
+            assert!(begun.elapsed() < TIMEOUT, "timed out waiting for {what}");
         }
     }
 
@@ -196,7 +196,7 @@ impl TestServer {
     /// The next request that crosses to Python.
     pub(crate) fn take_request(&self) -> ControlRequest {
         loop {
-            assert!(is_readable(self.server.wake_fd()), "nothing crosses");
+            assert!(is_readable(self.server.wake_fd()), "no request crosses");
             let mut taken = self.server.take_requests(usize::MAX);
             assert!(taken.len() <= 1, "more than one request crossed");
             if let Some(request) = taken.pop() {
@@ -205,7 +205,7 @@ impl TestServer {
         }
     }
 
-    /// Log lines, as text, once one of them contains `part`.
+    /// Waits for a log line that contains `part`, and returns all lines up to it.
     pub(crate) fn wait_for_line(&self, part: &str) -> String {
         let mut all = String::new();
         while !all.contains(part) {
@@ -223,28 +223,28 @@ impl TestServer {
     }
 }
 
-/// Tells other threads that it is over, also when the test fails.
-pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+/// Sets a flag when it is dropped, also when the test fails, so that other threads end.
+pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
-/// Waits until the descriptor is readable; false when it takes too long.
+/// Waits until the descriptor is readable. False after the timeout.
 pub(crate) fn is_readable(fd: i32) -> bool {
     // SAFETY: the server owns the descriptor and outlives the call.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
-    let patience = rustix::event::Timespec {
-        tv_sec: PATIENCE.as_secs() as i64,
+    let timeout = rustix::event::Timespec {
+        tv_sec: TIMEOUT.as_secs() as i64,
         tv_nsec: 0,
     };
-    rustix::event::poll(&mut fds, Some(&patience)).unwrap() > 0
+    rustix::event::poll(&mut fds, Some(&timeout)).unwrap() > 0
 }
 
-/// Makes the server's descriptor readable, as if something waited.
+/// Makes the server's descriptor readable, as a request would.
 pub(crate) fn wake(fd: i32) {
     // SAFETY: the server owns the descriptor and outlives the call.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
@@ -270,7 +270,7 @@ impl<S: Read + Write> Client<S> {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// A request as it goes onto the wire.
+    /// A request's frame.
     pub(crate) fn frame(&mut self, key: i16, version: i16, message: Struct) -> Vec<u8> {
         self.next_id += 1;
         let header = RequestHeader {
@@ -292,7 +292,7 @@ impl<S: Read + Write> Client<S> {
         self.send_raw(&frame);
     }
 
-    /// The next response: correlation id and body.
+    /// The next response's correlation id and body.
     pub(crate) fn receive(&mut self, key: i16, version: i16) -> (i32, Value) {
         let mut size = [0; 4];
         self.stream.read_exact(&mut size).unwrap();
@@ -314,7 +314,7 @@ impl<S: Read + Write> Client<S> {
     pub(crate) fn is_closed(&mut self) -> bool {
         match self.stream.read(&mut [0; 1]) {
             Ok(count) => count == 0,
-            // What it had not read yet makes the kernel send a reset instead.
+            // The kernel sends a reset if the server left bytes unread.
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
         }
     }
@@ -449,7 +449,7 @@ pub(crate) fn only_part(body: &Value) -> Struct {
     parts.next().unwrap().clone()
 }
 
-/// Who leads now, as an answer to a Produce request that came to another tells: id and epoch.
+/// The leader's id and epoch in a Produce response with NOT_LEADER_OR_FOLLOWER.
 pub(crate) fn current_leader(answer: &Struct) -> (i64, i64) {
     let leader = answer.get("current_leader").unwrap().as_struct().unwrap();
     (int(leader, "leader_id"), int(leader, "leader_epoch"))
@@ -472,7 +472,7 @@ pub(crate) fn records(partition: &Struct) -> Bytes {
         .unwrap_or_default()
 }
 
-/// Everything stored in a partition, checked batch by batch; returns how many records there are.
+/// Checks every batch stored in a partition, and returns the number of records.
 pub(crate) fn check_log(server: &TestServer, topic: &str, index: i32) -> i64 {
     let end = server.server.offsets(topic, index).unwrap().log_end;
     let mut offset = 0;

@@ -19,7 +19,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Fetch, Over, TestServer, batch, check_log, fetched, int, partition};
+use common::{Fetch, SetOnDrop, TestServer, batch, check_log, fetched, int, partition};
 use common::{produce, produced, records};
 use logcore_protocol::{Direction, schema};
 use parking_lot::Mutex;
@@ -33,7 +33,7 @@ use support::random::Random;
 /// Seeds of a normal run.
 const SEEDS: u64 = 600;
 /// How long anything may take that should not wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// What both ends may have at once; a length that is believed asks for more.
 const MEMORY: usize = 32 << 20;
 /// The longest request.
@@ -149,7 +149,7 @@ fn play(port: u16, random: &mut Random, requests: &Requests) -> Vec<Peer> {
     runtime.block_on(async {
         let playing: Vec<_> = peers
             .into_iter()
-            .map(|peer| tokio::spawn(tokio::time::timeout(PATIENCE, peer.play(port))))
+            .map(|peer| tokio::spawn(tokio::time::timeout(TIMEOUT, peer.play(port))))
             .collect();
         let mut played = Vec::new();
         for peer in playing {
@@ -164,9 +164,9 @@ fn play(port: u16, random: &mut Random, requests: &Requests) -> Vec<Peer> {
 fn stop(server: &TestServer, peers: Vec<Peer>) {
     std::thread::scope(|scope| {
         for peer in peers {
-            scope.spawn(move || peer.see_the_end(PATIENCE));
+            scope.spawn(move || peer.see_the_end(TIMEOUT));
         }
-        server.server.stop(PATIENCE).unwrap();
+        server.server.stop(TIMEOUT).unwrap();
     });
 }
 
@@ -177,9 +177,9 @@ fn round(random: &mut Random, requests: &Requests) -> i64 {
     let rng = messages_of(random);
     std::thread::scope(|scope| {
         // Dropped from the left.
-        let stopping = (Over(stopped), Wakes(server));
+        let stopping = (SetOnDrop(stopped), Wakes(server));
         let control = scope.spawn(|| answer_control(server, rng, stopped));
-        let ending = Over(over);
+        let ending = SetOnDrop(over);
         let neighbour = scope.spawn(|| behave(server, over));
         let peers = play(server.port, random, requests);
         drop(ending);

@@ -1,12 +1,12 @@
-//! Decoded requests, which take more memory than their frames.
+//! The memory of decoded requests, which is more than that of their frames.
 
 use logcore_protocol::{Direction, schema};
 use logcore_server::ControlRequest;
 
 use super::common::{Client, Fetch, TestServer, fetched, request};
-use super::{LIMITS, MEGABYTE, ONE_AT_A_TIME, Watch, check_served, server};
+use super::{Allocated, LIMITS, MEGABYTE, ONE_AT_A_TIME, check_served, server};
 
-/// Metadata of so many topics without a name: at version 1, two bytes for each.
+/// A Metadata request of so many topics with empty names. At version 1 each has two bytes.
 fn nameless(client: &mut Client, topics: usize) -> Vec<u8> {
     let mut message = request(3);
     let topic = message.element("topics").with("name", "");
@@ -22,29 +22,29 @@ fn answer(mut request: ControlRequest) {
     request.respond(&response.into()).unwrap();
 }
 
-// If this failed, requests of many tiny things could take a hundred times the memory their frames have.
+// If this failed, requests of many tiny elements could use a hundred times the memory of their frames.
 #[test]
-fn decoded_requests_share_what_there_is() {
+fn decoded_requests_share_a_budget() {
     const CLIENTS: usize = 40;
     let _alone = ONE_AT_A_TIME.lock();
-    // 16 MiB for decoded requests, of which 12 are for those that cross.
+    // There are 16 MiB for decoded requests, 12 of them for those that cross to Python.
     let server = server();
     let half = nameless(&mut server.client(), 20_000);
     let bomb = nameless(&mut server.client(), 1_000_000);
-    let watch = Watch::start();
+    let allocated = Allocated::since_now();
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| server.client()).collect();
     for client in &mut clients {
         client.send_raw(&half);
     }
     for _ in &clients {
-        let held = server.take_request();
-        // What the others need is had.
+        let taken = server.take_request();
+        // It uses Python's budget. Other requests are served, and the next of its kind waits.
         check_served(&server);
         assert!(server.server.take_requests(usize::MAX).is_empty());
         let mut hostile = server.client();
         hostile.send_raw(&bomb);
         assert!(hostile.is_closed());
-        answer(held);
+        answer(taken);
     }
     for client in &mut clients {
         client.receive(3, 1);
@@ -57,24 +57,27 @@ fn decoded_requests_share_what_there_is() {
             && text.contains("decodes to more than")
             && text.contains("raise queued.max.request.bytes or send less at once")
     });
-    // It is said once a minute.
+    // The line is logged once a minute.
     assert_eq!(refused.count(), 1, "{lines:?}");
     server.wait_for_gauge("connections_refused", CLIENTS as u64);
-    // Each of them has 2.4 MiB decoded.
+    // Each is 2.4 MiB when decoded.
     let most = 8 * MEGABYTE + 16 * MEGABYTE + 4 * MEGABYTE;
-    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
-    eprintln!("{CLIENTS} requests of 20,000 topics had {} bytes", watch.peak());
+    assert!(allocated.peak() <= most, "{} > {most}", allocated.peak());
+    eprintln!(
+        "{CLIENTS} requests of 20,000 topics used {} bytes",
+        allocated.peak()
+    );
 }
 
-// If this failed, two members of a group could keep everybody's memory for as long as they like to wait for a third.
+// If this failed, two members of a group that wait for a third could use all memory of requests meanwhile.
 #[test]
-fn who_waits_for_others_gives_its_memory_back() {
+fn a_join_that_waits_for_members_keeps_no_permit() {
     let _alone = ONE_AT_A_TIME.lock();
     let server = TestServer::start(&LIMITS);
     let mut join = request(11);
     let protocol = join.element("protocols").with("name", "range");
     join.push("protocols", protocol.with("metadata", vec![0u8; MEGABYTE]));
-    // Together more than all frames have, and than all that crosses.
+    // Together they are larger than the budgets of frames and of decoded requests.
     let members = (0..20).map(|_| {
         let mut member = server.client();
         member.send(11, 5, join.clone());
@@ -90,10 +93,10 @@ fn who_waits_for_others_gives_its_memory_back() {
     }
 }
 
-// If this failed, the data path could be made to take the memory that is bounded elsewhere, or the full fetch of a large
-// consumer would be taken for an attack.
+// If this failed, Fetch and Produce requests could use unbounded memory, or a full Fetch of a large consumer
+// would be refused.
 #[test]
-fn fetches_and_produces_have_no_more_than_there_is() {
+fn decoded_fetches_and_produces_are_bounded() {
     let _alone = ONE_AT_A_TIME.lock();
     let server = server();
     let many = |partitions| Fetch {
@@ -107,22 +110,22 @@ fn fetches_and_produces_have_no_more_than_there_is() {
     nameless.set("topic_data", vec![topic; 100_000]);
     for (key, version, message) in [(1, 12, many(40_000).message()), (0, 9, nameless)] {
         let frame = server.client().frame(key, version, message);
-        let watch = Watch::start();
+        let allocated = Allocated::since_now();
         for _ in 0..4 {
             let mut client = server.client();
             client.send_raw(&frame);
             assert!(client.is_closed());
         }
-        // It is said once a minute.
+        // The line is logged once a minute.
         server.wait_for_line("raise queued.max.request.bytes");
         check_served(&server);
-        // The frames, and their growing.
+        // The frames, and the buffers they grow from.
         let most = 8 * MEGABYTE;
-        assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+        assert!(allocated.peak() <= most, "{} > {most}", allocated.peak());
     }
 }
 
-// If this failed, an administrator with many topics would need to know of a setting.
+// If this failed, an administrator with many topics would have to raise a setting.
 #[test]
 fn ten_thousand_topics_are_an_ordinary_request() {
     let _alone = ONE_AT_A_TIME.lock();

@@ -1,4 +1,4 @@
-//! Frames of requests: bytes that arrive.
+//! The memory of requests' frames.
 
 use std::io::Write;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -9,7 +9,7 @@ use logcore_protocol::{decode_response, decode_response_header};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::common::{int, produced};
-use super::{MEGABYTE, ONE_AT_A_TIME, PATIENCE, Watch, check_served, large_frame, limit_files, server};
+use super::{Allocated, MEGABYTE, ONE_AT_A_TIME, TIMEOUT, check_served, large_frame, limit_files, server};
 
 /// A connection whose kernel buffer is small.
 async fn connect(port: u16) -> tokio::net::TcpStream {
@@ -19,9 +19,9 @@ async fn connect(port: u16) -> tokio::net::TcpStream {
     socket.connect(address).await.unwrap()
 }
 
-// If this failed, many clients could have all of the machine's memory, or could wait for each other for ever.
+// If this failed, many clients could use all of the machine's memory, or could wait for each other for ever.
 #[test]
-fn a_thousand_large_requests_share_what_there_is() {
+fn a_thousand_large_requests_share_the_frame_budget() {
     let _alone = ONE_AT_A_TIME.lock();
     limit_files(4000);
     let server = server();
@@ -30,7 +30,7 @@ fn a_thousand_large_requests_share_what_there_is() {
         .enable_all()
         .build()
         .unwrap();
-    let watch = Watch::start();
+    let allocated = Allocated::since_now();
     let port = server.port;
     let frame = &*Box::leak(frame.into_boxed_slice());
     runtime.block_on(async {
@@ -52,7 +52,7 @@ fn a_thousand_large_requests_share_what_there_is() {
             })
             .collect();
         for client in clients {
-            let served = tokio::time::timeout(PATIENCE, client).await.unwrap();
+            let served = tokio::time::timeout(TIMEOUT, client).await.unwrap();
             if let Err(error) = served.unwrap() {
                 panic!("{error}: {:?}", server.server.take_log_lines());
             }
@@ -60,10 +60,10 @@ fn a_thousand_large_requests_share_what_there_is() {
     });
     let end = server.server.offsets("t", 0).unwrap().log_end;
     assert_eq!(end, 1000, "{:?}", server.server.take_log_lines());
-    // Both ends' tasks are counted too, and a buffer is copied as it grows.
+    // The tasks of both ends are counted too, and a buffer is copied as it grows.
     let most = 8 * MEGABYTE + 1000 * 32 * 1024 + 4 * MEGABYTE;
-    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
-    eprintln!("a thousand requests of 1 MiB had {} bytes", watch.peak());
+    assert!(allocated.peak() <= most, "{} > {most}", allocated.peak());
+    eprintln!("a thousand requests of 1 MiB used {} bytes", allocated.peak());
 }
 
 // If this failed, each request would be copied before it is written.
@@ -74,23 +74,23 @@ fn a_large_request_has_one_buffer() {
     let mut client = server.client();
     let frame = large_frame(&mut client);
     for _ in 0..3 {
-        let watch = Watch::start();
+        let allocated = Allocated::since_now();
         client.send_raw(&frame);
         let (_, answer) = client.receive(0, 9);
         assert_eq!(int(&produced(&answer), "error_code"), 0);
         let most = MEGABYTE * 3 / 2;
-        assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+        assert!(allocated.peak() <= most, "{} > {most}", allocated.peak());
     }
 }
 
-// If this failed, a few slow writers could keep everybody else from writing, or could fill the memory.
+// If this failed, a few clients that send slowly could stop all producers, or fill the memory.
 #[test]
-fn frames_that_do_not_come_make_room() {
+fn slow_frames_are_closed_when_others_need_memory() {
     let _alone = ONE_AT_A_TIME.lock();
     let server = server();
     let mut honest = server.client();
     let frame = large_frame(&mut honest);
-    let watch = Watch::start();
+    let allocated = Allocated::since_now();
     let mut slow: Vec<_> = (0..12)
         .map(|_| {
             let stream = server.client().stream;
@@ -98,7 +98,7 @@ fn frames_that_do_not_come_make_room() {
             stream
         })
         .collect();
-    // As much of half a frame as is taken off them; then nothing more comes, or a byte now and then.
+    // Each sends as much of half a frame as the server reads. Then half of them send a byte now and then.
     let mut sent = vec![0; slow.len()];
     for _ in 0..200 {
         for (stream, sent) in slow.iter_mut().zip(&mut sent) {
@@ -114,7 +114,7 @@ fn frames_that_do_not_come_make_room() {
         let drip = Duration::from_millis(500);
         while is_served.recv_timeout(drip) == Err(RecvTimeoutError::Timeout) {
             for (stream, sent) in slow.iter_mut().zip(&mut sent).step_by(2) {
-                // It is closed one day.
+                // The server closes it at some time.
                 *sent += stream.write(&frame[*sent..=*sent]).unwrap_or(0);
             }
         }
@@ -125,5 +125,5 @@ fn frames_that_do_not_come_make_room() {
     dripping.join().unwrap();
     server.wait_for_line("arrive too slowly");
     let most = 8 * MEGABYTE + 4 * MEGABYTE;
-    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+    assert!(allocated.peak() <= most, "{} > {most}", allocated.peak());
 }

@@ -1,5 +1,6 @@
-//! The memory that connections and requests cost. The allocator counts all of the process, so these tests run
-//! one at a time.
+//! Memory of connections, requests and responses stays within its budgets.
+//!
+//! The allocator counts the bytes of the whole process, so these tests run one at a time.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 #[path = "../common/certificates.rs"]
@@ -23,24 +24,24 @@ use logcore_server::{ClientAuth, TlsOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const MEGABYTE: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 struct Counting;
 
-static NOW: AtomicUsize = AtomicUsize::new(0);
+static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call goes to the system's allocator unchanged; the counters are not part of any memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        let now = CURRENT.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
         PEAK.fetch_max(now, Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        CURRENT.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the memory came from `alloc` above, so from the system's allocator, with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -51,12 +52,12 @@ static ALLOCATOR: Counting = Counting;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// What was allocated at the most since the watch began.
-struct Watch(usize);
+/// The bytes that the process allocated since this was made.
+struct Allocated(usize);
 
-impl Watch {
-    fn start() -> Self {
-        let now = NOW.load(Ordering::Relaxed);
+impl Allocated {
+    fn since_now() -> Self {
+        let now = CURRENT.load(Ordering::Relaxed);
         PEAK.store(now, Ordering::Relaxed);
         Self(now)
     }
@@ -66,11 +67,12 @@ impl Watch {
     }
 
     fn now(&self) -> usize {
-        NOW.load(Ordering::Relaxed).saturating_sub(self.0)
+        CURRENT.load(Ordering::Relaxed).saturating_sub(self.0)
     }
 }
 
-/// 8 MiB for requests of at most 2 MiB. The kernel's buffers are small, so what is not read is not sent.
+/// 8 MiB for requests of at most 2 MiB. The kernel's buffers are small, so the server cannot send what a
+/// client does not read.
 const LIMITS: [(&str, &str); 6] = [
     ("queued.max.request.bytes", "8388608"),
     ("socket.request.max.bytes", "2097152"),
@@ -84,6 +86,7 @@ fn server() -> TestServer {
     TestServer::start(&LIMITS)
 }
 
+/// Raises the soft limit of open files to the hard one, which must be at least `least`.
 fn limit_files(least: u64) {
     let limit = getrlimit(Resource::Nofile);
     assert!(limit.maximum.is_none_or(|most| most >= least), "{limit:?}");
@@ -102,10 +105,10 @@ fn check_served(server: &TestServer) {
     assert_eq!(int(&produced(&answer), "error_code"), 0);
 }
 
-/// Whether something came for the client, be it the end.
+/// Whether the client can read something, or its connection is closed.
 fn is_answered(client: &Client) -> bool {
     client.stream.set_nonblocking(true).unwrap();
-    let came = client.stream.peek(&mut [0; 1]);
+    let peeked = client.stream.peek(&mut [0; 1]);
     client.stream.set_nonblocking(false).unwrap();
-    came.map_or_else(|error| error.kind() != ErrorKind::WouldBlock, |_| true)
+    peeked.map_or_else(|error| error.kind() != ErrorKind::WouldBlock, |_| true)
 }

@@ -1,4 +1,4 @@
-//! Fetch and Produce requests that wait: for records, for replicas, for their conversion.
+//! The memory of Fetch and Produce requests that wait for records, for replicas or for their conversion.
 
 use logcore_protocol::Value;
 use logcore_server::PartitionSpec;
@@ -6,13 +6,15 @@ use logcore_server::PartitionSpec;
 use super::common::{
     Client, Fetch, TestServer, batch, fetched, int, partition, produce, produced, records, replica,
 };
-use super::{MEGABYTE, ONE_AT_A_TIME, Watch, check_served, is_answered, large_frame, limit_files, server};
+use super::{
+    Allocated, MEGABYTE, ONE_AT_A_TIME, check_served, is_answered, large_frame, limit_files, server,
+};
 
-// If this failed, consumers that wait for records could have any amount of memory, by requests that are small.
+// If this failed, consumers that wait for records could use any amount of memory with small requests.
 #[test]
-fn fetches_that_wait_share_what_there_is() {
+fn waiting_fetches_share_a_budget() {
     const EACH: i32 = 900;
-    const PLACES: usize = (512 << 10) / EACH as usize;
+    const MAX_WAITING: usize = (512 << 10) / EACH as usize;
     let _alone = ONE_AT_A_TIME.lock();
     limit_files(4000);
     let server = server();
@@ -22,18 +24,18 @@ fn fetches_that_wait_share_what_there_is() {
         partitions: (0..EACH).collect(),
         ..Fetch::default()
     };
-    let watch = Watch::start();
+    let allocated = Allocated::since_now();
     let mut waiting: Vec<Client> = (0..1500).map(|_| server.client()).collect();
     for client in &mut waiting {
         client.send(1, poll.version, poll.message());
     }
     server.wait_for_requests(1, waiting.len() as u64);
-    server.wait_for_gauge("delayed_fetches", PLACES as u64);
+    server.wait_for_gauge("delayed_fetches", MAX_WAITING as u64);
     server.wait_for_line("answered without waiting for records");
     check_served(&server);
-    // What waits, what is worked on at a time, and the connections.
+    // The waiting requests, those being worked on, and the connections.
     let most = 64 * MEGABYTE + 16 * MEGABYTE + waiting.len() * 32 * 1024;
-    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+    assert!(allocated.peak() <= most, "{} > {most}", allocated.peak());
     drop(waiting);
     server.wait_for_gauge("delayed_fetches", 0);
     assert_eq!(
@@ -45,9 +47,10 @@ fn fetches_that_wait_share_what_there_is() {
     );
 }
 
-// If this failed, who has one session of many partitions could have it in memory once for each request of some thirty bytes.
+// If this failed, a client with one session of many partitions could have it copied for each of its short
+// requests.
 #[test]
-fn fetches_of_one_session_share_what_there_is() {
+fn fetches_of_one_session_share_a_budget() {
     const EACH: i32 = 20_000;
     const REQUESTS: i32 = 200;
     let _alone = ONE_AT_A_TIME.lock();
@@ -64,9 +67,9 @@ fn fetches_of_one_session_share_what_there_is() {
     let id = int(answer.as_struct().unwrap(), "session_id") as i32;
     assert_ne!(id, 0);
     drop((all, answer));
-    // The next request of a session must come after the one before it. Where it overtakes it, it is sent again.
+    // The epochs of a session must arrive in order. Some may not, so each is sent several times.
     let mut clients: Vec<Client> = (0..4 * REQUESTS).map(|_| server.client()).collect();
-    let watch = Watch::start();
+    let allocated = Allocated::since_now();
     for (client, epoch) in clients.iter_mut().zip((1..=REQUESTS).cycle()) {
         let next = Fetch {
             session: (id, epoch),
@@ -76,15 +79,16 @@ fn fetches_of_one_session_share_what_there_is() {
         client.send(1, next.version, next.message());
     }
     server.wait_for_requests(1, 1 + clients.len() as u64);
-    // What is worked on at a time, what is told, and the connections.
+    // The requests being worked on, the responses, and the connections.
     let most = 64 * MEGABYTE + 64 * MEGABYTE + clients.len() * 32 * 1024;
-    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
+    assert!(allocated.peak() <= most, "{} > {most}", allocated.peak());
     check_served(&server);
 }
 
-// If this failed, producers that wait for replicas would fill the memory by naming many partitions, or would keep others waiting.
+// If this failed, producers that wait for replicas could fill the memory by naming many partitions, or would
+// stop other producers.
 #[test]
-fn produces_that_wait_share_what_there_is() {
+fn waiting_produces_share_a_budget() {
     const EACH: i32 = 9000;
     const CLIENTS: usize = 150;
     let _alone = ONE_AT_A_TIME.lock();
@@ -102,32 +106,36 @@ fn produces_that_wait_share_what_there_is() {
     message.set("timeout_ms", i32::MAX);
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.client()).collect();
     let frame = clients[0].frame(0, 9, message);
-    let watch = Watch::start();
+    let allocated = Allocated::since_now();
     for client in &mut clients {
         client.send_raw(&frame);
     }
     server.wait_for_requests(0, CLIENTS as u64);
     server.wait_for_line("nothing is appended");
-    // Who waits for replicas has nothing that others need.
+    // Producers that wait for replicas do not stop others.
     check_served(&server);
-    server.wait_until("answers to all that have no place", || {
+    server.wait_until("responses to all that do not wait", || {
         server.gauge("delayed_produces") as usize + clients.iter().filter(|c| is_answered(c)).count()
             == CLIENTS
     });
-    // Those that do not read their answers may be closed by now.
+    // The server may have closed connections with unread responses, so this needs a new one.
     let mut refused = server.client();
     refused.send_raw(&frame);
     let (_, answer) = refused.receive(0, 9);
     assert_eq!(int(&produced(&answer), "error_code"), 7);
-    // What waits, the frames and their answers, what is worked on at a time, and the connections.
+    // The waiting requests, the frames, their responses, the requests being worked on, and the connections.
     let most = (64 + 8 + 16 + 16) * MEGABYTE + CLIENTS * 32 * 1024;
-    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
-    eprintln!("{CLIENTS} that waited for replicas had {} bytes", watch.peak());
+    assert!(allocated.peak() <= most, "{} > {most}", allocated.peak());
+    eprintln!(
+        "{CLIENTS} requests that waited for replicas used {} bytes",
+        allocated.peak()
+    );
 }
 
-// If this failed, consumers that wait for records would have more than what is counted, by naming a topic anew for each partition.
+// If this failed, a waiting request that names its topic once for each partition would use more memory than
+// is counted.
 #[test]
-fn a_name_that_is_repeated_is_had_once() {
+fn a_repeated_topic_name_is_stored_once() {
     const EACH: usize = 200;
     const WAITING: usize = 50;
     let _alone = ONE_AT_A_TIME.lock();
@@ -150,28 +158,28 @@ fn a_name_that_is_repeated_is_had_once() {
     message.set("topics", topics);
     let mut waiting: Vec<Client> = (0..WAITING).map(|_| server.client()).collect();
     let frame = waiting[0].frame(1, poll.version, message);
-    let watch = Watch::start();
+    let allocated = Allocated::since_now();
     for client in &mut waiting {
         client.send_raw(&frame);
     }
     server.wait_for_gauge("delayed_fetches", WAITING as u64);
-    // What `room.rs` says that each partition has, and the connections.
+    // The bytes that `fetch_purgatory` counts for each partition, and the connections.
     let most = WAITING * (EACH * 128 + 16 * 1024);
-    assert!(watch.now() <= most, "{} > {most}", watch.now());
+    assert!(allocated.now() <= most, "{} > {most}", allocated.now());
     eprintln!(
-        "{WAITING} that name a topic {EACH} times had {} bytes",
-        watch.now()
+        "{WAITING} requests that name a topic {EACH} times used {} bytes",
+        allocated.now()
     );
 }
 
-// If this failed, old clients that do not read would have those that wait for them fill the memory, or one of these would be told
-// of an error or wait for ever.
+// If this failed, old clients that do not read would make other old clients' requests fill the memory. Or
+// these clients would get an error, or wait for ever.
 #[test]
-fn fetches_that_wait_to_be_converted_share_what_there_is() {
+fn fetches_that_wait_for_conversion_share_a_budget() {
     const EACH: i32 = 900;
-    const CROWD: usize = 1000;
-    const DEAF: usize = 10;
-    const PLACES: usize = (192 << 10) / EACH as usize;
+    const MANY: usize = 1000;
+    const NOT_READING: usize = 10;
+    const MAX_WAITING: usize = (192 << 10) / EACH as usize;
     let _alone = ONE_AT_A_TIME.lock();
     limit_files(4000);
     let server = server();
@@ -192,30 +200,30 @@ fn fetches_that_wait_to_be_converted_share_what_there_is() {
         ..Fetch::default()
     };
     let many_frame = client.frame(1, many.version, many.message());
-    let watch = Watch::start();
-    let mut clients: Vec<Client> = (0..DEAF + CROWD).map(|_| server.client()).collect();
-    let (deaf, crowd) = clients.split_at_mut(DEAF);
-    for client in deaf {
+    let allocated = Allocated::since_now();
+    let mut clients: Vec<Client> = (0..NOT_READING + MANY).map(|_| server.client()).collect();
+    let (not_reading, others) = clients.split_at_mut(NOT_READING);
+    for client in not_reading {
         client.send(1, old.version, old.message());
     }
-    server.wait_for_requests(1, DEAF as u64);
-    for client in &mut *crowd {
+    server.wait_for_requests(1, NOT_READING as u64);
+    for client in &mut *others {
         client.send_raw(&many_frame);
     }
-    server.wait_for_requests(1, (DEAF + CROWD) as u64);
+    server.wait_for_requests(1, (NOT_READING + MANY) as u64);
     server.wait_for_line("gets no messages yet");
-    server.wait_until("answers to all that have no place", || {
-        let answered = crowd.iter().filter(|client| is_answered(client));
-        answered.count() >= CROWD - PLACES
+    server.wait_until("responses to all that do not wait", || {
+        let answered = others.iter().filter(|client| is_answered(client));
+        answered.count() >= MANY - MAX_WAITING
     });
-    let answered = crowd.iter_mut().find(|client| is_answered(client)).unwrap();
+    let answered = others.iter_mut().find(|client| is_answered(client)).unwrap();
     let (_, answer) = answered.receive(1, many.version);
     let part = &fetched(&answer)[0];
     assert_eq!((int(part, "error_code"), int(part, "high_watermark")), (0, 8));
     assert!(records(part).is_empty());
     check_served(&server);
-    // Messages, and one that is made; what waits for them, what is worked on at a time, and the connections.
+    // Converted messages, one conversion, the requests that wait, those being worked on, and the connections.
     let most = (64 + 16 + 60 + 16) * MEGABYTE + clients.len() * 32 * 1024;
-    assert!(watch.peak() <= most, "{} > {most}", watch.peak());
-    eprintln!("{CROWD} that waited had {} bytes", watch.peak());
+    assert!(allocated.peak() <= most, "{} > {most}", allocated.peak());
+    eprintln!("{MANY} requests that waited used {} bytes", allocated.peak());
 }
