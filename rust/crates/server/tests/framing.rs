@@ -1,4 +1,4 @@
-//! What arrives that is no request, or not one for us: it costs its sender the connection and nobody else anything.
+//! Frames: bytes that are not a request close their own connection only, and responses keep their order.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -13,15 +13,16 @@ use logcore_server::apis;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-// If this failed, anybody who reaches the port could disturb or stop the broker, or fill its log with one line.
+// If this failed, a client with bad frames could stop the broker, disturb other clients, or fill the broker's
+// log.
 #[test]
 fn bad_frames_close_their_own_connection_only() {
     let server = TestServer::start(&[
         ("socket.request.max.bytes", "1000000"),
         ("slow.request.log.ms", "-1"),
     ]);
-    let mut innocent = server.client();
-    innocent.call(0, 9, produce("t", 1, &[(0, &batch(&[b"kept"]))]));
+    let mut other = server.client();
+    other.call(0, 9, produce("t", 1, &[(0, &batch(&[b"kept"]))]));
     let http = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n".as_slice();
     let bad: [(&[u8], &str); 7] = [
         (&(-1i32).to_be_bytes(), "is negative"),
@@ -29,7 +30,7 @@ fn bad_frames_close_their_own_connection_only() {
         (http, "socket.request.max.bytes"),
         (&[0, 0, 0, 3, 0, 0, 0], "not a request"),
         (&[0, 0, 0, 0], "not a request"),
-        // An unknown API key, and a version of a known API that nobody has.
+        // An unknown API key, and an unknown version of a known API.
         (
             &[0, 0, 0, 10, 0x7f, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff],
             "not a request",
@@ -39,30 +40,30 @@ fn bad_frames_close_their_own_connection_only() {
             "API 0 version 99",
         ),
     ];
-    let mut said = HashSet::new();
+    let mut logged = HashSet::new();
     for (bytes, reason) in bad {
-        let mut guilty = server.client();
-        guilty.send_raw(bytes);
-        assert!(guilty.is_closed(), "{bytes:?}");
-        if said.insert(reason) {
+        let mut bad_client = server.client();
+        bad_client.send_raw(bytes);
+        assert!(bad_client.is_closed(), "{bytes:?}");
+        if logged.insert(reason) {
             let lines = server.wait_for_line(reason);
             assert_eq!(lines.lines().count(), 1, "one line for {bytes:?}: {lines}");
         } else {
             let again = server.server.take_log_lines();
-            assert!(again.is_empty(), "said a minute ago: {again:?}");
+            assert!(again.is_empty(), "logged within a minute: {again:?}");
         }
-        let response = Fetch::default().call(&mut innocent);
+        let response = Fetch::default().call(&mut other);
         assert_eq!(int(&fetched(&response)[0], "high_watermark"), 1);
     }
 }
 
-// If this failed, a body that lies about its lengths would be believed.
+// If this failed, a false length in a body would make the server allocate memory for it.
 #[test]
 fn a_malformed_body_closes_the_connection() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let mut frame = client.frame(0, 8, produce("t", 1, &[(0, &batch(&[b"x"]))]));
-    // The count of topics, after header, transactional id, acks and timeout.
+    // The offset of the number of topics: after header, transactional id, acks and timeout.
     let count = 4 + 8 + 2 + 4 + 2 + 2 + 4;
     frame[count..count + 4].copy_from_slice(&i32::MAX.to_be_bytes());
     client.send_raw(&frame);
@@ -71,7 +72,7 @@ fn a_malformed_body_closes_the_connection() {
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
 }
 
-// If this failed, a frame cut in two by the network would be taken for garbage.
+// If this failed, a frame that arrives in several reads would be refused.
 #[test]
 fn frames_may_arrive_byte_by_byte_or_all_at_once() {
     let server = TestServer::start(&[]);
@@ -95,12 +96,12 @@ fn frames_may_arrive_byte_by_byte_or_all_at_once() {
     }
 }
 
-// If this failed, a client newer than this broker could not find out what it speaks.
+// If this failed, a client newer than this broker could not find out its versions.
 #[test]
 fn api_versions_answers_every_version() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
-    // A version that does not exist, with a body of a future we know nothing of.
+    // A version of the future, with an unknown body.
     client.send_raw(&[
         0, 0, 0, 16, 0, 18, 0, 77, 0, 0, 0, 9, 0xff, 0xff, 0, 1, 2, 3, 4, 5,
     ]);
@@ -153,18 +154,21 @@ fn connections_per_ip_are_limited() {
     assert!(server.client().is_closed());
     first.call(18, 0, request(18));
     drop(first);
-    // The place is free again once the server saw the end of the first connection.
+    // Another connection is accepted once the server has seen the end of the first.
     let begun = std::time::Instant::now();
     while {
         let mut next = server.client();
         next.send(18, 0, request(18));
         next.is_closed()
     } {
-        assert!(begun.elapsed() < common::TIMEOUT, "the place is not free");
+        assert!(
+            begun.elapsed() < common::TIMEOUT,
+            "the closed connection still counts"
+        );
     }
 }
 
-// If this failed, forgotten connections would add up until none is left.
+// If this failed, idle connections would add up to the limit of connections.
 #[test]
 fn idle_connections_are_closed() {
     let server = TestServer::start(&[("connections.max.idle.ms", "50")]);
@@ -172,10 +176,10 @@ fn idle_connections_are_closed() {
     server.wait_for_line("idle for connections.max.idle.ms");
     let begun = std::time::Instant::now();
     loop {
-        let mut halfway = server.client();
-        // It may be idle for too long before it gets to this.
-        let _ = halfway.stream.write_all(&[0, 0]);
-        assert!(halfway.is_closed());
+        let mut client = server.client();
+        // The server may close the connection before this.
+        let _ = client.stream.write_all(&[0, 0]);
+        assert!(client.is_closed());
         let lines = server.server.take_log_lines();
         if lines
             .iter()
@@ -183,30 +187,31 @@ fn idle_connections_are_closed() {
         {
             break;
         }
-        assert!(begun.elapsed() < TIMEOUT, "it is not told apart");
+        assert!(begun.elapsed() < TIMEOUT, "no line about a frame that was begun");
     }
 }
 
-// If this failed, clients that never read would hold their connections, and what they asked for, for ever.
+// If this failed, clients that never read would keep their connections and responses for ever.
 #[test]
-fn a_peer_that_does_not_read_is_closed() {
+fn a_client_that_does_not_read_is_closed() {
     let server = TestServer::start(&[
         ("connections.max.idle.ms", "2000"),
         ("socket.send.buffer.bytes", "65536"),
     ]);
     let large = batch(&[&[b'x'; 900_000]]);
-    let mut deaf = server.client();
-    deaf.call(0, 9, produce("t", 1, &[(0, &large)]));
-    // More than both kernels' buffers have room for.
-    let fetch = deaf.frame(1, 12, Fetch::default().message());
-    deaf.send_raw(&fetch.repeat(50));
+    let mut client = server.client();
+    client.call(0, 9, produce("t", 1, &[(0, &large)]));
+    // More than the kernel's buffers on both sides can hold.
+    let fetch = client.frame(1, 12, Fetch::default().message());
+    client.send_raw(&fetch.repeat(50));
     server.wait_for_line("read nothing of its response");
     server.client().call(18, 0, request(18));
 }
 
-// If this failed, the answer to a request would wait for what another one sent with it waits for, or for more requests.
+// If this failed, a response would be sent only when the next request on its connection is answered or
+// complete.
 #[test]
-fn what_was_answered_is_sent_before_a_wait() {
+fn responses_are_sent_before_a_wait() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let value = vec![b'x'; 16_000];
@@ -215,7 +220,7 @@ fn what_was_answered_is_sent_before_a_wait() {
         wait_ms: 600_000,
         ..Fetch::default()
     };
-    // A part of one more request comes with them, or one that has to wait.
+    // Three requests come with the first half of another one, or with one that waits.
     for round in 0..2 {
         let mut together = Vec::new();
         for _ in 0..3 {
@@ -250,9 +255,9 @@ fn what_was_answered_is_sent_before_a_wait() {
     assert_eq!(int(&produced(&body), "base_offset"), 1);
 }
 
-// If this failed, a bad frame would take the answers to those before it along.
+// If this failed, a bad frame would lose the responses to the requests before it.
 #[test]
-fn what_was_answered_is_sent_before_the_connection_closes() {
+fn responses_are_sent_before_the_connection_closes() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let mut together = Vec::new();
@@ -269,15 +274,15 @@ fn what_was_answered_is_sent_before_the_connection_closes() {
     server.wait_for_line("is negative");
 }
 
-// If this failed, a client of a server that stops would not learn what became of requests that were carried out.
+// If this failed, a client of a server that stops would get no response to a request that was executed.
 #[test]
-fn a_stop_answers_whatever_was_carried_out() {
+fn a_stop_answers_all_executed_requests() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let mut sender = client.stream.try_clone().unwrap();
     let frame = client.frame(0, 9, produce("t", 1, &[(0, &batch(&[b"more"]))]));
     let answered = std::thread::scope(|scope| {
-        // Far more is sent ahead than is ever read.
+        // The client sends far more requests than the server reads.
         scope.spawn(move || while sender.write_all(&frame).is_ok() {});
         while server.server.offsets("t", 0).unwrap().log_end < 100 {
             std::thread::yield_now();

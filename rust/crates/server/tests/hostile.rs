@@ -1,4 +1,4 @@
-//! Random damage to requests: whatever arrives, the server goes on serving and stores nothing that is not intact.
+//! Random damage to requests: the server goes on serving, and stores only intact batches.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -10,7 +10,7 @@ use common::{Client, Fetch, TestServer, batch, check_log, fetched, int, produce,
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Reads to the end of the connection: an answer may come or not, but the end has to.
+/// Reads until the server closes the connection. A response may come before.
 fn drain(mut client: Client) {
     match client.stream.shutdown(Shutdown::Write) {
         // The server has closed it already, before it read everything.
@@ -35,7 +35,7 @@ fn check_alive(server: &TestServer) {
     );
 }
 
-// If this failed, one flipped bit in a request could stop the broker, or be stored and acknowledged.
+// If this failed, one flipped bit in a request could stop the broker, or be stored.
 #[test]
 fn damaged_requests_do_no_harm() {
     let server = TestServer::start(&[("socket.request.max.bytes", "100000")]);
@@ -49,17 +49,17 @@ fn damaged_requests_do_no_harm() {
     });
     let damage = (0i16..2, any::<prop::sample::Index>(), 1u8..=255, any::<bool>());
     runner
-        .run(&damage, |(key, place, mask, cut)| {
+        .run(&damage, |(key, index, mask, cut)| {
             let mut client = server.client();
             let mut frame = match key {
                 0 => client.frame(0, 9, produce("t", 1, &[(0, &batch(&[b"some", b"records"]))])),
                 _ => client.frame(1, 12, Fetch::default().message()),
             };
-            let place = place.index(frame.len());
+            let at = index.index(frame.len());
             if cut {
-                frame.truncate(place);
+                frame.truncate(at);
             } else {
-                frame[place] ^= mask;
+                frame[at] ^= mask;
             }
             client.send_raw(&frame);
             drain(client);
@@ -82,7 +82,7 @@ fn garbage_does_no_harm() {
     runner
         .run(&garbage, |(mut bytes, framed)| {
             if framed {
-                // A length that is right leads deeper into the server.
+                // With a correct length, the bytes reach the decoder.
                 bytes.splice(0..0, (bytes.len() as i32).to_be_bytes());
             }
             let mut client = server.client();

@@ -1,4 +1,4 @@
-//! A server on several log directories, one of which fails.
+//! A server with several log directories, when one of them fails.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -15,7 +15,7 @@ use common::{
 use logcore_protocol::{Struct, Value};
 use logcore_server::{Failed, PartitionSpec, Server, ServerError, ServerOptions};
 
-/// Directories that are gone with the test.
+/// Temporary directories that stand for disks.
 struct Disks {
     _temporary: tempfile::TempDir,
     paths: Vec<PathBuf>,
@@ -48,7 +48,7 @@ impl Disks {
     }
 }
 
-/// Segments so small that each append begins one.
+/// Segments are so small that each append begins a new one.
 fn small(topic: &str, index: i32) -> PartitionSpec {
     PartitionSpec {
         config: properties(&[("segment.bytes", "300")]),
@@ -73,9 +73,9 @@ fn lines(server: &Server) -> String {
     lines.join("\n")
 }
 
-/// The error codes that Produce, Fetch, ListOffsets and OffsetForLeaderEpoch have for a partition of `t`.
+/// The error codes of Produce, Fetch, ListOffsets and OffsetForLeaderEpoch for a partition of `t`.
 fn codes(client: &mut Client, index: i32) -> [i64; 4] {
-    let asked = |key: i16, name: &str, field: &str| -> Struct {
+    let wanted = |key: i16, name: &str, field: &str| -> Struct {
         let message = request(key);
         let topic = message.element("topics").with(name, "t");
         let part = topic.element("partitions").with(field, index);
@@ -92,8 +92,8 @@ fn codes(client: &mut Client, index: i32) -> [i64; 4] {
         ..Fetch::default()
     };
     let read = fetched(&read.call(client))[0].clone();
-    let listed = asked(2, "name", "partition_index").with("replica_id", -1);
-    let ended = asked(23, "topic", "partition");
+    let listed = wanted(2, "name", "partition_index").with("replica_id", -1);
+    let ended = wanted(23, "topic", "partition");
     [
         int(&produced(&written), "error_code"),
         int(&read, "error_code"),
@@ -102,15 +102,15 @@ fn codes(client: &mut Client, index: i32) -> [i64; 4] {
     ]
 }
 
-/// Takes a directory away from a server that may be at its files: at once, where removing it takes a while.
-fn die(path: &Path) {
-    std::fs::rename(path, path.with_extension("dead")).unwrap();
+/// Takes a directory away from a running server. A rename is atomic, unlike a removal.
+fn fail_disk(path: &Path) {
+    std::fs::rename(path, path.with_extension("gone")).unwrap();
 }
 
-/// What Python is told of failures, once there is something.
+/// Waits for failures, and returns them as Python gets them.
 fn failed(server: &Server) -> Failed {
     loop {
-        assert!(is_readable(server.wake_fd()), "no failure is told");
+        assert!(is_readable(server.wake_fd()), "no failure is reported");
         assert!(server.take_requests(usize::MAX).is_empty());
         let failed = server.take_failed();
         if failed != Failed::default() {
@@ -120,10 +120,10 @@ fn failed(server: &Server) -> Failed {
     }
 }
 
-// Broken if it failed: a partition on a dead disk would be read from and led for ever, who waits for its records would not be told, and
-// neither would Python, which tells clients who leads and ends a broker that has no disk left.
+// If this failed, the server would go on leading partitions on a failed disk, and consumers would wait there.
+// Python would not elect other leaders, or stop a broker without disks.
 #[test]
-fn a_disk_that_dies_while_it_is_served_is_told() {
+fn a_failed_disk_is_reported_to_clients_and_to_python() {
     let root = tempfile::tempdir().unwrap();
     let (one, two) = (root.path().join("one"), root.path().join("two"));
     let test = TestServer::start_on(root, &["one", "two"], &[("log.segment.bytes", "1000")]);
@@ -144,58 +144,59 @@ fn a_disk_that_dies_while_it_is_served_is_told() {
     waiting.send(1, 12, poll.message());
     test.wait_for_gauge("delayed_fetches", 1);
 
-    die(&one);
+    fail_disk(&one);
     assert_eq!(codes(&mut client, lost), [56; 4]);
     let (_, answer) = waiting.receive(1, 12);
     assert_eq!(int(&fetched(&answer)[0], "error_code"), 56);
     assert_eq!(codes(&mut client, kept), [0; 4]);
-    let told = failed(server);
-    assert_eq!(told.partitions, [("t".to_owned(), lost)]);
-    assert_eq!(told.every_dir, None);
-    // Who would open it again, as after a lost session, is told that it cannot be.
+    let reported = failed(server);
+    assert_eq!(reported.partitions, [("t".to_owned(), lost)]);
+    assert_eq!(reported.every_dir, None);
+    // Opening it again, as after a lost session, fails.
     let error = server.create_partition(&partition("t", lost)).unwrap_err();
     assert!(error.to_string().contains("is offline"), "{error}");
 
-    die(&two);
+    fail_disk(&two);
     assert_eq!(codes(&mut client, kept), [56; 4]);
-    let told = failed(server);
-    assert_eq!(told.partitions, [("t".to_owned(), kept)]);
-    let every = told.every_dir.unwrap();
+    let reported = failed(server);
+    assert_eq!(reported.partitions, [("t".to_owned(), kept)]);
+    let every = reported.every_dir.unwrap();
     for path in [&one, &two] {
         assert!(every.contains(&*path.to_string_lossy()), "{every}");
     }
 }
 
-// Broken if it failed: a disk that dies while nobody writes would not be told, since no request meets it.
+// If this failed, a failed disk without requests for it would not be reported.
 #[test]
-fn a_disk_that_dies_unnoticed_is_found_by_housekeeping() {
+fn housekeeping_finds_a_failed_disk() {
     let disks = Disks::new(1);
     let interval = "log.flush.offset.checkpoint.interval.ms";
     let server = disks.open_with(&[(interval, "10")]).unwrap();
     server.create_partition(&small("t", 0)).unwrap();
-    die(&disks.paths[0]);
-    let told = failed(&server);
-    assert_eq!(told.partitions, [("t".to_owned(), 0)]);
-    assert!(told.every_dir.is_some());
+    fail_disk(&disks.paths[0]);
+    let reported = failed(&server);
+    assert_eq!(reported.partitions, [("t".to_owned(), 0)]);
+    assert!(reported.every_dir.is_some());
 }
 
-// Broken if it failed: one dead disk would take every new partition, because it has the fewest logs, and no figure would tell.
+// If this failed, every new partition would go to a failed disk, which has the fewest logs. Or no metric
+// would show it.
 #[test]
-fn a_disk_that_dies_takes_its_logs_offline_and_no_new_ones() {
+fn a_failed_disk_has_offline_logs_and_gets_no_new_ones() {
     let disks = Disks::new(2);
     let server = disks.open().unwrap();
     for index in 0..4 {
         server.create_partition(&small("t", index)).unwrap();
         append(&server, "t", index).unwrap();
     }
-    let (dead, alive) = (&disks.paths[0], &disks.paths[1]);
-    assert_eq!((logs_in(dead), logs_in(alive)), (2, 2));
-    let is_dead = |index| dead.join(format!("t-{index}")).exists();
-    let (gone, kept): (Vec<i32>, Vec<i32>) = (0..4).partition(|index| is_dead(*index));
-    std::fs::remove_dir_all(dead).unwrap();
-    append(&server, "t", gone[0]).unwrap_err();
-    // The other log there was not touched, and is offline with the directory.
-    let error = append(&server, "t", gone[1]).unwrap_err();
+    let (failed_dir, other_dir) = (&disks.paths[0], &disks.paths[1]);
+    assert_eq!((logs_in(failed_dir), logs_in(other_dir)), (2, 2));
+    let is_lost = |index| failed_dir.join(format!("t-{index}")).exists();
+    let (lost, kept): (Vec<i32>, Vec<i32>) = (0..4).partition(|index| is_lost(*index));
+    std::fs::remove_dir_all(failed_dir).unwrap();
+    append(&server, "t", lost[0]).unwrap_err();
+    // The other log there had no write since, and is offline with its directory.
+    let error = append(&server, "t", lost[1]).unwrap_err();
     assert!(error.to_string().contains("is offline"), "{error}");
     for index in &kept {
         append(&server, "t", *index).unwrap();
@@ -204,8 +205,8 @@ fn a_disk_that_dies_takes_its_logs_offline_and_no_new_ones() {
         server.create_partition(&small("u", index)).unwrap();
         append(&server, "u", index).unwrap();
     }
-    assert_eq!(logs_in(alive), 5);
-    // One the cluster has had may be on the dead disk.
+    assert_eq!(logs_in(other_dir), 5);
+    // A partition that is not new may be on the failed disk.
     let known = PartitionSpec {
         new: false,
         ..small("v", 0)
@@ -218,14 +219,14 @@ fn a_disk_that_dies_takes_its_logs_offline_and_no_new_ones() {
     );
     server.delete_topic("u").unwrap();
     assert!(server.stop(Duration::ZERO).is_err());
-    assert!(alive.join(".kafka_cleanshutdown").exists());
-    assert!(!dead.exists());
+    assert!(other_dir.join(".kafka_cleanshutdown").exists());
+    assert!(!failed_dir.exists());
 }
 
-// Broken if it failed: one disk that is not mounted would keep a broker from starting on the others, or an empty log take the
-// place of one on it.
+// If this failed, a broker would not start when one of its disks is not mounted. Or it would create an empty
+// log for one on that disk.
 #[test]
-fn a_directory_that_cannot_be_used_is_left_out() {
+fn a_server_starts_without_a_directory_that_cannot_be_used() {
     let mut disks = Disks::new(2);
     let server = disks.open().unwrap();
     for index in 0..2 {
@@ -236,7 +237,7 @@ fn a_directory_that_cannot_be_used_is_left_out() {
     let good = disks.paths[1].clone();
     let there = i32::from(good.join("t-1").exists());
     let lost = 1 - there;
-    // No directory can be made below a file.
+    // A directory cannot be created below a file.
     let file = disks.paths[0].join("meta.properties");
     disks.paths[0] = file.join("none");
 
@@ -264,7 +265,7 @@ fn a_directory_that_cannot_be_used_is_left_out() {
     assert!(error.contains("none"), "{error}");
 }
 
-// Broken if it failed: of two copies of a partition one would be served by chance, and both deleted.
+// If this failed, the server would serve one of two copies of a partition by chance.
 #[test]
 fn two_copies_stop_the_start() {
     let mut disks = Disks::new(2);
@@ -283,7 +284,7 @@ fn two_copies_stop_the_start() {
     }
 }
 
-// Broken if it failed: the number of recovery threads would be taken and not acted on, whatever it is.
+// If this failed, a bad number of recovery threads would be accepted.
 #[test]
 fn recovery_threads_are_a_number() {
     let disks = Disks::new(1);
@@ -308,17 +309,18 @@ fn code_by_id(client: &mut Client, topic_id: [u8; 16], index: i32) -> i64 {
     int(&fetched(&client.call(1, 13, message))[0], "error_code")
 }
 
-// Broken if it failed: a client of a partition that another broker has, or whose log could not be opened, would be told that there is no such
-// partition, and give up or count the topic for deleted, where Kafka has it wait and look for the leader anew.
+// If this failed, a client would get UNKNOWN_TOPIC_OR_PARTITION for a partition of another broker, or one
+// whose log could not be opened. It would take the topic for deleted, where Kafka lets it look for the leader
+// again.
 #[test]
-fn what_the_cluster_has_and_this_server_has_not_is_told_apart() {
+fn partitions_of_the_cluster_that_are_not_here_have_their_own_errors() {
     let test = TestServer::start(&[]);
     let mut client = test.client();
     let id = [7; 16];
     assert_eq!(codes(&mut client, 2), [3; 4]);
     assert_eq!(code_by_id(&mut client, [9; 16], 0), 100);
 
-    // Of four partitions 0 and 1 are here.
+    // The topic has four partitions, of which 0 and 1 are here and the log of 3 could not be opened.
     test.server.know_topic("t", id, 4, &[3]);
     for (index, code) in [(0, 0), (1, 0), (2, 6), (3, 56), (4, 3), (-1, 3)] {
         assert_eq!(codes(&mut client, index), [code; 4], "partition {index}");
@@ -327,13 +329,13 @@ fn what_the_cluster_has_and_this_server_has_not_is_told_apart() {
     let described = |index| test.server.describe_producers("t", index).unwrap();
     assert_eq!(described(2).unwrap_err().0, 6);
     assert_eq!(described(3).unwrap_err().0, 56);
-    // A topic that has nothing here.
+    // A topic without partitions here.
     test.server.know_topic("u", [9; 16], 2, &[1]);
     for (index, code) in [(0, 6), (1, 56), (2, 3)] {
         assert_eq!(code_by_id(&mut client, [9; 16], index), code);
     }
 
-    // It is opened after all, or assigned to this server.
+    // They are assigned to this server, or opened later.
     for index in 2..4 {
         test.server.create_partition(&partition("t", index)).unwrap();
     }

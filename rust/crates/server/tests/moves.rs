@@ -1,4 +1,4 @@
-//! Logs that move between directories while they are written and read, and what else operators ask of logs.
+//! Requests of operators for logs: moves between directories, deletion of records, descriptions.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -14,13 +14,13 @@ use common::{
 use logcore_protocol::Value;
 use logcore_server::{ErrorCode, LogDirMove, PartitionSpec, ReplicaDescription, Server};
 
-/// A server with `t-0` and `t-1`, on two disks.
+/// A server with `t-0` and `t-1`, and two log directories.
 fn two_disks(config: &[(&str, &str)]) -> TestServer {
     TestServer::start_on(tempfile::tempdir().unwrap(), &["one", "two"], config)
 }
 
-/// Which of the directories have a partition, and as what.
-fn places(server: &Server, topic: &str, index: i32) -> Vec<(usize, bool)> {
+/// The indexes of the directories with a replica of a partition, and whether it is a future one.
+fn dirs_of(server: &Server, topic: &str, index: i32) -> Vec<(usize, bool)> {
     let dirs = server.describe_log_dirs().unwrap();
     let is_it = |replica: &&ReplicaDescription| replica.topic == topic && replica.partition == index;
     let found = dirs.iter().enumerate().flat_map(|(number, dir)| {
@@ -43,7 +43,7 @@ fn move_to(server: &Server, topic: &str, index: i32, destination: &str) -> Error
     server.alter_replica_log_dirs(&[wanted]).unwrap()[0]
 }
 
-/// A Fetch of `t-0` that waits at `offset` for as long as the test does.
+/// A Fetch of `t-0` that waits at `offset` for longer than the test.
 fn poll(offset: i64) -> Fetch {
     Fetch {
         offset,
@@ -52,22 +52,22 @@ fn poll(offset: i64) -> Fetch {
     }
 }
 
-// Broken if it failed: a partition that moves would refuse or lose what is written meanwhile, or give readers something else.
+// If this failed, a partition that moves would refuse or lose writes, or return wrong records.
 #[test]
-fn a_partition_moves_under_writers_and_readers() {
-    // The records' times are old.
+fn a_partition_moves_while_it_is_written_and_read() {
+    // The records have old timestamps.
     let server = two_disks(&[("log.retention.ms", "-1")]);
-    let [(from, false)] = places(&server.server, "t", 0)[..] else {
+    let [(from, false)] = dirs_of(&server.server, "t", 0)[..] else {
         panic!("it is not in one directory");
     };
     for _ in 0..60 {
         server.server.append("t", 0, &batch(&[&[b'v'; 50_000]])).unwrap();
     }
-    let over = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let mut next = 60;
-            while !over.load(Ordering::SeqCst) {
+            while !done.load(Ordering::SeqCst) {
                 let value = next.to_string();
                 let at = server.server.append("t", 0, &batch(&[value.as_bytes()])).unwrap();
                 assert_eq!(at, next);
@@ -76,19 +76,19 @@ fn a_partition_moves_under_writers_and_readers() {
             next
         });
         let reader = scope.spawn(|| {
-            while !over.load(Ordering::SeqCst) {
+            while !done.load(Ordering::SeqCst) {
                 let end = server.server.offsets("t", 0).unwrap().high_watermark;
                 let last = server.server.read("t", 0, end - 1, 1).unwrap();
                 assert!(!last.is_empty(), "nothing before {end}");
             }
         });
-        let ending = SetOnDrop(&over);
+        let ending = SetOnDrop(&done);
         for round in 0..3 {
             let to = if round % 2 == 0 { 1 - from } else { from };
             let destination = dir_path(&server.server, to);
             assert_eq!(move_to(&server.server, "t", 0, &destination), ErrorCode::NONE);
             server.wait_for_line("t-0 was moved to");
-            assert_eq!(places(&server.server, "t", 0), [(to, false)]);
+            assert_eq!(dirs_of(&server.server, "t", 0), [(to, false)]);
         }
         drop(ending);
         reader.join().unwrap();
@@ -105,11 +105,12 @@ fn a_partition_moves_under_writers_and_readers() {
     }
 }
 
-// Broken if it failed: a consumer that waits at the end of a log would sleep on after a move, or be told of an error.
+// If this failed, a consumer that waits at the end of a log would not wake up after a move, or would get an
+// error.
 #[test]
 fn long_polls_survive_a_move() {
     let server = two_disks(&[]);
-    let [(from, false)] = places(&server.server, "t", 0)[..] else {
+    let [(from, false)] = dirs_of(&server.server, "t", 0)[..] else {
         panic!("it is not in one directory");
     };
     let mut client = server.client();
@@ -124,9 +125,9 @@ fn long_polls_survive_a_move() {
     assert!(!records(part).is_empty());
 }
 
-// Broken if it failed: a move would show consumers, and acknowledge with acks=all, what one disk alone has.
+// If this failed, a move would make records visible, and acknowledge them, that only one replica has.
 #[test]
-fn a_move_keeps_the_high_watermark_where_the_replicas_have_it() {
+fn a_move_does_not_advance_the_high_watermark() {
     let server = two_disks(&[]);
     let replicated = PartitionSpec {
         replicas: vec![replica(1, true), replica(2, true)],
@@ -149,7 +150,7 @@ fn a_move_keeps_the_high_watermark_where_the_replicas_have_it() {
     server.wait_for_gauge("delayed_produces", 1);
     let watermark = || server.server.offsets("t", 0).unwrap().high_watermark;
     assert_eq!(watermark(), 2);
-    let [(from, false)] = places(&server.server, "t", 0)[..] else {
+    let [(from, false)] = dirs_of(&server.server, "t", 0)[..] else {
         panic!("it is not in one directory");
     };
     let destination = dir_path(&server.server, 1 - from);
@@ -160,7 +161,7 @@ fn a_move_keeps_the_high_watermark_where_the_replicas_have_it() {
     let seen = Fetch::default().call(&mut server.client());
     let seen = records(&fetched(&seen)[0]);
     assert_eq!(seen.len(), batch(&[b"a", b"b"]).len());
-    // The follower has not got it: as long as that is so, it waits.
+    // The producer waits until the follower has the record.
     follow(2).call(&mut follower);
     assert_eq!(watermark(), 2);
     server.wait_for_gauge("delayed_produces", 1);
@@ -170,79 +171,81 @@ fn a_move_keeps_the_high_watermark_where_the_replicas_have_it() {
     assert_eq!(watermark(), 3);
 }
 
-// Broken if it failed: a mistyped directory would be created, or an operator not be told why nothing moves.
+// If this failed, a mistyped directory would be created. Or a partition that is created later would go to
+// another directory than the operator chose.
 #[test]
-fn moves_that_are_refused_or_remembered() {
+fn moves_are_refused_or_remembered() {
     let server = two_disks(&[]);
-    let told = |topic: &str, index, path: &str| move_to(&server.server, topic, index, path);
+    let code = |topic: &str, index, path: &str| move_to(&server.server, topic, index, path);
     let one = dir_path(&server.server, 0);
-    assert_eq!(told("t", 0, "/no/such/directory"), ErrorCode::LOG_DIR_NOT_FOUND);
-    assert_eq!(told("t", 0, &format!("{one}/")), ErrorCode::LOG_DIR_NOT_FOUND);
+    assert_eq!(code("t", 0, "/no/such/directory"), ErrorCode::LOG_DIR_NOT_FOUND);
+    assert_eq!(code("t", 0, &format!("{one}/")), ErrorCode::LOG_DIR_NOT_FOUND);
     assert_eq!(
-        told(&"t".repeat(240), 0, &one),
+        code(&"t".repeat(240), 0, &one),
         ErrorCode::INVALID_TOPIC_EXCEPTION
     );
-    let [(here, false)] = places(&server.server, "t", 0)[..] else {
+    let [(here, false)] = dirs_of(&server.server, "t", 0)[..] else {
         panic!("it is not in one directory");
     };
     let path = dir_path(&server.server, here);
-    assert_eq!(told("t", 0, &path), ErrorCode::NONE);
-    assert_eq!(places(&server.server, "t", 0), [(here, false)]);
+    assert_eq!(code("t", 0, &path), ErrorCode::NONE);
+    assert_eq!(dirs_of(&server.server, "t", 0), [(here, false)]);
     for index in 0..4 {
-        assert_eq!(told("later", index, &path), ErrorCode::REPLICA_NOT_AVAILABLE);
+        assert_eq!(code("later", index, &path), ErrorCode::REPLICA_NOT_AVAILABLE);
         server
             .server
             .create_partition(&partition("later", index))
             .unwrap();
-        assert_eq!(places(&server.server, "later", index), [(here, false)]);
+        assert_eq!(dirs_of(&server.server, "later", index), [(here, false)]);
     }
 }
 
-// Broken if it failed: with one dead disk of many no log could be moved any more, not even the one that was to go to that disk.
+// If this failed, a failed disk would stop all moves, even of the log that was moving to that disk.
 #[test]
-fn logs_move_between_the_disks_that_are_left() {
+fn logs_move_between_the_other_disks_when_one_fails() {
     let rate = "replica.alter.log.dirs.io.max.bytes.per.second";
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start_on(dir, &["one", "two", "three"], &[(rate, "1")]);
     server.server.create_partition(&partition("u", 0)).unwrap();
-    let [from, dead, left] = [("t", 0), ("t", 1), ("u", 0)].map(|(topic, index)| {
-        let [(place, false)] = places(&server.server, topic, index)[..] else {
+    let [from, failed, other] = [("t", 0), ("t", 1), ("u", 0)].map(|(topic, index)| {
+        let [(dir, false)] = dirs_of(&server.server, topic, index)[..] else {
             panic!("it is not in one directory");
         };
-        place
+        dir
     });
-    assert_eq!(from + dead + left, 3, "they are on a disk each");
+    assert_eq!(from + failed + other, 3, "each is in its own directory");
     for _ in 0..3 {
         let value = batch(&[&[b'v'; 5000]]);
         server.server.append("t", 0, &value).unwrap();
     }
     let paths = [0, 1, 2].map(|number| dir_path(&server.server, number));
-    let told = |topic: &str, index, to: usize| move_to(&server.server, topic, index, &paths[to]);
-    assert_eq!(told("t", 0, dead), ErrorCode::NONE);
-    // At once, for the move makes files in it.
-    std::fs::rename(&paths[dead], format!("{}-gone", paths[dead])).unwrap();
-    // With a checkpoint the server finds out.
+    let code = |topic: &str, index, to: usize| move_to(&server.server, topic, index, &paths[to]);
+    assert_eq!(code("t", 0, failed), ErrorCode::NONE);
+    // A rename is atomic. The move creates files in the directory, so a removal could fail.
+    std::fs::rename(&paths[failed], format!("{}-gone", paths[failed])).unwrap();
+    // The server writes a checkpoint there, and notices the failure.
     let on_it = [("t".to_owned(), 1, -1)];
     server.server.delete_records(&on_it).unwrap();
-    assert_eq!(told("u", 0, dead), ErrorCode::KAFKA_STORAGE_ERROR);
-    assert_eq!(told("t", 1, left), ErrorCode::KAFKA_STORAGE_ERROR);
-    assert_eq!(told("u", 0, from), ErrorCode::NONE);
-    assert_eq!(told("t", 0, left), ErrorCode::NONE);
-    let mut both = vec![(from, false), (left, true)];
+    assert_eq!(code("u", 0, failed), ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(code("t", 1, other), ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(code("u", 0, from), ErrorCode::NONE);
+    assert_eq!(code("t", 0, other), ErrorCode::NONE);
+    let mut both = vec![(from, false), (other, true)];
     both.sort_unstable();
-    assert_eq!(places(&server.server, "t", 0), both);
+    assert_eq!(dirs_of(&server.server, "t", 0), both);
     server.server.update_config(&properties(&[])).unwrap();
     server.wait_for_line("t-0 was moved to");
-    assert_eq!(places(&server.server, "t", 0), [(left, false)]);
+    assert_eq!(dirs_of(&server.server, "t", 0), [(other, false)]);
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 3);
 }
 
-// Broken if it failed: a slow move could not be ended, would outlive its topic, or be lost with a restart.
+// If this failed, a slow move could not be cancelled, would survive the deletion of its topic, or be lost by
+// a restart.
 #[test]
-fn a_slow_move_is_seen_ended_and_resumed() {
+fn a_slow_move_is_described_cancelled_and_resumed() {
     let rate = [("replica.alter.log.dirs.io.max.bytes.per.second", "1")];
     let server = two_disks(&rate);
-    let [(from, false)] = places(&server.server, "t", 0)[..] else {
+    let [(from, false)] = dirs_of(&server.server, "t", 0)[..] else {
         panic!("it is not in one directory");
     };
     for _ in 0..3 {
@@ -257,36 +260,36 @@ fn a_slow_move_is_seen_ended_and_resumed() {
     let move_away = || move_to(&server.server, "t", 0, &paths[1 - from]);
     assert_eq!(move_away(), ErrorCode::NONE);
     assert_eq!(move_away(), ErrorCode::NONE);
-    assert_eq!(places(&server.server, "t", 0), both(from));
+    assert_eq!(dirs_of(&server.server, "t", 0), both(from));
     let dirs = server.server.describe_log_dirs().unwrap();
     let future = dirs[1 - from].replicas.iter().find(|replica| replica.is_future);
     assert!((1..=3).contains(&future.unwrap().lag), "{future:?}");
-    // To where it is: the move ends.
+    // A move to the directory of the log cancels the other move.
     assert_eq!(move_to(&server.server, "t", 0, &paths[from]), ErrorCode::NONE);
-    assert_eq!(places(&server.server, "t", 0), [(from, false)]);
+    assert_eq!(dirs_of(&server.server, "t", 0), [(from, false)]);
     assert_eq!(move_away(), ErrorCode::NONE);
     let dir = server.stop();
     let server = TestServer::start_on(dir, &["one", "two"], &[]);
     server.wait_for_line("t-0 was moved to");
-    assert_eq!(places(&server.server, "t", 0), [(1 - from, false)]);
+    assert_eq!(dirs_of(&server.server, "t", 0), [(1 - from, false)]);
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 3);
     let dir = server.stop();
     let server = TestServer::start_on(dir, &["one", "two"], &rate);
     assert_eq!(move_to(&server.server, "t", 0, &paths[from]), ErrorCode::NONE);
     server.server.delete_topic("t").unwrap();
-    assert_eq!(places(&server.server, "t", 0), []);
+    assert_eq!(dirs_of(&server.server, "t", 0), []);
 }
 
-// Broken if it failed: the end of any segment would be taken for that of the log, all that is left be copied while nobody can
-// write, and a stop wait for that.
+// If this failed, a move would take the end of any segment for that of the log. It would then copy the rest
+// while producers and a stop wait.
 #[test]
-fn a_log_of_many_segments_moves_beside_producers() {
+fn a_log_of_many_segments_moves_while_producers_write() {
     let segments = [("log.segment.bytes", "20000"), ("log.retention.ms", "-1")];
     // A segment a second.
     let rate = ("replica.alter.log.dirs.io.max.bytes.per.second", "25000");
     let slow: Vec<_> = segments.into_iter().chain([rate]).collect();
     let server = two_disks(&slow);
-    let [(from, false)] = places(&server.server, "t", 0)[..] else {
+    let [(from, false)] = dirs_of(&server.server, "t", 0)[..] else {
         panic!("it is not in one directory");
     };
     let value = [b'v'; 6000];
@@ -314,17 +317,17 @@ fn a_log_of_many_segments_moves_beside_producers() {
     };
     let mut client = server.client();
     let mut next = count;
-    // It was given two turns at least, both of which came to the end of a segment.
+    // More than one segment was copied, so the move has reached the end of one.
     let begun = Instant::now();
     while copied(&server.server) <= 20_000 {
         assert!(begun.elapsed() < TIMEOUT, "nothing is copied");
         produced_at(&mut client, next);
         next += 1;
-        assert_eq!(places(&server.server, "t", 0), both);
+        assert_eq!(dirs_of(&server.server, "t", 0), both);
     }
-    assert_eq!(places(&server.server, "t", 0), both);
+    assert_eq!(dirs_of(&server.server, "t", 0), both);
     drop(client);
-    // In the middle of it.
+    // The server stops during the move.
     let dir = server.stop();
     let future = dir.path().join(["one", "two"][1 - from]);
     let mut names = std::fs::read_dir(future).unwrap();
@@ -333,30 +336,31 @@ fn a_log_of_many_segments_moves_beside_producers() {
         name.starts_with("t-0.") && name.ends_with("-future")
     }));
     let server = TestServer::start_on(dir, &["one", "two"], &segments);
-    let over = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     let end = std::thread::scope(|scope| {
         let producer = scope.spawn(|| {
             let (mut client, mut next) = (server.client(), next);
-            while !over.load(Ordering::SeqCst) {
+            while !done.load(Ordering::SeqCst) {
                 produced_at(&mut client, next);
                 next += 1;
             }
             next
         });
-        let ending = SetOnDrop(&over);
+        let ending = SetOnDrop(&done);
         server.wait_for_line("t-0 was moved to");
         drop(ending);
         producer.join().unwrap()
     });
-    assert_eq!(places(&server.server, "t", 0), [(1 - from, false)]);
+    assert_eq!(dirs_of(&server.server, "t", 0), [(1 - from, false)]);
     assert_eq!(check_log(&server, "t", 0), end);
 }
 
-// Broken if it failed: a move that was begun slowly would be as slow for up to an hour, whatever an operator allows it.
+// If this failed, a move that began with a low rate would keep it for up to an hour after the setting
+// changed.
 #[test]
-fn a_move_that_is_under_way_has_the_rate_of_now() {
+fn a_running_move_uses_a_new_rate() {
     let server = two_disks(&[("replica.alter.log.dirs.io.max.bytes.per.second", "1")]);
-    let from = places(&server.server, "t", 0)[0].0;
+    let from = dirs_of(&server.server, "t", 0)[0].0;
     for _ in 0..3 {
         server.server.append("t", 0, &batch(&[&[b'v'; 50_000]])).unwrap();
     }
@@ -370,10 +374,11 @@ fn a_move_that_is_under_way_has_the_rate_of_now() {
     server.wait_until("a copy", copied);
     server.server.update_config(&properties(&[])).unwrap();
     server.wait_for_line("t-0 was moved to");
-    assert_eq!(places(&server.server, "t", 0), [(1 - from, false)]);
+    assert_eq!(dirs_of(&server.server, "t", 0), [(1 - from, false)]);
 }
 
-// Broken if it failed: a consumer would go on waiting for records that were deleted, or an operator delete what nobody may.
+// If this failed, a consumer would wait for deleted records, or an operator could delete from a compacted
+// topic.
 #[test]
 fn records_are_deleted() {
     let server = two_disks(&[]);
@@ -419,7 +424,7 @@ fn records_are_deleted() {
             Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         ]
     );
-    // At the end, which is then behind the start: the poll has to look again, and waits on.
+    // The poll waits at the end of the log. The deletion wakes it, and it goes on waiting.
     let mut client = server.client();
     client.send(1, 12, poll(5).message());
     server.wait_for_gauge("delayed_fetches", 1);
@@ -431,13 +436,13 @@ fn records_are_deleted() {
         code(&poll(4).call(&mut server.client())),
         i64::from(ErrorCode::OFFSET_OUT_OF_RANGE.0)
     );
-    // As after a crash: nothing is closed.
-    let file = PathBuf::from(dir_path(&server.server, places(&server.server, "t", 0)[0].0));
+    // The checkpoint is on disk before the server stops.
+    let file = PathBuf::from(dir_path(&server.server, dirs_of(&server.server, "t", 0)[0].0));
     let starts = std::fs::read_to_string(file.join("log-start-offset-checkpoint")).unwrap();
     assert!(starts.contains("t 0 5\n"), "{starts}");
 }
 
-// Broken if it failed: an operator who looks for a transaction that hangs would not find its producer.
+// If this failed, an operator could not find the producer of a hanging transaction.
 #[test]
 fn producers_are_described() {
     let server = two_disks(&[]);
@@ -462,7 +467,7 @@ fn producers_are_described() {
     );
 }
 
-// Broken if it failed: the operator would take a dead disk for an empty one.
+// If this failed, a failed disk would be described as an empty one.
 #[test]
 fn directories_are_described() {
     let server = two_disks(&[]);
@@ -479,18 +484,18 @@ fn directories_are_described() {
         .collect();
     assert_eq!(sizes.len(), 2);
     assert!(sizes.contains(&(0, true, 0)) && sizes.contains(&(1, false, 0)));
-    let dead = places(&server.server, "t", 0)[0].0;
-    std::fs::remove_dir_all(&dirs[dead].path).unwrap();
-    // With a checkpoint the server finds out.
+    let failed = dirs_of(&server.server, "t", 0)[0].0;
+    std::fs::remove_dir_all(&dirs[failed].path).unwrap();
+    // The server writes a checkpoint there, and notices the failure.
     server.server.delete_records(&[("t".to_owned(), 0, -1)]).unwrap();
     let dirs = server.server.describe_log_dirs().unwrap();
-    assert!(dirs[dead].space.is_none() && dirs[dead].replicas.is_empty());
-    assert!(dirs[1 - dead].space.is_some());
-    let alive = dirs[1 - dead].path.clone();
+    assert!(dirs[failed].space.is_none() && dirs[failed].replicas.is_empty());
+    assert!(dirs[1 - failed].space.is_some());
+    let other = dirs[1 - failed].path.clone();
     assert_eq!(
         (
-            move_to(&server.server, "t", 0, &alive),
-            move_to(&server.server, "t", 1, &dirs[dead].path)
+            move_to(&server.server, "t", 0, &other),
+            move_to(&server.server, "t", 1, &dirs[failed].path)
         ),
         (ErrorCode::KAFKA_STORAGE_ERROR, ErrorCode::KAFKA_STORAGE_ERROR)
     );

@@ -1,4 +1,5 @@
-//! Peers that are slow, or gone without a word: they cost nobody else anything, and in the end they are missed.
+//! Clients that are slow, or vanish without closing their connection: others are served, and the server
+//! closes the connection.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -9,11 +10,11 @@ use std::os::fd::AsRawFd;
 
 use common::{Client, Fetch, TestServer, batch, fetched, int, produce, produced};
 
-/// More than there are threads.
+/// More clients than the server has threads.
 const SLOW: usize = 40;
 
-/// Ends a connection of which the other side hears nothing. Where that needs a right this process lacks, the connection is
-/// left open and silent: `false`.
+/// Closes a connection without sending anything to the server. Without the capability for that, the
+/// connection stays open and silent, and this returns false.
 fn vanish(client: Client) -> bool {
     let (on, size) = (1i32, size_of::<i32>() as libc::socklen_t);
     let fd = client.stream.as_raw_fd();
@@ -30,16 +31,16 @@ fn vanish(client: Client) -> bool {
     if set != 0 {
         let error = std::io::Error::last_os_error();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
-        eprintln!("a peer cannot vanish without a word here (CAP_NET_ADMIN): it stays silent");
-        forget(client.stream);
+        eprintln!("no CAP_NET_ADMIN to close a connection silently: it stays open");
+        leak(client.stream);
         return false;
     }
     // A socket under repair is closed without FIN or RST.
     true
 }
 
-/// Open until the process ends.
-fn forget(stream: TcpStream) {
+/// Leaves the connection open until the process ends.
+fn leak(stream: TcpStream) {
     let _kept = std::os::fd::IntoRawFd::into_raw_fd(stream);
 }
 
@@ -55,9 +56,9 @@ fn check_served(client: &mut Client, expected: i64) {
     assert_eq!(int(part, "high_watermark"), expected + 1);
 }
 
-// If this failed, a few clients behind bad lines would keep all others from being served, or would never be themselves.
+// If this failed, a few clients with slow networks would stop all others, or would not be served themselves.
 #[test]
-fn a_byte_at_a_time_holds_nobody_up() {
+fn slow_clients_stop_no_others() {
     let server = TestServer::start(&[]);
     let mut honest = server.client();
     let mut slow: Vec<_> = (0..SLOW)
@@ -69,13 +70,13 @@ fn a_byte_at_a_time_holds_nobody_up() {
         })
         .collect();
     let length = slow[0].1.len();
-    for place in 0..length {
+    for index in 0..length {
         for (client, frame) in &mut slow {
-            client.send_raw(&frame[place..=place]);
+            client.send_raw(&frame[index..=index]);
         }
-        if place + 1 < length {
+        if index + 1 < length {
             assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
-            check_served(&mut honest, place as i64);
+            check_served(&mut honest, index as i64);
         }
     }
     let answers = slow.iter_mut().map(|(client, _)| client.receive(0, 9).1);
@@ -86,18 +87,18 @@ fn a_byte_at_a_time_holds_nobody_up() {
     assert_eq!(offsets, (0..SLOW as i64).collect::<Vec<_>>());
 }
 
-// If this failed, hosts that lost power or their network would hold connections, and what they asked for, for ever.
+// If this failed, hosts that lost power or their network would keep their connections and requests for ever.
 #[test]
-fn peers_that_vanish_are_missed() {
+fn connections_of_vanished_clients_are_closed() {
     let server = TestServer::start(&[("connections.max.idle.ms", "1000")]);
     let mut idle = server.client();
     idle.call(18, 0, common::request(18));
-    let mut halfway = server.client();
-    let frame = halfway.frame(0, 9, produce("t", 1, &[(0, &batch(&[b"half"]))]));
-    halfway.send_raw(&frame[..frame.len() / 2]);
-    let gone = vanish(idle);
-    vanish(halfway);
-    if gone {
+    let mut partial = server.client();
+    let frame = partial.frame(0, 9, produce("t", 1, &[(0, &batch(&[b"half"]))]));
+    partial.send_raw(&frame[..frame.len() / 2]);
+    let vanished = vanish(idle);
+    vanish(partial);
+    if vanished {
         let mut polling = server.client();
         let poll = Fetch {
             wait_ms: i32::MAX,
@@ -107,7 +108,7 @@ fn peers_that_vanish_are_missed() {
         server.wait_for_gauge("delayed_fetches", 1);
         vanish(polling);
     }
-    // The one that asks is left.
+    // The connection of `wait_for_gauge` is left.
     server.wait_for_gauge("connections", 1);
     server.wait_for_gauge("delayed_fetches", 0);
     check_served(&mut server.client(), 0);

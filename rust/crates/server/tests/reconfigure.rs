@@ -1,4 +1,4 @@
-//! Settings and quotas that are replaced while the server runs.
+//! Changes of settings and quotas while the server runs.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -16,9 +16,10 @@ fn produce_code(server: &TestServer, topic: &str, size: usize) -> i64 {
     int(&produced(&server.client().call(0, 9, message)), "error_code")
 }
 
-// If this failed, kafka-configs would say that a broker's setting changed and nothing would, or a topic would lose its own.
+// If this failed, a broker setting changed by kafka-configs would have no effect, or would replace a topic's
+// own.
 #[test]
-fn logs_take_the_brokers_new_defaults_and_keep_the_topics_own() {
+fn logs_use_new_broker_defaults_and_keep_topic_settings() {
     let server = TestServer::start(&[("message.max.bytes", "1000")]);
     let mut own = partition("own", 0);
     own.config = properties(&[("max.message.bytes", "1500")]);
@@ -28,16 +29,16 @@ fn logs_take_the_brokers_new_defaults_and_keep_the_topics_own() {
     change(&[("message.max.bytes", "3000"), ("log.cleaner.threads", "2")]).unwrap();
     assert_eq!(produce_code(&server, "t", 2000), 0);
     assert_eq!(produce_code(&server, "own", 2000), MESSAGE_TOO_LARGE);
-    // A topic's settings that come later stand on the new defaults.
+    // Topic settings that change later use the new defaults.
     let topic = properties(&[("retention.ms", "1")]);
     server.server.update_topic_config("own", &topic).unwrap();
     assert_eq!(produce_code(&server, "own", 2000), 0);
-    // What is not named has its default again.
+    // A setting that is not named has its default again.
     change(&[]).unwrap();
     assert_eq!(produce_code(&server, "t", 1_000_000), 0);
 }
 
-// If this failed, a bad value would be half applied, or accepted in silence.
+// If this failed, a bad value would be accepted silently, or the settings beside it would be applied.
 #[test]
 fn a_bad_setting_is_named_and_changes_nothing() {
     let server = TestServer::start(&[("message.max.bytes", "1000")]);
@@ -51,14 +52,14 @@ fn a_bad_setting_is_named_and_changes_nothing() {
         assert!(named, "{error}");
         assert!(error.to_string().starts_with("max.connections=many "), "{error}");
     }
-    // Asking changes nothing either.
+    // A check changes nothing either.
     let good = properties(&[("message.max.bytes", "3000")]);
     server.server.check_config(&good).unwrap();
     assert_eq!(produce_code(&server, "t", 2000), MESSAGE_TOO_LARGE);
     server.client().call(18, 0, request(18));
 }
 
-// If this failed, a mistyped quota would be taken for none.
+// If this failed, a mistyped quota would be ignored silently.
 #[test]
 fn bad_quotas_are_refused() {
     let server = TestServer::start(&[]);

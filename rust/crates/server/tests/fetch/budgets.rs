@@ -1,4 +1,4 @@
-//! What Fetch requests share: those of many partitions, and those whose peers wait or do not read, keep nobody waiting.
+//! The budgets that Fetch requests share: clients that wait or do not read do not stop others.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use logcore_protocol::Value;
 
 use super::common::{Client, Fetch, TestServer, batch, fetched, int, produce, records};
 
-/// The kernel's buffers are small, so what is not read is not sent.
+/// The kernel's buffers are small, so the server cannot send what a client does not read.
 const SMALL_BUFFERS: [(&str, &str); 2] = [
     ("socket.send.buffer.bytes", "65536"),
     ("socket.receive.buffer.bytes", "65536"),
@@ -20,7 +20,7 @@ fn partitions(count: i32) -> Fetch {
     }
 }
 
-/// Never answered, unless something is produced.
+/// A Fetch that is answered only after an append.
 fn poll(count: i32) -> Fetch {
     Fetch {
         wait_ms: i32::MAX,
@@ -29,7 +29,7 @@ fn poll(count: i32) -> Fetch {
     }
 }
 
-/// A Fetch of more than 500 partitions, all of which are told of.
+/// Sends a Fetch of more than 500 partitions, which needs a permit. The response has all of them.
 fn check_served(server: &TestServer) {
     let answer = partitions(600).call(&mut server.client());
     assert_eq!(fetched(&answer).len(), 600);
@@ -43,9 +43,9 @@ fn write(client: &mut Client, value: &[u8]) {
     client.call(0, 9, produce("t", 1, &[(0, &batch(&[value]))]));
 }
 
-// If this failed, consumers with nothing to read would keep those from reading that have something.
+// If this failed, consumers that wait for records would stop those that have records to read.
 #[test]
-fn who_waits_for_more_keeps_nobody_waiting() {
+fn a_waiting_fetch_keeps_no_permit() {
     let server = TestServer::start(&[]);
     let mut idle: Vec<_> = (0..225).map(|_| server.client()).collect();
     let poll = poll(600);
@@ -62,10 +62,10 @@ fn who_waits_for_more_keeps_nobody_waiting() {
     }
 }
 
-// If this failed, a request that names partitions that there are not would be kept for as long as it likes, by which others wait
-// or the memory fills.
+// If this failed, a request that names unknown partitions would wait, and other requests with it, or fill the
+// memory.
 #[test]
-fn nobody_waits_with_many_partitions_that_there_are_not() {
+fn a_fetch_of_unknown_partitions_does_not_wait() {
     let server = TestServer::start(&[]);
     for count in [50_000, 50_000, 31_070] {
         let answer = poll(count).call(&mut server.client());
@@ -74,26 +74,28 @@ fn nobody_waits_with_many_partitions_that_there_are_not() {
     check_served(&server);
 }
 
-// If this failed, one client that does not read what it is told would stop all others that ask for many partitions.
+// If this failed, one client that does not read its response would stop all others that fetch many
+// partitions.
 #[test]
-fn who_does_not_read_keeps_nobody_waiting() {
+fn unread_responses_stop_no_other_fetch() {
     let server = TestServer::start(&SMALL_BUFFERS);
-    let mut deaf: Vec<_> = (0..3).map(|_| server.client()).collect();
-    for client in &mut deaf {
+    let mut not_reading: Vec<_> = (0..3).map(|_| server.client()).collect();
+    for client in &mut not_reading {
         let large = partitions(50_000);
         client.send(1, large.version, large.message());
     }
-    // One of them is being told.
+    // One of the responses is being sent.
     server.wait_until("a response", || server.gauge("network_bytes_out") > 1_000_000);
     check_served(&server);
 }
 
-// If this failed, what is told of many partitions would be had for each of those that do not read it, however many they are.
+// If this failed, clients that fetch many partitions and do not read would fill the memory with responses.
 #[test]
-fn what_is_told_of_many_partitions_is_counted() {
+fn large_responses_share_a_budget() {
     const EACH: i32 = 10_000;
     let server = TestServer::start(&SMALL_BUFFERS);
-    // Not what there is not, which has a room of its own. Long names, told for each partition.
+    // The topics must be known: the names of unknown ones are counted separately. Each partition's response has
+    // the name.
     let names = ["x", "y"].map(|letter| letter.repeat(249));
     for (number, name) in names.iter().enumerate() {
         let id = [number as u8 + 1; 16];
@@ -109,12 +111,12 @@ fn what_is_told_of_many_partitions_is_counted() {
             message.push("topics", topic.with("partitions", vec![part]));
         }
     }
-    let mut deaf: Vec<_> = (0..40).map(|_| server.client()).collect();
-    let frame = deaf[0].frame(1, fetch.version, message);
+    let mut not_reading: Vec<_> = (0..40).map(|_| server.client()).collect();
+    let frame = not_reading[0].frame(1, fetch.version, message);
     std::thread::scope(|scope| {
-        for client in &mut deaf {
+        for client in &mut not_reading {
             let frame = &frame;
-            // Until it is read, or its end.
+            // Ends when the server has read it, or closed the connection.
             scope.spawn(move || client.stream.write_all(frame));
         }
     });
@@ -123,9 +125,9 @@ fn what_is_told_of_many_partitions_is_counted() {
     assert_eq!(fetched(&small).len(), 1);
 }
 
-// If this failed, old clients that do not read would stop all others as old.
+// If this failed, old clients that do not read would stop all other old clients.
 #[test]
-fn who_reads_messages_waits_for_a_moment() {
+fn an_old_client_that_reads_gets_its_response() {
     let server = TestServer::start(&SMALL_BUFFERS);
     let mut client = server.client();
     for _ in 0..5 {
@@ -136,13 +138,13 @@ fn who_reads_messages_waits_for_a_moment() {
         partition_bytes_max: bytes,
         ..Fetch::default()
     };
-    let mut deaf: Vec<_> = (0..20).map(|_| server.client()).collect();
-    for client in &mut deaf {
+    let mut not_reading: Vec<_> = (0..20).map(|_| server.client()).collect();
+    for client in &mut not_reading {
         client.send(1, 2, old(100 << 20).message());
     }
     server.wait_for_requests(1, 20);
-    let patience = Some(Duration::from_secs(60));
-    client.stream.set_read_timeout(patience).unwrap();
+    let timeout = Some(Duration::from_secs(60));
+    client.stream.set_read_timeout(timeout).unwrap();
     let answer = old(1 << 20).call(&mut client);
     let part = &fetched(&answer)[0];
     assert_eq!(int(part, "error_code"), 0);
@@ -150,9 +152,9 @@ fn who_reads_messages_waits_for_a_moment() {
     server.wait_for_line("too little of a long one");
 }
 
-// If this failed, a few clients that ask for partitions nobody has would take their sessions from everybody.
+// If this failed, a few clients that fetch unknown partitions would take the sessions of all others.
 #[test]
-fn sessions_are_not_used_up_by_what_there_is_not() {
+fn a_session_of_unknown_partitions_is_refused() {
     let server = TestServer::start(&[("max.incremental.fetch.session.cache.slots", "10")]);
     let open = |count| {
         let fetch = Fetch {

@@ -19,7 +19,7 @@ fn a_long_poll_is_woken_by_the_append() {
         ..Fetch::default()
     };
     consumer.send(1, poll.version, poll.message());
-    // The server looks at the poll before or after this append: it is answered in both cases, and not before it.
+    // The server may read the poll before or after this append. It answers after both.
     write(&mut producer, 0, b"second");
     let (_, response) = consumer.receive(1, poll.version);
     assert!(
@@ -29,9 +29,10 @@ fn a_long_poll_is_woken_by_the_append() {
     );
 }
 
-// If this failed, an idle consumer would hang beyond its patience, or a stop would wait for all long polls.
+// If this failed, an idle consumer would wait longer than it asked for, or a stop would wait for all long
+// polls.
 #[test]
-fn a_long_poll_ends_with_its_time_and_with_the_server() {
+fn a_long_poll_ends_at_its_timeout_and_when_the_server_stops() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let response = Fetch {
@@ -52,7 +53,7 @@ fn a_long_poll_ends_with_its_time_and_with_the_server() {
     assert!(client.is_closed());
 }
 
-// If this failed, a consumer in an old segment would wait for bytes that no read of that segment can have.
+// If this failed, a consumer in an old segment would wait for more bytes than the segment has.
 #[test]
 fn a_long_poll_does_not_wait_in_an_older_segment() {
     let server = TestServer::start(&[("log.segment.bytes", "1000")]);
@@ -68,15 +69,15 @@ fn a_long_poll_does_not_wait_in_an_older_segment() {
     };
     let response = ask(0, 600_000).call(&mut client);
     assert!(!records(&fetched(&response)[0]).is_empty());
-    // In the last segment it does.
+    // In the last segment it waits.
     client.send(1, 12, ask(2, 600_000).message());
     server.wait_for_gauge("delayed_fetches", 1);
 }
 
-// If this failed, who waits on a log of an older Kafka would wait on when its topic is given an id, or the topic keep the name
-// of its id after it is gone.
+// If this failed, a consumer that waits in a log of an older Kafka would not wake up after its topic got an
+// id. Or the id would still name the topic after its deletion.
 #[test]
-fn a_topic_is_given_an_id() {
+fn a_topic_without_an_id_gets_one() {
     let server = TestServer::start(&[]);
     let with_id = |topic_id| PartitionSpec {
         topic_id,
@@ -108,9 +109,9 @@ fn a_topic_is_given_an_id() {
     assert_eq!(int(&fetched(&body)[0], "error_code"), unknown_topic_id);
 }
 
-// If this failed, a client that has nothing more to send would not get what it waits for.
+// If this failed, a client that closed its sending side would not get its response.
 #[test]
-fn a_half_closed_client_gets_its_answer() {
+fn a_half_closed_client_gets_its_response() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let poll = Fetch {

@@ -17,7 +17,7 @@ fn list(client: &mut Client, version: i16, timestamp: i64) -> Struct {
     topic.get("partitions").unwrap().structs().next().unwrap().clone()
 }
 
-// If this failed, a consumer could not find the beginning, the end or a time.
+// If this failed, a consumer could not find the start, the end or the offset of a time.
 #[test]
 fn list_offsets_finds_ends_and_times() {
     let server = TestServer::start(&[]);
@@ -55,9 +55,9 @@ fn list_offsets_finds_ends_and_times() {
     assert_eq!(int(&list(&mut client, 9, -6), "error_code"), 35);
 }
 
-// If this failed, a consumer could not notice that the log it read from was cut (KIP-320).
+// If this failed, a consumer could not notice that the log it read from was truncated (KIP-320).
 #[test]
-fn offset_for_leader_epoch_tells_where_epochs_end() {
+fn offset_for_leader_epoch_finds_the_ends_of_epochs() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     write(&mut client, 0, b"in epoch 3");
@@ -99,9 +99,9 @@ fn list_segments(client: &mut Client, replica: i32, timestamp: i64, count: i32) 
     (int(part, "error_code"), offsets)
 }
 
-// If this failed, clients of Kafka 0.8 and 0.9 could not find the beginning or the end.
+// If this failed, clients of Kafka 0.8 and 0.9 could not find the start or the end.
 #[test]
-fn list_offsets_0_tells_where_segments_begin() {
+fn list_offsets_0_lists_the_starts_of_segments() {
     let server = TestServer::start(&[("log.segment.bytes", "1000")]);
     let mut client = server.client();
     assert_eq!(list_segments(&mut client, -1, -1, 10), (0, vec![0]));
@@ -122,9 +122,10 @@ fn list_offsets_0_tells_where_segments_begin() {
     assert_eq!(list_segments(&mut client, -1, -1, -1).0, -1);
 }
 
-// If this failed, a short request could have an answer of any length: each naming of a partition is told of all its segments.
+// If this failed, a short request that repeats a partition could get a response of any length: each lists all
+// segments.
 #[test]
-fn list_offsets_0_answers_no_partition_twice() {
+fn list_offsets_0_refuses_a_repeated_partition() {
     let server = TestServer::start(&[]);
     let mut message = request(2);
     message.set("replica_id", -1);

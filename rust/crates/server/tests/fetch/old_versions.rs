@@ -1,4 +1,4 @@
-//! Fetch v0 to v3 and ListOffsets v0: what clients older than Kafka 0.11 are told.
+//! Fetch v0 to v3: clients older than Kafka 0.11 get message sets.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn ask(client: &mut Client, fetch: &Fetch) -> Struct {
 
 type Message = (i64, i64, Vec<u8>);
 
-/// Offset, time and value of each whole message, which have this format.
+/// The offset, timestamp and value of each whole message, all of which have this magic byte.
 fn messages(bytes: &[u8], magic: u8) -> Vec<Message> {
     let whole = &bytes[..logcore_storage::whole_batches(bytes)];
     let mut found = Vec::new();
@@ -42,9 +42,9 @@ fn messages(bytes: &[u8], magic: u8) -> Vec<Message> {
     found
 }
 
-// If this failed, consumers older than Kafka 0.11 could not read, or would read something else.
+// If this failed, consumers older than Kafka 0.11 could not read, or would get wrong records.
 #[test]
-fn every_codec_is_sent_as_messages() {
+fn batches_of_each_codec_are_converted() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let codecs = &Compression::ALL[..4];
@@ -57,7 +57,7 @@ fn every_codec_is_sent_as_messages() {
             let part = ask(&mut client, &old(version, offset));
             assert_eq!((int(&part, "error_code"), int(&part, "high_watermark")), (0, 8));
             let time = if magic == 0 { -1 } else { 1000 };
-            // Wrappers come whole, as batches do.
+            // Compressed messages come whole, as batches do.
             let first = if offset < 2 { offset } else { offset / 2 * 2 };
             let expected: Vec<Message> = (first..8)
                 .map(|offset| (offset, time, [b"one", b"two"][offset as usize % 2].to_vec()))
@@ -71,15 +71,16 @@ fn every_codec_is_sent_as_messages() {
     }
     let seen = server.server.measurements();
     let name = |found: &&&str| **found == "FetchMessageConversions";
-    let place = seen.topic_counters.iter().position(|found| name(&found));
-    let counted = seen.all_topics[place.unwrap()];
-    // Each of four versions from each of eight offsets, of which the first two leave one record out once.
+    let index = seen.topic_counters.iter().position(|found| name(&found));
+    let counted = seen.all_topics[index.unwrap()];
+    // Four versions, each from eight offsets. Of the uncompressed batch, offset 1 leaves out one record.
     assert_eq!(counted, 4 * (8 + 7 + 2 * (6 + 4 + 2)));
 }
 
-// If this failed, an old consumer would be stuck before a batch larger than its limit, not knowing that it must ask for more.
+// If this failed, an old consumer would never get past a batch larger than its limit: a part of it says to
+// ask for more.
 #[test]
-fn limits_are_hard_before_version_3() {
+fn a_batch_above_the_limit_is_cut_before_version_3() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     write_batch(&mut client, Compression::None, &[&[1u8; 1000][..]; 3]);
@@ -96,7 +97,7 @@ fn limits_are_hard_before_version_3() {
             assert!(sent.len() <= bytes as usize);
             assert!(
                 whole == 4 || sent.len() == bytes as usize,
-                "a part tells that there is more"
+                "the response is filled with a part of the next message"
             );
             assert_eq!(messages(&sent, magic).len(), whole);
         }
@@ -105,9 +106,9 @@ fn limits_are_hard_before_version_3() {
     assert_eq!(messages(&records(&part), 1).len(), 3);
 }
 
-// If this failed, one partition would be read to its end before an old consumer saw anything of the next.
+// If this failed, an old consumer would get nothing of a partition until it has read another one to its end.
 #[test]
-fn every_partition_has_its_part() {
+fn partitions_share_a_response() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let mut builder = BatchBuilder::new(Compression::None, None);
@@ -138,7 +139,7 @@ fn every_partition_has_its_part() {
     }
 }
 
-/// As a transaction coordinator has it written, to partition 0 of `t`.
+/// Appends a commit marker to partition 0 of `t`, as a transaction coordinator does.
 fn append_marker(dir: &Path) {
     let config = |_: &str| LogConfig::default();
     let cluster = Some("abcdefghijklmnopqrstug");
@@ -153,7 +154,7 @@ fn append_marker(dir: &Path) {
     logs.close().unwrap();
 }
 
-// If this failed, an old consumer would take a marker for a record, or be sent zstd, which it cannot read.
+// If this failed, an old consumer would read a marker as a record, or get zstd, which it cannot read.
 #[test]
 fn markers_are_left_out_and_zstd_is_refused() {
     let server = TestServer::start(&[]);
@@ -176,7 +177,7 @@ fn markers_are_left_out_and_zstd_is_refused() {
     server.wait_for_line("zstd");
 }
 
-// If this failed, `message.downconversion.enable=false` would not spare the broker the work.
+// If this failed, `message.downconversion.enable=false` would have no effect.
 #[test]
 fn conversion_can_be_turned_off() {
     let server = TestServer::start(&[("log.message.downconversion.enable", "false")]);
@@ -197,9 +198,9 @@ fn conversion_can_be_turned_off() {
     assert_eq!(int(&ask(&mut client, &own), "error_code"), 0);
 }
 
-// If this failed, old consumers that do not read would fill the broker's memory.
+// If this failed, old consumers that do not read would fill the broker's memory, or stop newer consumers.
 #[test]
-fn those_who_do_not_read_hold_up_their_like_only() {
+fn old_consumers_that_do_not_read_stop_only_old_ones() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     for _ in 0..9 {
@@ -213,18 +214,18 @@ fn those_who_do_not_read_hold_up_their_like_only() {
         partition_bytes_max: 100 << 20,
         ..old(3, 0)
     };
-    let mut silent: Vec<_> = (0..12).map(|_| server.client()).collect();
-    for silent in &mut silent {
-        silent.send(1, 3, all.message());
+    let mut not_reading: Vec<_> = (0..12).map(|_| server.client()).collect();
+    for client in &mut not_reading {
+        client.send(1, 3, all.message());
     }
     server.wait_for_requests(1, 12);
     let part = ask(&mut client, &Fetch { version: 4, ..all });
     assert!(records(&part).len() > 8_000_000);
-    // Whoever reads gets on, and with them who waited for room: nobody knows which of them do.
+    // When some read, those that wait for memory get theirs. The order is not known, so all read at once.
     std::thread::scope(|scope| {
-        for silent in &mut silent {
+        for client in &mut not_reading {
             scope.spawn(|| {
-                let (_, response) = silent.receive(1, 3);
+                let (_, response) = client.receive(1, 3);
                 assert!(records(&fetched(&response)[0]).len() > 6_000_000);
             });
         }

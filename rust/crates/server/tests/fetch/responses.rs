@@ -1,4 +1,4 @@
-//! What a Fetch response holds: records, limits, errors, aborted transactions.
+//! The content of Fetch responses: records within the limits, errors, aborted transactions.
 
 use logcore_protocol::Value;
 use logcore_records::{BatchBuilder, Compression, EndTxnMarker, batches, end_txn_marker};
@@ -26,7 +26,8 @@ fn every_version_returns_the_records() {
     }
 }
 
-// If this failed, a consumer could be sent more than it has memory for, or be stuck before a batch larger than its limit.
+// If this failed, a consumer could get more than it has memory for, or never get past a batch larger than its
+// limit.
 #[test]
 fn limits_hold_but_the_first_batch_is_whole() {
     let server = TestServer::start(&[]);
@@ -87,9 +88,10 @@ fn limits_hold_but_the_first_batch_is_whole() {
     assert_eq!(sizes(both(), &mut client), [10 * size, 9 * size]);
 }
 
-// If this failed, a reader of committed records that gets none would be told other things of transactions than Kafka tells it.
+// If this failed, a read_committed response without records would have other aborted transactions than
+// Kafka's.
 #[test]
-fn nothing_is_told_of_transactions_where_a_batch_has_no_room() {
+fn aborted_transactions_are_null_where_a_batch_does_not_fit() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let size = write(&mut client, 0, &[1; 1000]).len() as i32;
@@ -104,25 +106,25 @@ fn nothing_is_told_of_transactions_where_a_batch_has_no_room() {
     let nothing = Some(Value::Array(Vec::new()));
     for (bytes_max, offset, expected) in [
         (size + 5, 0, Some(Value::Null)),
-        (size, 0, nothing.clone()), // there is no room for anything
+        (size, 0, nothing.clone()), // no bytes are left
         (1 << 20, 0, nothing.clone()),
         (1 << 20, 1, nothing.clone()),
     ] {
         let answer = fetch(bytes_max, offset).call(&mut client);
         let parts = fetched(&answer);
-        let told = |index: usize| parts[index].get("aborted_transactions").cloned();
-        assert_eq!(told(0), nothing, "{bytes_max}");
-        assert_eq!(told(1), expected, "{bytes_max}");
+        let aborted = |index: usize| parts[index].get("aborted_transactions").cloned();
+        assert_eq!(aborted(0), nothing, "{bytes_max}");
+        assert_eq!(aborted(1), expected, "{bytes_max}");
     }
 }
 
-// If this failed, a consumer that lost its place, its leader or its topic would be told nothing or the wrong thing.
+// If this failed, a consumer whose offset, leader or topic is gone would get no error or a wrong one.
 #[test]
 fn errors_are_kafkas_and_end_the_wait() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     write(&mut client, 0, b"x");
-    let patient = || Fetch {
+    let waiting = || Fetch {
         wait_ms: 600_000,
         ..Fetch::default()
     };
@@ -130,35 +132,35 @@ fn errors_are_kafkas_and_end_the_wait() {
         (
             Fetch {
                 offset: 2,
-                ..patient()
+                ..waiting()
             },
             1,
         ),
         (
             Fetch {
                 offset: -1,
-                ..patient()
+                ..waiting()
             },
             1,
         ),
         (
             Fetch {
                 partitions: vec![5],
-                ..patient()
+                ..waiting()
             },
             3,
         ),
         (
             Fetch {
                 leader_epoch: 2,
-                ..patient()
+                ..waiting()
             },
             74,
         ),
         (
             Fetch {
                 leader_epoch: 4,
-                ..patient()
+                ..waiting()
             },
             75,
         ),
@@ -168,7 +170,7 @@ fn errors_are_kafkas_and_end_the_wait() {
         assert_eq!(int(part, "error_code"), expected);
         assert_eq!(int(part, "high_watermark"), -1);
     }
-    let mut unknown = patient().message();
+    let mut unknown = waiting().message();
     unknown.set("topics", Vec::<Value>::new());
     let stranger = unknown.element("topics").with("topic_id", [9u8; 16]);
     let part = stranger.element("partitions");
@@ -180,7 +182,7 @@ fn errors_are_kafkas_and_end_the_wait() {
         12,
         Fetch {
             offset: 1,
-            ..patient()
+            ..waiting()
         }
         .message(),
     );
@@ -190,8 +192,8 @@ fn errors_are_kafkas_and_end_the_wait() {
     assert_eq!(int(&fetched(&response)[0], "error_code"), 3);
 }
 
-// If this failed, a large response would be cut or mixed up when the client reads slower than the broker sends, and a topic
-// deleted meanwhile would take the records from under a consumer that is reading them.
+// If this failed, a large response would be cut or mixed up when the client reads slowly. Or the deletion of
+// a topic would cut the response that is being sent.
 #[test]
 fn a_slow_reader_gets_everything_even_of_a_deleted_topic() {
     let server = TestServer::start(&[("message.max.bytes", "40000000")]);
@@ -205,7 +207,8 @@ fn a_slow_reader_gets_everything_even_of_a_deleted_topic() {
         ..Fetch::default()
     };
     client.send(1, fetch.version, fetch.message());
-    // The socket's buffers cannot hold the response: once its head is here, the rest is still being sent.
+    // The socket's buffers cannot hold the response. When its first bytes are here, the rest is still being
+    // sent.
     client.stream.peek(&mut [0; 64]).unwrap();
     server.server.delete_topic("t").unwrap();
     let (_, response) = client.receive(1, fetch.version);
@@ -214,9 +217,9 @@ fn a_slow_reader_gets_everything_even_of_a_deleted_topic() {
     assert!(!records(&parts[1]).is_empty());
 }
 
-// If this failed, a consumer of committed records would be given aborted ones, or those of open transactions.
+// If this failed, a read_committed consumer would get records of aborted or open transactions.
 #[test]
-fn committed_readers_are_told_what_was_aborted() {
+fn read_committed_responses_name_aborted_transactions() {
     let dir = tempfile::tempdir().unwrap();
     let logs = logcore_storage::LogDir::open(
         &dir.path().join("logs"),
@@ -259,10 +262,10 @@ fn committed_readers_are_told_what_was_aborted() {
             (int(&answer, "last_stable_offset"), int(&answer, "high_watermark")),
             (1, 3)
         );
-        let told: Vec<_> = answer.get("aborted_transactions").unwrap().structs().collect();
-        assert_eq!(told.len(), 1, "version {version}");
+        let aborted: Vec<_> = answer.get("aborted_transactions").unwrap().structs().collect();
+        assert_eq!(aborted.len(), 1, "version {version}");
         assert_eq!(
-            (int(told[0], "producer_id"), int(told[0], "first_offset")),
+            (int(aborted[0], "producer_id"), int(aborted[0], "first_offset")),
             (7, 0)
         );
         let only = records(&answer);

@@ -5,7 +5,7 @@ use logcore_protocol::Value;
 use super::common::{self, Client, Fetch, TestServer, fetched, int};
 use super::write;
 
-// If this failed, consumers with sessions (KIP-227) would miss records or be sent every partition every time.
+// If this failed, consumers with sessions would miss records, or get every partition every time.
 #[test]
 fn sessions_send_what_changed() {
     let server = TestServer::start(&[]);
@@ -37,9 +37,9 @@ fn sessions_send_what_changed() {
     assert_eq!(fetch((id, 3), vec![], &mut client), (0, 70, vec![]));
 }
 
-// If this failed, a consumer would read a topic of the same name for the one it has offsets of.
+// If this failed, a consumer would read a new topic of the same name with its offsets in the old one.
 #[test]
-fn a_session_is_not_carried_over_to_a_topic_of_the_same_name() {
+fn a_session_does_not_read_a_new_topic_of_the_same_name() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let ask = |session| Fetch {
@@ -62,8 +62,8 @@ fn a_session_is_not_carried_over_to_a_topic_of_the_same_name() {
     };
     server.server.delete_topic("t").unwrap();
     assert_eq!(next(1), 3);
-    let mut anew = common::partition("t", 0);
-    anew.topic_id = [5; 16];
-    server.server.create_partition(&anew).unwrap();
+    let mut recreated = common::partition("t", 0);
+    recreated.topic_id = [5; 16];
+    server.server.create_partition(&recreated).unwrap();
     assert_eq!(next(2), 103);
 }

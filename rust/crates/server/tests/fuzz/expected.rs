@@ -1,4 +1,4 @@
-//! What a stream of bytes must be answered with, worked out from the bytes alone.
+//! The responses that a stream of bytes must get, computed from the bytes alone.
 
 use bytes::Bytes;
 use logcore_protocol::{
@@ -11,8 +11,9 @@ use crate::FRAME_MAX;
 const PRODUCE: i16 = 0;
 const FETCH: i16 = 1;
 const API_VERSIONS: i16 = 18;
-/// What decoded requests have in Rust, and in Python with their frames, where all frames have as little as here.
+/// The budget of requests decoded for Rust, at this test's setting of `queued.max.request.bytes`.
 const NATIVE_BYTES: usize = 4 << 20;
+/// The budget of requests decoded for Python, with their frames.
 const CONTROL_BYTES: usize = 12 << 20;
 
 /// Whether a request that crosses to Python is dropped there, which closes its connection.
@@ -33,7 +34,7 @@ fn is_served(key: i16, version: i16) -> bool {
     row(key).is_some_and(|api| (api.first..=api.last).contains(&version))
 }
 
-/// A response that must come: to which key and version, with which correlation id.
+/// A response that must come.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Answer {
     key: i16,
@@ -52,24 +53,25 @@ impl Answer {
     }
 }
 
-/// What comes back for a stream.
+/// The outcome of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
-    /// In this order.
+    /// The responses in their order.
     pub(crate) answers: Vec<Answer>,
-    /// Something in it costs the connection, after those answers.
+    /// The server closes the connection after those responses.
     pub(crate) is_refused: bool,
-    /// Something in it may wait for longer than the test does, or may close the connection: not all the answers need come.
+    /// A request may wait for longer than the test, or may close the connection, so some responses may not
+    /// come.
     pub(crate) is_uncertain: bool,
-    /// Where the first request ends that may wait for longer than the test does. What comes behind it stays in the kernel meanwhile,
-    /// and so does the end of the stream, unless there is room for all that is before.
+    /// The offset after the first request that may wait for longer than the test. Meanwhile the server reads
+    /// no further than its buffer, so it may not see the end of the stream.
     pub(crate) waits_at: Option<usize>,
 }
 
 enum Verdict {
     Answered(Answer),
     Refused,
-    /// Produce with acks=0, which has no answer, and closes the connection when it fails.
+    /// Produce with acks=0 has no response, and closes the connection when it fails.
     Silent,
     /// A long poll.
     Waits(Answer),

@@ -1,8 +1,10 @@
-//! Requests of every API and version, changed, cut and mixed, from peers that do not behave, beside one that does.
+//! Requests of every API and version, changed, cut and mixed, from clients that misbehave, beside one that
+//! does not.
 //!
-//! Each seed has a server of its own: some connections that send what [`requests`] draws, a thread in Python's place, and a
-//! neighbour whose every answer is checked. What must come back is worked out from the bytes that were sent ([`expected`]).
-//! `LOGCORE_SEED=n` runs one seed again, `LOGCORE_FUZZ_MINUTES=n` new ones for so long (`make fuzz`).
+//! Each seed has a server of its own. Some connections send random streams of requests ([`requests`]), a
+//! thread answers in Python's place, and the responses of an ordinary client are all checked. The responses
+//! that must come back are computed from the bytes sent ([`expected`]). `LOGCORE_SEED=n` runs one seed again,
+//! `LOGCORE_FUZZ_MINUTES=n` runs new ones for so long (`make fuzz`).
 #![allow(clippy::unwrap_used)] // a test may panic
 
 #[path = "../common/mod.rs"]
@@ -32,18 +34,18 @@ use support::random::Random;
 
 /// Seeds of a normal run.
 const SEEDS: u64 = 600;
-/// How long anything may take that should not wait.
+/// How long a step that should not wait may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// What both ends may have at once; a length that is believed asks for more.
+/// The memory that both ends may use. An unchecked length would need more.
 const MEMORY: usize = 32 << 20;
 /// The longest request.
 const FRAME_MAX: usize = 300_000;
-/// The neighbour's own topic.
-const QUIET_TOPIC: &str = "quiet";
+/// The topic of the ordinary client.
+const OWN_TOPIC: &str = "own";
 
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Whatever thread panics, the test hears of it.
+/// Records the panics of all threads.
 fn record_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -55,7 +57,7 @@ fn record_panics() {
     });
 }
 
-/// The source of random messages, from a seed's numbers.
+/// The source of random messages of a seed.
 fn messages_of(random: &mut Random) -> TestRng {
     TestRng::from_seed(RngAlgorithm::ChaCha, &random.bytes(32))
 }
@@ -68,44 +70,44 @@ fn start(random: &mut Random) -> TestServer {
         ("socket.request.max.bytes", &*limit),
         ("queued.max.request.bytes", memory),
         ("queued.max.requests", queue),
-        // The records' times are old, and a disk may be slow.
+        // The records have old timestamps, and retention would delete them.
         ("log.retention.ms", "-1"),
     ];
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start_in(dir, &config);
-    let quiet = partition(QUIET_TOPIC, 0);
-    server.server.create_partition(&quiet).unwrap();
+    let own = partition(OWN_TOPIC, 0);
+    server.server.create_partition(&own).unwrap();
     server
 }
 
-/// Writes and reads until `over`, and finds what it wrote. Returns how often.
-fn behave(server: &TestServer, over: &AtomicBool) -> i64 {
+/// The ordinary client: writes and reads its own topic until `done`. Returns the number of records.
+fn produce_and_fetch(server: &TestServer, done: &AtomicBool) -> i64 {
     let mut client = server.client();
     let mut offset = 0;
-    while offset == 0 || !over.load(Ordering::SeqCst) {
+    while offset == 0 || !done.load(Ordering::SeqCst) {
         let sent = batch(&[offset.to_string().as_bytes()]);
-        let answer = client.call(0, 9, produce(QUIET_TOPIC, 1, &[(0, &sent)]));
+        let answer = client.call(0, 9, produce(OWN_TOPIC, 1, &[(0, &sent)]));
         let answer = produced(&answer);
         assert_eq!(int(&answer, "error_code"), 0, "{answer:?}");
         assert_eq!(int(&answer, "base_offset"), offset);
         let fetch = Fetch {
-            topic: QUIET_TOPIC,
+            topic: OWN_TOPIC,
             offset,
             ..Fetch::default()
         };
         let part = &fetched(&fetch.call(&mut client))[0];
         offset += 1;
         assert_eq!(int(part, "high_watermark"), offset);
-        // The checksum is of what the producer decides: all after it.
+        // The checksum does not cover the fields before it, which the broker sets.
         assert_eq!(records(part)[17..], sent[17..], "offset {}", offset - 1);
     }
     offset
 }
 
-/// Answers in Python's place until `over`; returns what was logged.
-fn answer_control(server: &TestServer, mut rng: TestRng, over: &AtomicBool) -> Vec<String> {
+/// Answers in Python's place until `done`. Returns the log lines.
+fn answer_control(server: &TestServer, mut rng: TestRng, done: &AtomicBool) -> Vec<String> {
     let mut lines = Vec::new();
-    while !over.load(Ordering::SeqCst) {
+    while !done.load(Ordering::SeqCst) {
         assert!(common::is_readable(server.server.wake_fd()));
         for mut request in server.server.take_requests(usize::MAX) {
             let (key, version) = (request.header.api_key, request.header.api_version);
@@ -114,7 +116,7 @@ fn answer_control(server: &TestServer, mut rng: TestRng, over: &AtomicBool) -> V
             }
             let schema = schema(key, Direction::Response).unwrap();
             let mut answer = messages::random_struct(schema.root, version, &mut rng);
-            // Otherwise the connection would not be read for days.
+            // A random time would stop the reads of the connection for days.
             if answer.get("throttle_time_ms").is_some() {
                 answer.set("throttle_time_ms", 0);
             }
@@ -129,16 +131,16 @@ fn answer_control(server: &TestServer, mut rng: TestRng, over: &AtomicBool) -> V
     lines
 }
 
-/// Wakes the thread in Python's place, which then looks whether it is over.
-struct Wakes<'a>(&'a TestServer);
+/// WakeOnDrop the thread in Python's place when it is dropped, so that the thread checks its flag.
+struct WakeOnDrop<'a>(&'a TestServer);
 
-impl Drop for Wakes<'_> {
+impl Drop for WakeOnDrop<'_> {
     fn drop(&mut self) {
         common::wake(self.0.server.wake_fd());
     }
 }
 
-fn play(port: u16, random: &mut Random, requests: &Requests) -> Vec<Peer> {
+fn run_peers(port: u16, random: &mut Random, requests: &Requests) -> Vec<Peer> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -147,44 +149,44 @@ fn play(port: u16, random: &mut Random, requests: &Requests) -> Vec<Peer> {
         .map(|_| Peer::new(random, requests))
         .collect::<Vec<_>>();
     runtime.block_on(async {
-        let playing: Vec<_> = peers
+        let running: Vec<_> = peers
             .into_iter()
-            .map(|peer| tokio::spawn(tokio::time::timeout(TIMEOUT, peer.play(port))))
+            .map(|peer| tokio::spawn(tokio::time::timeout(TIMEOUT, peer.run(port))))
             .collect();
-        let mut played = Vec::new();
-        for peer in playing {
+        let mut finished = Vec::new();
+        for peer in running {
             let ended = peer.await.unwrap();
-            played.push(ended.expect("the server neither answers nor closes"));
+            finished.push(ended.expect("the server neither answers nor closes"));
         }
-        played
+        finished
     })
 }
 
-/// The server ends, whatever its connections are in the middle of, and they see it.
+/// Stops the server, and checks that it closes the connections that are still open.
 fn stop(server: &TestServer, peers: Vec<Peer>) {
     std::thread::scope(|scope| {
         for peer in peers {
-            scope.spawn(move || peer.see_the_end(TIMEOUT));
+            scope.spawn(move || peer.expect_close(TIMEOUT));
         }
         server.server.stop(TIMEOUT).unwrap();
     });
 }
 
-/// Returns how many records the peers had stored.
-fn round(random: &mut Random, requests: &Requests) -> i64 {
+/// Runs one seed. Returns the number of records that the peers stored.
+fn run_seed(random: &mut Random, requests: &Requests) -> i64 {
     let server = &start(random);
-    let (over, stopped) = (&AtomicBool::new(false), &AtomicBool::new(false));
+    let (done, stopped) = (&AtomicBool::new(false), &AtomicBool::new(false));
     let rng = messages_of(random);
     std::thread::scope(|scope| {
-        // Dropped from the left.
-        let stopping = (SetOnDrop(stopped), Wakes(server));
+        // Fields are dropped in their order: the flag is set before the thread wakes up.
+        let stopping = (SetOnDrop(stopped), WakeOnDrop(server));
         let control = scope.spawn(|| answer_control(server, rng, stopped));
-        let ending = SetOnDrop(over);
-        let neighbour = scope.spawn(|| behave(server, over));
-        let peers = play(server.port, random, requests);
+        let ending = SetOnDrop(done);
+        let client = scope.spawn(|| produce_and_fetch(server, done));
+        let peers = run_peers(server.port, random, requests);
         drop(ending);
-        let written = neighbour.join().unwrap();
-        assert_eq!(check_log(server, QUIET_TOPIC, 0), written);
+        let written = client.join().unwrap();
+        assert_eq!(check_log(server, OWN_TOPIC, 0), written);
         let stored = check_log(server, "t", 0) + check_log(server, "t", 1);
         stop(server, peers);
         drop(stopping);
@@ -196,24 +198,24 @@ fn round(random: &mut Random, requests: &Requests) -> i64 {
     })
 }
 
-// Broken if it failed: who reaches the port could stop the broker, fill its memory, keep it waiting, be given another's answer,
-// or have something stored that is not intact.
+// If this failed, a client could stop the broker, fill its memory, block it, get another client's response,
+// or store a damaged batch.
 #[test]
-fn whatever_arrives_harms_nobody() {
+fn misbehaving_clients_harm_nobody() {
     record_panics();
-    let elsewhere = || std::thread::spawn(|| drop(vec![1u8; 2 * MEMORY])).join();
-    let (most, _) = most_of_all_threads_during(elsewhere);
-    assert!(most > MEMORY, "other threads' memory is not seen: {most}");
+    let in_a_thread = || std::thread::spawn(|| drop(vec![1u8; 2 * MEMORY])).join();
+    let (most, _) = most_of_all_threads_during(in_a_thread);
+    assert!(most > MEMORY, "other threads' memory is not counted: {most}");
     let requests = Requests::new();
     let (mut seeds, mut stored) = (0, 0);
     for_each_seed(SEEDS, |random| {
-        let (most, records) = most_of_all_threads_during(|| round(random, &requests));
+        let (most, records) = most_of_all_threads_during(|| run_seed(random, &requests));
         let panics = std::mem::take(&mut *PANICS.lock());
         assert!(panics.is_empty(), "{panics:?}");
         assert!(most <= MEMORY, "{most} bytes, {MEMORY} is the limit");
         (seeds, stored) = (seeds + 1, stored + records);
     });
-    // Otherwise nothing got far enough to do harm: it is about one for each seed.
+    // About one record a seed is stored. With far fewer, the requests are not valid enough to test much.
     assert!(
         2 * stored >= seeds || seeds < 10,
         "{stored} records, {seeds} seeds"

@@ -1,4 +1,4 @@
-//! Connections that do not behave: they send in any pieces, stop in the middle, do not read, go away.
+//! Connections that misbehave: they send in any pieces, stop in the middle, do not read, or disconnect.
 
 use std::io::Read;
 use std::time::Duration;
@@ -13,42 +13,42 @@ use crate::expected::{Answer, Expected};
 use crate::requests::Requests;
 use crate::support::random::Random;
 
-/// What becomes of a connection.
+/// The behaviour of a connection.
 #[derive(Debug, Clone, Copy)]
-enum Manner {
-    /// It reads all its answers, then closes.
-    Polite,
-    /// It closes its side as soon as it has sent everything, and reads on.
+enum Behaviour {
+    /// It reads all its responses, then closes.
+    Ordinary,
+    /// It closes its sending side when it has sent everything, and reads on.
     HalfCloses,
-    /// It sends everything, reads meanwhile, and resets the connection.
+    /// It sends and reads, and resets the connection when one of the two is done.
     Resets,
-    /// It sends what is taken off it and does not read.
-    Deaf,
-    /// It stops in the middle, reads nothing until the server stops.
+    /// It sends as much as the server reads at once, and does not read.
+    ReadsNothing,
+    /// It stops in the middle, and reads nothing until the server stops.
     Stalls,
 }
 
-const MANNERS: [Manner; 8] = [
-    Manner::Polite,
-    Manner::Polite,
-    Manner::Polite,
-    Manner::HalfCloses,
-    Manner::HalfCloses,
-    Manner::Resets,
-    Manner::Deaf,
-    Manner::Stalls,
+const BEHAVIOURS: [Behaviour; 8] = [
+    Behaviour::Ordinary,
+    Behaviour::Ordinary,
+    Behaviour::Ordinary,
+    Behaviour::HalfCloses,
+    Behaviour::HalfCloses,
+    Behaviour::Resets,
+    Behaviour::ReadsNothing,
+    Behaviour::Stalls,
 ];
 
-/// The kernel takes as much of what the server does not read, in however small pieces it comes.
+/// The kernel takes at least so many bytes that the server does not read, even in small pieces.
 const UNREAD: usize = 32 << 10;
 
-/// One connection: what it sends, and in which pieces.
+/// One connection: its behaviour, and the bytes it sends.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    manner: Manner,
+    behaviour: Behaviour,
     pieces: Vec<Vec<u8>>,
     expected: Expected,
-    /// What is still open when it has done its part.
+    /// The socket of a connection that stalls.
     open: Option<std::net::TcpStream>,
 }
 
@@ -75,7 +75,7 @@ async fn next(reader: &mut ReadHalf<'_>) -> Option<Bytes> {
     (whole.is_ok() && frame.len() == size).then(|| frame.into())
 }
 
-/// Reads answers until all have come or the connection ends; how many came.
+/// Reads responses until all have come or the connection ends. Returns how many came.
 async fn read_answers(reader: &mut ReadHalf<'_>, answers: &[Answer]) -> usize {
     for (count, answer) in answers.iter().enumerate() {
         match next(reader).await {
@@ -86,13 +86,13 @@ async fn read_answers(reader: &mut ReadHalf<'_>, answers: &[Answer]) -> usize {
     answers.len()
 }
 
-/// Nothing more comes but the end.
+/// Checks that the connection ends without another byte.
 async fn read_end(reader: &mut ReadHalf<'_>) {
     let more = reader.read(&mut [0; 1]).await.unwrap_or(0);
-    assert_eq!(more, 0, "an answer to nothing");
+    assert_eq!(more, 0, "a response without a request");
 }
 
-/// The server may close before it has read everything.
+/// Writes all pieces, or until the server closes the connection.
 async fn write(writer: &mut WriteHalf<'_>, pieces: &[Vec<u8>]) {
     for piece in pieces {
         if writer.write_all(piece).await.is_err() {
@@ -102,7 +102,7 @@ async fn write(writer: &mut WriteHalf<'_>, pieces: &[Vec<u8>]) {
     }
 }
 
-/// As much as is taken without being waited for.
+/// Writes as much as the kernel takes at once.
 fn push(stream: &TcpStream, pieces: &[Vec<u8>]) {
     for piece in pieces {
         if !matches!(stream.try_write(piece), Ok(count) if count == piece.len()) {
@@ -113,14 +113,15 @@ fn push(stream: &TcpStream, pieces: &[Vec<u8>]) {
 
 impl Peer {
     pub(crate) fn new(random: &mut Random, requests: &Requests) -> Self {
-        let manner = *random.pick(&MANNERS);
+        let behaviour = *random.pick(&BEHAVIOURS);
         let mut stream = requests.stream(random);
-        if matches!(manner, Manner::Stalls) {
+        if matches!(behaviour, Behaviour::Stalls) {
             stream.truncate(random.below(stream.len() + 1));
         }
         let mut expected = Expected::of(&stream);
-        // Only then does the server see that a peer has closed its side, and need not wait.
-        if matches!(manner, Manner::Polite | Manner::HalfCloses)
+        // After a request that waits, the server reads so far only. It must see the end of the stream to
+        // answer.
+        if matches!(behaviour, Behaviour::Ordinary | Behaviour::HalfCloses)
             && let Some(end) = expected.waits_at.map(|end| end + UNREAD)
             && end < stream.len()
         {
@@ -128,27 +129,27 @@ impl Peer {
             expected = Expected::of(&stream);
         }
         Self {
-            manner,
+            behaviour,
             pieces: cut(random, &stream),
             expected,
             open: None,
         }
     }
 
-    /// Its part, until nothing more is to come, or for as long as others have theirs.
-    pub(crate) async fn play(mut self, port: u16) -> Self {
+    /// Runs the connection to its end. One that stalls stays open.
+    pub(crate) async fn run(mut self, port: u16) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        match self.manner {
-            Manner::Polite => self.be_polite(&mut stream).await,
-            Manner::HalfCloses => self.half_close(&mut stream).await,
-            Manner::Resets => self.reset(stream).await,
-            Manner::Deaf => {
+        match self.behaviour {
+            Behaviour::Ordinary => self.read_all(&mut stream).await,
+            Behaviour::HalfCloses => self.half_close(&mut stream).await,
+            Behaviour::Resets => self.reset(stream).await,
+            Behaviour::ReadsNothing => {
                 push(&stream, &self.pieces);
                 SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
                 tokio::task::yield_now().await;
             }
-            Manner::Stalls => {
+            Behaviour::Stalls => {
                 push(&stream, &self.pieces);
                 self.open = Some(stream.into_std().unwrap());
             }
@@ -156,7 +157,7 @@ impl Peer {
         self
     }
 
-    async fn be_polite(&self, stream: &mut TcpStream) {
+    async fn read_all(&self, stream: &mut TcpStream) {
         if self.expected.is_uncertain {
             return self.half_close(stream).await;
         }
@@ -167,7 +168,7 @@ impl Peer {
             write(&mut writer, &self.pieces)
         );
         if !self.expected.is_refused {
-            assert_eq!(answers.get(count), None, "it is missing");
+            assert_eq!(answers.get(count), None, "the response is missing");
             writer.shutdown().await.unwrap();
         }
         read_end(&mut reader).await;
@@ -177,7 +178,7 @@ impl Peer {
         let (mut reader, mut writer) = stream.split();
         let writing = async {
             write(&mut writer, &self.pieces).await;
-            // It fails when the server has closed before.
+            // This fails if the server has closed the connection.
             let _ = writer.shutdown().await;
         };
         let answers = &self.expected.answers;
@@ -197,13 +198,13 @@ impl Peer {
         }
     }
 
-    /// What is still open ends when the server does.
-    pub(crate) fn see_the_end(self, patience: Duration) {
+    /// Waits until the server closes a connection that stalls.
+    pub(crate) fn expect_close(self, timeout: Duration) {
         let Some(mut stream) = self.open else {
             return;
         };
         stream.set_nonblocking(false).unwrap();
-        stream.set_read_timeout(Some(patience)).unwrap();
+        stream.set_read_timeout(Some(timeout)).unwrap();
         if let Err(error) = stream.read_to_end(&mut Vec::new()) {
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
         }

@@ -1,4 +1,5 @@
-//! Streams of requests: whole ones of every API and version, aimed at what is there, and damaged ones.
+//! Streams of requests of every API and version: random ones, valid ones for existing partitions, and damaged
+//! ones.
 
 use logcore_protocol::{Direction, Field, RequestHeader, Struct, Value, encode_request, schema};
 use logcore_records::{BatchBuilder, Compression, crc32c};
@@ -10,12 +11,12 @@ use crate::support::mutate::mutated;
 use crate::support::random::Random;
 use crate::{FRAME_MAX, messages, messages_of};
 
-/// Where a header has what: key, version and the client id's length, behind the frame's size.
+// Offsets in a frame: the key, the version and the length of the client id.
 const KEY_AT: usize = 4;
 const VERSION_AT: usize = 6;
 const CLIENT_ID_AT: usize = 12;
 const NUMBERS: [i16; 8] = [-1, 0, 1, 2, 18, 99, i16::MAX, i16::MIN];
-/// Varints that promise much, or do not end.
+/// Varints of large numbers, or without an end.
 const VARINTS: [&[u8]; 4] = [
     &[0xff, 0xff, 0xff, 0xff, 0x0f],
     &[0xff, 0xff, 0xff, 0xff, 0x07],
@@ -23,7 +24,7 @@ const VARINTS: [&[u8]; 4] = [
     &[0xff; 10],
 ];
 
-/// What streams are made of.
+/// The parts of which streams are made.
 pub(crate) struct Requests {
     versions: Vec<(i16, i16)>,
     native_versions: Vec<(i16, i16)>,
@@ -44,7 +45,7 @@ fn record_batch(random: &mut Random, codec: Compression, size: usize) -> Vec<u8>
     builder.build().unwrap()
 }
 
-/// A message of before batches: offset, size, CRC-32, magic, attributes, timestamp from magic 1 on, key, value.
+/// A message of format v0 or v1: offset, size, CRC-32, magic, attributes, timestamp (v1 only), key, value.
 fn legacy_message(magic: u8) -> Vec<u8> {
     let mut body = vec![magic, 0];
     if magic == 1 {
@@ -60,15 +61,15 @@ fn legacy_message(magic: u8) -> Vec<u8> {
     message
 }
 
-/// Gives a batch the checksum its bytes ask for, so that what is behind the check is reached.
-fn mend_checksum(batch: &mut [u8]) {
+/// Sets the right checksum of a batch, so that the server checks more than that.
+fn set_checksum(batch: &mut [u8]) {
     if batch.len() > 21 && batch[16] == 2 {
         let checksum = crc32c(&batch[21..]);
         batch[17..21].copy_from_slice(&checksum.to_be_bytes());
     }
 }
 
-fn mend_size(frame: &mut [u8]) {
+fn set_size(frame: &mut [u8]) {
     let size = frame.len() as i32 - 4;
     if let Some(prefix) = frame.first_chunk_mut() {
         *prefix = size.to_be_bytes();
@@ -103,7 +104,7 @@ impl Requests {
         }
     }
 
-    /// What one connection sends.
+    /// The bytes that one connection sends.
     pub(crate) fn stream(&self, random: &mut Random) -> Vec<u8> {
         let mut frames = Vec::new();
         for _ in 0..random.between(1, 30) {
@@ -124,7 +125,7 @@ impl Requests {
         frames.concat()
     }
 
-    /// A whole request: random in every field, or aimed.
+    /// A whole request: random in every field, or mostly valid.
     fn frame(&self, random: &mut Random) -> Vec<u8> {
         let is_native = random.one_in(2);
         let versions = if is_native {
@@ -137,7 +138,7 @@ impl Requests {
         let mut message = messages::random_struct(schema.root, version, &mut messages_of(random));
         if !random.one_in(4) {
             let misses = *random.pick(&[4, 1000]);
-            self.aim(random, &mut message, version, misses);
+            self.set_valid(random, &mut message, version, misses);
         }
         let client_ids = ["fuzz", "", "é日🦀"];
         let header = RequestHeader {
@@ -149,26 +150,27 @@ impl Requests {
         let mut frame = vec![0; 4];
         header.encode(&mut frame).unwrap();
         encode_request(key, version, &message.into(), &mut frame).unwrap();
-        mend_size(&mut frame);
+        set_size(&mut frame);
         frame
     }
 
-    /// Gives fields values that lead deeper: names that exist, offsets near those that do, batches. Misses once in `misses`.
-    fn aim(&self, random: &mut Random, message: &mut Struct, version: i16, misses: usize) {
+    /// Sets valid values, so that requests get further: names that exist, offsets near existing ones,
+    /// batches. One field in `misses` stays random.
+    fn set_valid(&self, random: &mut Random, message: &mut Struct, version: i16, misses: usize) {
         for (index, field) in message.schema().fields.iter().enumerate() {
             if !field.versions.contains(version) || random.one_in(misses) {
                 continue;
             }
-            if let Some(value) = self.aimed(random, field, version) {
+            if let Some(value) = self.valid_value(random, field, version) {
                 message[index] = value;
                 continue;
             }
             match &mut message[index] {
-                Value::Struct(inner) => self.aim(random, inner, version, misses),
+                Value::Struct(inner) => self.set_valid(random, inner, version, misses),
                 Value::Array(values) => {
                     for value in values {
                         if let Value::Struct(inner) = value {
-                            self.aim(random, inner, version, misses);
+                            self.set_valid(random, inner, version, misses);
                         }
                     }
                 }
@@ -177,7 +179,7 @@ impl Requests {
         }
     }
 
-    fn aimed(&self, random: &mut Random, field: &Field, version: i16) -> Option<Value> {
+    fn valid_value(&self, random: &mut Random, field: &Field, version: i16) -> Option<Value> {
         let near = |random: &mut Random| random.below(12) as i64 - 5;
         Some(match (field.name, &field.default) {
             ("topic" | "name", Value::Str(_)) => Value::from("t"),
@@ -206,24 +208,24 @@ impl Requests {
         }
         let mut records = mutated(random, &self.batches);
         if random.one_in(2) {
-            mend_checksum(&mut records);
+            set_checksum(&mut records);
         }
         records.truncate(FRAME_MAX / 2);
         records
     }
 }
 
-/// Bytes that are no request, as a frame or not.
+/// Bytes that are not a request, with the size of a frame or without.
 fn noise(random: &mut Random) -> Vec<u8> {
     let length = random.below(200);
     let mut bytes = random.bytes(4 + length);
     if random.one_in(2) {
-        mend_size(&mut bytes);
+        set_size(&mut bytes);
     }
     bytes
 }
 
-/// A frame with a defect; its size is what it has, or not.
+/// A frame with a defect. Its size is right or wrong.
 fn damaged(random: &mut Random, frame: &[u8], others: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = frame.to_vec();
     match random.below(8) {
@@ -256,7 +258,7 @@ fn damaged(random: &mut Random, frame: &[u8], others: &[Vec<u8>]) -> Vec<u8> {
         let wrong = *random.pick(&[-1, 0, 7, frame.len() as i32, FRAME_MAX as i32 + 1, i32::MAX]);
         put(&mut bytes, 0, &wrong.to_be_bytes());
     } else {
-        mend_size(&mut bytes);
+        set_size(&mut bytes);
     }
     bytes
 }
