@@ -94,8 +94,8 @@ fn unread_responses_stop_no_other_fetch() {
 fn large_responses_share_a_budget() {
     const EACH: i32 = 10_000;
     let server = TestServer::start(&SMALL_BUFFERS);
-    // The topics must be known: the names of unknown ones are counted separately. Each partition's response has
-    // the name.
+    // The topics must be known: the names of unknown ones are counted separately. Each partition's response
+    // has the name.
     let names = ["x", "y"].map(|letter| letter.repeat(249));
     for (number, name) in names.iter().enumerate() {
         let id = [number as u8 + 1; 16];
