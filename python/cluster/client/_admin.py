@@ -136,7 +136,7 @@ class AdminClient:
         require_stable: bool = False,
         request_timeout: float = REQUEST_TIMEOUT,
     ) -> dict[str, Future[ConsumerGroupTopicPartitions]]:
-        """The committed offsets of one group, of the partitions given or of all."""
+        """The committed offsets of one group, for these partitions or for all."""
         group = _admin_groups.check_group_request(list_consumer_group_offsets_request, committing=False)
         ask = _admin_groups.list_offsets_of_group
         return {

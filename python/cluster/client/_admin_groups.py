@@ -57,7 +57,7 @@ def _described(broker: BrokerMetadata, group: dict[str, Any]) -> GroupMetadata:
 def list_offsets_of_group(
     requests: Requests, asked: ConsumerGroupTopicPartitions, require_stable: bool, timeout: float
 ) -> ConsumerGroupTopicPartitions:
-    """The group's committed offsets, of the partitions given or of all."""
+    """The group's committed offsets, for these partitions or for all."""
     offsets = Offsets(Coordinator(requests, asked.group_id), require_stable=require_stable)
     found = offsets.committed(asked.topic_partitions, timeout)
     return ConsumerGroupTopicPartitions(asked.group_id, found)

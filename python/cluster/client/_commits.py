@@ -3,8 +3,8 @@
 `CommitQueue` keeps the order; it is pure. `Commits` sends. The application, the interval of
 enable.auto.commit and a revocation each put a `Commit` into the queue, with the member and generation it is
 made in. One daemon thread per consumer sends one request at a time, with the newest offset of each waiting
-partition. So a newer offset is never overwritten by an older one, and the coordinator refuses those of
-another generation. A crash loses what waits.
+partition. So an older offset never overwrites a newer one, and the coordinator refuses commits of another
+generation. A crash loses what waits.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class CommitQueue:
         return len(self._waiting) + len(self._sent)
 
     def add(self, commit: Commit) -> None:
-        """Puts a commit behind all others."""
+        """Puts a commit at the end."""
         last = self._waiting[-1] if self._waiting else None
         if last is not None and last.merge and commit.merge and last.identity == commit.identity:
             last.open.update(commit.open)

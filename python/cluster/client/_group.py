@@ -379,7 +379,7 @@ class Group:
             if end.lost:
                 membership.lose(end.forget_member)
             if end.fenced:
-                # To join again would throw the other process out in turn.
+                # Joining again would remove the other process from the group.
                 membership.standing = Standing.FENCED
             partitions, membership.assigned = membership.assigned, []
             membership.revoking = bool(partitions)

@@ -24,7 +24,7 @@ _SUBSCRIPTION_VERSION = 0
 """Every client reads version 0 of the consumer protocol; later fields are for cooperative assignors."""
 _HEARTBEAT_TIMEOUT = 10.0
 _JOIN_SLACK = 5.0
-"""Seconds beyond the rebalance timeout that the answer to a JoinGroup may take."""
+"""Seconds that the answer to a JoinGroup may take in addition to the rebalance timeout."""
 
 
 class GenerationEnded(Exception):
@@ -49,7 +49,7 @@ class Joined:
     generation: int = -1
     assignor: str = ""
     members: tuple[Member, ...] = ()
-    """Every member with its topics; only the leader is given them."""
+    """Every member with its topics; only the leader gets them."""
 
 
 class GroupProtocol:

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 ANY_BROKER = -1
 CONTROLLER = -2
 
-# The newest versions this package is written for, where the codec knows newer ones.
+# The newest version that this package is written for; the codec has newer ones.
 _NEWEST = {
     "Metadata": 12,
     "CreateTopics": 7,

@@ -49,7 +49,7 @@ class TopicPartitions(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """What one Fetch response holds of a partition."""
+    """What one Fetch response has of a partition."""
 
     records: bytes
     """Whole batches, perhaps followed by an incomplete one. The first may begin before the offset that was

@@ -326,7 +326,7 @@ impl Connection {
             }
         }
         let length = i32::try_from(frame.len() - 4).map_err(|_| ClientError::BadData {
-            what: "a request beyond 2 GiB".into(),
+            what: "a request above 2 GiB".into(),
         })?;
         frame[..4].copy_from_slice(&length.to_be_bytes());
         Ok(frame)

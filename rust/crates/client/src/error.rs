@@ -84,7 +84,7 @@ pub enum ClientError {
     /// A batch that does not fit into a response of `receive.message.max.bytes`.
     #[error(
         "{topic}-{partition}: the batch at offset {offset} makes a response of {size} bytes, more than \
-         receive.message.max.bytes ({limit}); raise it, or seek behind the batch"
+         receive.message.max.bytes ({limit}); raise it, or seek past the batch"
     )]
     BatchTooLarge {
         topic: String,

@@ -129,7 +129,7 @@ impl Background {
         }
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         self.handle.spawn(async move {
-            // The waiter may have given up.
+            // The waiter's timeout may have passed.
             let _ = sender.send(task.await);
         });
         Ok(Waiter { receiver })

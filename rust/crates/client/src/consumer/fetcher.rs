@@ -23,7 +23,7 @@ use crate::error::{ClientError, Result};
 use crate::metadata::Metadata;
 use crate::offsets::{PartitionKey, list_offsets};
 
-/// The longest time without a look at the partitions; whatever changes them also wakes the task.
+/// The longest time without a look at the partitions. Each change also wakes the task.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long the second Fetch to a broker may wait there, before its partitions join the first.
 const SECOND_WAIT: Duration = Duration::from_millis(20);

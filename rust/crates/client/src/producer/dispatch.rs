@@ -53,7 +53,7 @@ pub(crate) enum Outcome {
     Failed(ClientError),
 }
 
-/// A request that would grow beyond this with a partition's batch goes without it.
+/// The largest request of several batches. A batch that does not fit waits for the next request.
 const REQUEST_BYTES_MAX: usize = 8 << 20;
 
 impl<T> Accumulator<T> {

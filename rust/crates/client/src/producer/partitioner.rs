@@ -6,7 +6,7 @@
 /// librdkafka's `partitioner` property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Partitioner {
-    /// A random partition, whatever the key.
+    /// A random partition; the key does not matter.
     Random,
     /// CRC-32 of the key; all records without one share a partition.
     Consistent,

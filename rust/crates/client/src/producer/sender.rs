@@ -20,7 +20,7 @@ use crate::error::{ClientError, Result};
 
 type Requests<T> = mpsc::UnboundedSender<Vec<Outgoing<T>>>;
 
-/// The longest time without a look at the accumulator; whatever changes it also wakes the sender.
+/// The longest time without a look at the accumulator. Each change also wakes the sender.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The deciding task. Ends when the client's thread stops.
