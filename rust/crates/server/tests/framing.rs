@@ -13,8 +13,7 @@ use logcore_server::apis;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-// If this failed, a client with bad frames could stop the broker, disturb other clients, or fill the broker's
-// log.
+// If this failed, a client with bad frames could stop the broker, disturb others, or fill the broker's log.
 #[test]
 fn bad_frames_close_their_own_connection_only() {
     let server = TestServer::start(&[
@@ -208,8 +207,7 @@ fn a_client_that_does_not_read_is_closed() {
     server.client().call(18, 0, request(18));
 }
 
-// If this failed, a response would be sent only when the next request on its connection is answered or
-// complete.
+// If this failed, a response would be sent only with the one to the next request on its connection.
 #[test]
 fn responses_are_sent_before_a_wait() {
     let server = TestServer::start(&[]);

@@ -1,7 +1,7 @@
-//! What is counted and measured, after traffic that is known.
+//! Metrics after known traffic.
 //!
-//! A request is counted once its response is sent, and before the next one of its connection is read: so the numbers are exact
-//! after one more request on the same connection.
+//! A request is counted when its response is sent, before the next request of its connection is read. So the
+//! counts are exact after one more request on the same connection.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -13,7 +13,7 @@ use logcore_server::{ApiMeasurements, Measurements};
 const API_VERSIONS: i16 = 18;
 const METADATA: i16 = 3;
 
-/// Measures once everything before on this connection is counted.
+/// The measurements after all earlier requests of this connection are counted.
 fn measured(server: &TestServer, client: &mut Client) -> Measurements {
     client.call(API_VERSIONS, 0, request(API_VERSIONS));
     server.server.measurements()
@@ -21,7 +21,7 @@ fn measured(server: &TestServer, client: &mut Client) -> Measurements {
 
 fn api<'a>(measurements: &'a Measurements, name: &str) -> &'a ApiMeasurements {
     let found = measurements.apis.iter().find(|api| api.name == name);
-    found.unwrap_or_else(|| panic!("nothing was counted of {name}"))
+    found.unwrap_or_else(|| panic!("no counts for {name}"))
 }
 
 fn gauge(measurements: &Measurements, name: &str) -> f64 {
@@ -43,7 +43,7 @@ fn topic(measurements: &Measurements, topic: &str, name: &str) -> u64 {
     counter(measurements, values, name)
 }
 
-/// How many requests took some time of a stage, by the times' histogram: all, and those above the first bound.
+/// The number of requests in the histogram of a stage's times: all, and those above the first bound.
 fn times(measurements: &Measurements, name: &str, stage: &str) -> (u64, u64) {
     let stages = &measurements.stages;
     let stage = stages.iter().position(|found| *found == stage).unwrap();
@@ -52,15 +52,15 @@ fn times(measurements: &Measurements, name: &str, stage: &str) -> (u64, u64) {
     (all, all - cumulative[0])
 }
 
-// If this failed, an operator could not say how many threads serve connections.
+// If this failed, an operator could not choose the number of threads that serve connections.
 #[test]
-fn there_are_as_many_network_threads_as_were_asked_for() {
+fn num_network_threads_is_the_number_of_threads() {
     let server = TestServer::start(&[("num.network.threads", "5")]);
     let seen = server.server.measurements();
     assert_eq!(gauge(&seen, "network_threads"), 5.0);
 }
 
-// If this failed, an operator would look at wrong numbers of bytes and messages, or lose those of a deleted topic.
+// If this failed, the metrics of bytes and messages would be wrong, or would lose those of a deleted topic.
 #[test]
 fn topics_are_counted() {
     let server = TestServer::start(&[("message.max.bytes", "200")]);
@@ -77,17 +77,17 @@ fn topics_are_counted() {
     assert_eq!(send("nowhere", 0, &sent), 3);
     let large = batch(&[&[0; 300]]);
     assert_eq!(send("t", 0, &large), 10);
-    // A client may not send an offset: refused for what is in it.
+    // A client may not set an offset, so the batch is refused as invalid.
     let mut wrong = sent.clone();
     wrong[7] = 1;
     assert_eq!(send("t", 0, &wrong), 87);
     let body = Fetch::default().call(&mut client);
     let out = records(&fetched(&body)[0]).len() as u64;
-    let beyond = Fetch {
+    let out_of_range = Fetch {
         offset: 99,
         ..Fetch::default()
     };
-    beyond.call(&mut client);
+    out_of_range.call(&mut client);
 
     let seen = measured(&server, &mut client);
     let bytes = sent.len() as u64;
@@ -100,7 +100,7 @@ fn topics_are_counted() {
         ("TotalProduceRequests", 4),
         ("FailedProduceRequests", 1),
         ("TotalFetchRequests", 2),
-        // An offset that is out of range is in the course of things.
+        // Kafka does not count an offset out of range as a failure.
         ("FailedFetchRequests", 0),
         ("ProduceMessageConversions", 0),
         ("FetchMessageConversions", 0),
@@ -115,7 +115,7 @@ fn topics_are_counted() {
     let mut errors = api(&seen, "Produce").errors.clone();
     errors.sort_unstable();
     assert_eq!(errors, [(0, 3), (3, 1), (10, 1), (87, 1)]);
-    // A Fetch has a code for the whole and one for each partition.
+    // A Fetch response has an error code of its own and one for each partition.
     assert_eq!(api(&seen, "FetchConsumer").errors, [(0, 3), (1, 1)]);
     assert_eq!(api(&seen, "Fetch").requests, [(12, 2)]);
 
@@ -125,7 +125,7 @@ fn topics_are_counted() {
     assert_eq!(after.all_topics, seen.all_topics);
 }
 
-// If this failed, a dashboard would show other logs than those on disk.
+// If this failed, a dashboard would show wrong sizes, offsets or numbers of logs.
 #[test]
 fn partitions_are_measured() {
     let server = TestServer::start(&[]);
@@ -154,9 +154,9 @@ fn partitions_are_measured() {
     assert!(gauge(&seen, "network_busy_seconds") > 0.0);
 }
 
-// If this failed, waiting for data would look like work, or a long poll would be invisible while it waits.
+// If this failed, the wait of a long poll would be counted as work, or the poll would not be counted at all.
 #[test]
-fn a_long_poll_waits_in_the_purgatory() {
+fn a_long_poll_is_counted_in_the_purgatory() {
     let server = TestServer::start(&[]);
     let (mut poller, mut producer) = (server.client(), server.client());
     let poll = Fetch {
@@ -186,7 +186,7 @@ fn a_long_poll_waits_in_the_purgatory() {
     assert_eq!(times(&seen, "Produce", "ResponseSendTimeMs").0, 1);
 }
 
-// If this failed, nobody would see which requests Python is slow with, or which errors it answers.
+// If this failed, the metrics would not show slow requests in Python, or their errors.
 #[test]
 fn requests_that_cross_to_python_are_counted() {
     let server = TestServer::start(&[("slow.request.log.ms", "0")]);
@@ -213,7 +213,7 @@ fn requests_that_cross_to_python_are_counted() {
     assert_eq!(times(&seen, "Metadata", "RequestQueueTimeMs").0, 1);
     let total = &metadata.times[6].sum;
     let parts: f64 = metadata.times[..6].iter().map(|times| times.sum).sum();
-    // Between the answer's arrival and the response's sending no stage runs.
+    // No stage covers the time between Python's answer and the sending of the response.
     assert!(parts > 0.0 && parts <= total + 1e-6, "{parts} of {total}");
     let lines = server.wait_for_line("slow request: Metadata v8");
     let line = lines.lines().find(|line| line.contains("Metadata")).unwrap();

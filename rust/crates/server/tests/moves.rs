@@ -105,8 +105,7 @@ fn a_partition_moves_while_it_is_written_and_read() {
     }
 }
 
-// If this failed, a consumer that waits at the end of a log would not wake up after a move, or would get an
-// error.
+// If this failed, a consumer that waits at the end of a log would get an error after a move, or wait for ever.
 #[test]
 fn long_polls_survive_a_move() {
     let server = two_disks(&[]);
@@ -239,8 +238,7 @@ fn logs_move_between_the_other_disks_when_one_fails() {
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 3);
 }
 
-// If this failed, a slow move could not be cancelled, would survive the deletion of its topic, or be lost by
-// a restart.
+// If this failed, a slow move could not be cancelled, would outlive its topic, or be lost by a restart.
 #[test]
 fn a_slow_move_is_described_cancelled_and_resumed() {
     let rate = [("replica.alter.log.dirs.io.max.bytes.per.second", "1")];
@@ -355,8 +353,7 @@ fn a_log_of_many_segments_moves_while_producers_write() {
     assert_eq!(check_log(&server, "t", 0), end);
 }
 
-// If this failed, a move that began with a low rate would keep it for up to an hour after the setting
-// changed.
+// If this failed, a move would keep a low rate for up to an hour after the setting changed.
 #[test]
 fn a_running_move_uses_a_new_rate() {
     let server = two_disks(&[("replica.alter.log.dirs.io.max.bytes.per.second", "1")]);
@@ -377,8 +374,7 @@ fn a_running_move_uses_a_new_rate() {
     assert_eq!(dirs_of(&server.server, "t", 0), [(1 - from, false)]);
 }
 
-// If this failed, a consumer would wait for deleted records, or an operator could delete from a compacted
-// topic.
+// If this failed, a consumer would wait for deleted records, or records of compacted topics could be deleted.
 #[test]
 fn records_are_deleted() {
     let server = two_disks(&[]);
@@ -424,7 +420,7 @@ fn records_are_deleted() {
             Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         ]
     );
-    // The poll waits at the end of the log. The deletion wakes it, and it goes on waiting.
+    // The poll waits at the end of the log. The deletion of all records wakes it, and it waits again.
     let mut client = server.client();
     client.send(1, 12, poll(5).message());
     server.wait_for_gauge("delayed_fetches", 1);

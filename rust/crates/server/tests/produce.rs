@@ -1,4 +1,4 @@
-//! Produce: what is written, what is refused and with which code.
+//! Produce: batches that are written, and batches that are refused with Kafka's error codes.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -21,7 +21,7 @@ fn built(build: impl FnOnce(&mut BatchBuilder)) -> Vec<u8> {
     builder.build().unwrap()
 }
 
-// If this failed, what a producer sent would not be what a consumer gets.
+// If this failed, a consumer would get other records than the producer sent.
 #[test]
 fn every_version_is_stored_and_acknowledged() {
     let server = TestServer::start(&[]);
@@ -42,9 +42,9 @@ fn every_version_is_stored_and_acknowledged() {
     assert_eq!(server.server.offsets("t", 0).unwrap().high_watermark, 18);
 }
 
-// If this failed, damage would be stored, or a client would be told the wrong reason and do the wrong thing.
+// If this failed, a damaged batch would be stored, or a client would get another error code than Kafka's.
 #[test]
-fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
+fn refused_batches_are_not_stored_and_have_kafkas_codes() {
     let server = TestServer::start(&[("message.max.bytes", "2000")]);
     let mut client = server.client();
     let good = batch(&[b"good"]);
@@ -53,17 +53,17 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
     let mut old_format = good.clone();
     old_format[16] = 1;
     let two = [good.clone(), good.clone()].concat();
-    let mut placed = good.clone();
-    logcore_records::set_offsets_in_place(&mut placed, 5, 0);
+    let mut with_offsets = good.clone();
+    logcore_records::set_offsets_in_place(&mut with_offsets, 5, 0);
     let control = built(|builder| builder.set_control(true));
-    // Nobody counts what is compressed; it cannot be so many.
-    let mut countless = BatchBuilder::new(Compression::Gzip, None);
-    countless.append(1, None, Some(b"value"), &[]).unwrap();
-    let mut countless = countless.build().unwrap();
-    countless[23..27].copy_from_slice(&(i32::MAX - 1).to_be_bytes());
-    countless[57..61].copy_from_slice(&i32::MAX.to_be_bytes());
-    let crc = logcore_records::crc32c(&countless[21..]);
-    countless[17..21].copy_from_slice(&crc.to_be_bytes());
+    // A compressed batch is counted only when it is decompressed. No batch can have so many records.
+    let mut too_many = BatchBuilder::new(Compression::Gzip, None);
+    too_many.append(1, None, Some(b"value"), &[]).unwrap();
+    let mut too_many = too_many.build().unwrap();
+    too_many[23..27].copy_from_slice(&(i32::MAX - 1).to_be_bytes());
+    too_many[57..61].copy_from_slice(&i32::MAX.to_be_bytes());
+    let crc = logcore_records::crc32c(&too_many[21..]);
+    too_many[17..21].copy_from_slice(&crc.to_be_bytes());
     let transactional = built(|builder| {
         builder.set_transactional(true);
         builder.set_producer_state(5, 0, 0);
@@ -74,13 +74,13 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
         (b"", 87),
         (&good[..good.len() - 1], 87),
         (&old_format, 87),
-        // The length is judged before the magic byte.
+        // The length is checked before the magic byte.
         (&[0; 20], 2),
         (&[&good[..], &[0; 20]].concat(), 2),
         (&two, 87),
-        (&placed, 87),
+        (&with_offsets, 87),
         (&control, 87),
-        (&countless, 87),
+        (&too_many, 87),
         (&transactional, 53),
     ] {
         assert_eq!(code(&mut client, 9, "t", 0, records), expected);
@@ -104,9 +104,9 @@ fn what_is_refused_is_not_stored_and_named_as_kafka_names_it() {
     assert_eq!(code(&mut client, 9, "t", 0, &good), 0);
 }
 
-// If this failed, one bad partition would take the good ones of its request down with it.
+// If this failed, one bad partition would fail the good ones of its request.
 #[test]
-fn partitions_of_one_request_stand_for_themselves() {
+fn partitions_of_one_request_are_independent() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let good = batch(&[&[5; 20_000]]);
@@ -116,9 +116,9 @@ fn partitions_of_one_request_stand_for_themselves() {
         builder.set_transactional(true);
         builder.set_producer_state(5, 0, 0);
     });
-    let mut of_nobody = produce("t", 1, &[(1, &good), (0, &transactional)]);
-    of_nobody.set("transactional_id", "tx");
-    let body = client.call(0, 8, of_nobody);
+    let mut with_unknown_id = produce("t", 1, &[(1, &good), (0, &transactional)]);
+    with_unknown_id.set("transactional_id", "tx");
+    let body = client.call(0, 8, with_unknown_id);
     let topic = body.get("responses").unwrap().structs().next().unwrap();
     let parts = topic.get("partition_responses").unwrap().structs();
     let codes: Vec<i64> = parts.map(|part| int(part, "error_code")).collect();
@@ -136,7 +136,7 @@ fn partitions_of_one_request_stand_for_themselves() {
     assert_eq!(server.server.offsets("t", 1).unwrap().log_end, 2);
 }
 
-// If this failed, a retry of an idempotent producer would be stored twice, or a gap in its records would go unnoticed.
+// If this failed, a retry of an idempotent producer would be stored twice, or a gap would be accepted.
 #[test]
 fn sequences_of_idempotent_producers() {
     let server = TestServer::start(&[]);
@@ -154,13 +154,13 @@ fn sequences_of_idempotent_producers() {
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 3);
 }
 
-// If this failed, a producer that asks for no answer would block or be told lies by silence.
+// If this failed, a producer with acks=0 would get an unexpected response, or would not notice an error.
 #[test]
-fn acks_zero_answers_nothing_and_closes_on_an_error() {
+fn acks_zero_has_no_response_and_closes_on_an_error() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     client.send(0, 9, produce("t", 0, &[(0, &batch(&[b"quiet"]))]));
-    // The next answer is that of the next request.
+    // The next response is for the next request.
     let response = Fetch::default().call(&mut client);
     assert_eq!(int(&fetched(&response)[0], "high_watermark"), 1);
     client.send(0, 9, produce("unknown", 0, &[(0, &batch(&[b"lost"]))]));
@@ -168,25 +168,24 @@ fn acks_zero_answers_nothing_and_closes_on_an_error() {
     server.wait_for_line("unknown-0: UNKNOWN_TOPIC_OR_PARTITION");
 }
 
-// If this failed, one small request could fill the memory and the disk with what is said of it, or write lines of its own into
-// the log.
+// If this failed, one small request could fill the broker's log, or write its own lines into it.
 #[test]
-fn a_failed_request_without_acks_is_said_in_one_short_line() {
+fn a_failed_request_with_acks_zero_is_one_short_log_line() {
     let server = TestServer::start(&[("slow.request.log.ms", "-1")]);
     let mut client = server.client();
     let topic = format!("a\nforged{}", "x".repeat(30_000));
     let parts: Vec<(i32, &[u8])> = (0..5000).map(|index| (index, &[][..])).collect();
     client.send(0, 9, produce(&topic, 0, &parts));
     assert!(client.is_closed());
-    let said = server.wait_for_line("acks=0");
-    assert!(said.contains(r"a\nforgedxxx"), "{said}");
-    assert!(said.contains("and 4997 partitions more"), "{said}");
-    assert!(said.lines().count() == 1 && said.len() < 1500, "{said}");
+    let lines = server.wait_for_line("acks=0");
+    assert!(lines.contains(r"a\nforgedxxx"), "{lines}");
+    assert!(lines.contains("and 4997 partitions more"), "{lines}");
+    assert!(lines.lines().count() == 1 && lines.len() < 1500, "{lines}");
 }
 
-// If this failed, a broker would write into a log that another one leads.
+// If this failed, a broker would append to a partition that another broker leads.
 #[test]
-fn only_the_leader_writes() {
+fn only_the_leader_appends() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let mut elsewhere = partition("t", 0);
@@ -199,7 +198,7 @@ fn only_the_leader_writes() {
     assert!(server.server.append("t", 0, &batch(&[b"x"])).is_err());
 }
 
-/// Each bad record's index and text, and the message for all.
+/// The index and message of each bad record, and the message of the partition.
 fn faults(answer: &Struct) -> (Vec<(i64, String)>, String) {
     let text = |of: &Struct, name: &str| of.get(name).unwrap().as_str().unwrap().to_owned();
     let errors = answer.get("record_errors").unwrap().structs();
@@ -210,9 +209,9 @@ fn faults(answer: &Struct) -> (Vec<(i64, String)>, String) {
     (errors.collect(), text(answer, "error_message"))
 }
 
-// If this failed, a producer could not tell which of its records to drop.
+// If this failed, a producer could not find out which of its records are bad.
 #[test]
-fn bad_records_are_told_by_their_index() {
+fn bad_records_are_named_by_their_index() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let strict = common::properties(&[
@@ -251,9 +250,9 @@ fn bad_records_are_told_by_their_index() {
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
 }
 
-// If this failed, a producer would take the records that are not named for good ones, and send them again for ever.
+// If this failed, a producer would keep the bad records that have no message, and send them again for ever.
 #[test]
-fn bad_records_beyond_those_with_a_text_are_named() {
+fn bad_records_without_a_message_are_named() {
     let server = TestServer::start(&[]);
     let compacted = common::properties(&[("cleanup.policy", "compact")]);
     server.server.update_topic_config("t", &compacted).unwrap();
@@ -267,7 +266,7 @@ fn bad_records_beyond_those_with_a_text_are_named() {
     assert_eq!(errors.iter().filter(|error| has_text(error)).count(), 1000);
 }
 
-// If this failed, a topic with log-append time would keep the producers' clocks, or its batches a wrong checksum.
+// If this failed, LogAppendTime would keep the producers' timestamps, or store batches with wrong checksums.
 #[test]
 fn log_append_time_is_the_brokers() {
     let server = TestServer::start(&[]);
@@ -284,7 +283,7 @@ fn log_append_time_is_the_brokers() {
     assert_eq!(stored.header.max_timestamp, time);
 }
 
-// If this failed, clients of before 2017 would be refused, or their records would come back changed.
+// If this failed, clients older than Kafka 0.11 would be refused, or their records would change.
 #[test]
 fn message_sets_are_converted() {
     let server = TestServer::start(&[]);
@@ -303,7 +302,7 @@ fn message_sets_are_converted() {
     for version in 0..=2 {
         assert_eq!(code(&mut client, version, "t", 0, &set), 0, "version {version}");
     }
-    // What is incomplete at the end is dropped, be it all there is.
+    // An incomplete message at the end is dropped, even if it is the only one.
     for end in [0, 10, set.len() - 1] {
         let with_a_part = [&set[..], &set[..end]].concat();
         assert_eq!(code(&mut client, 2, "t", 0, &with_a_part), 0, "{end}");
@@ -334,7 +333,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 // If this failed, logs would grow until the disk is full.
 #[test]
-fn retention_needs_nobody_to_ask_for_it() {
+fn retention_runs_by_itself() {
     let server = TestServer::start(&[
         ("log.retention.check.interval.ms", "1"),
         ("log.retention.bytes", "1"),

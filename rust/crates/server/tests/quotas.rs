@@ -1,4 +1,5 @@
-//! Quotas as clients meet them: the answer comes at once, tells how long the client is not heard, and that is kept.
+//! Quotas and limits of connections. A client above a quota gets its response at once, with a throttle time,
+//! and the server does not read from it for that time.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -13,7 +14,7 @@ use common::{
 use logcore_protocol::{Direction, Value, schema};
 use logcore_server::{ClientQuota, PartitionSpec};
 
-/// For every client id, or for one.
+/// Sets the quota of a client id; the empty one is the default.
 fn set(server: &TestServer, client_id: &str, values: &[(&str, f64)]) {
     let owned = values.iter().map(|(name, value)| ((*name).to_owned(), *value));
     let quota = ClientQuota {
@@ -32,9 +33,9 @@ fn batch_of(size: usize) -> Vec<u8> {
     batch(&[&vec![b'x'; size]])
 }
 
-// If this failed, clients that were throttled and went would have their descriptors for hours.
+// If this failed, a throttled client that vanished would keep its connection for hours.
 #[test]
-fn a_throttled_client_is_kept_no_longer_than_an_idle_one() {
+fn a_throttled_client_is_closed_when_idle() {
     let server = TestServer::start(&[("connections.max.idle.ms", "2000")]);
     set(&server, "", &[("producer_byte_rate", 1.0)]);
     let mut client = server.client();
@@ -44,10 +45,10 @@ fn a_throttled_client_is_kept_no_longer_than_an_idle_one() {
     assert!(client.is_closed());
 }
 
-// If this failed, a producer above its quota would go on as before, wait for its answer, or be told something that does not
-// happen; or one below it would wait.
+// If this failed, a producer above its quota would go on as before, or would be throttled for another time
+// than its response says. Or one below its quota would be throttled.
 #[test]
-fn a_producer_above_its_quota_is_answered_at_once_and_not_heard_for_a_while() {
+fn a_producer_above_its_quota_is_throttled() {
     let server = TestServer::start(&[]);
     set(&server, "", &[("producer_byte_rate", 10_000.0)]);
     let mut client = server.client();
@@ -55,29 +56,29 @@ fn a_producer_above_its_quota_is_answered_at_once_and_not_heard_for_a_while() {
         let message = produce("t", 1, &[(0, &batch_of(size))]);
         throttle_ms(&client.call(0, 9, message))
     };
-    // 10,000 a second are 100,000 in ten seconds.
+    // 10,000 bytes a second are 100,000 in a window of ten seconds.
     assert_eq!(call(90_000), 0);
     let began = Instant::now();
-    // However slow the machine is, the window is less than 11 seconds long until one has passed.
+    // Even on a slow machine, the window is shorter than 11 seconds until one has passed.
     let waits = call(25_000);
     assert!((1..2000).contains(&waits), "{waits}");
     let more = call(10);
-    let silent = began.elapsed();
-    assert!(silent.as_millis() as i64 >= waits, "{silent:?} {waits}");
-    // What it used, less what ten seconds have room for: the window is at least so long.
+    let elapsed = began.elapsed();
+    assert!(elapsed.as_millis() as i64 >= waits, "{elapsed:?} {waits}");
+    // The excess is at most the used bytes less 100,000, because the window has at least ten seconds.
     assert!(more <= 1600, "{more} {waits}");
     set(&server, "other", &[("producer_byte_rate", 1.0)]);
     call(10);
     assert_eq!(call(200_000), 0, "there is no quota any more");
 }
 
-// If this failed, a stop would take as long as a throttled client has to wait, for each of its requests that were read.
+// If this failed, a stop would take the throttle time of each request that was read.
 #[test]
-fn a_stop_waits_for_no_quota() {
+fn a_stop_does_not_wait_for_quotas() {
     let server = TestServer::start(&[]);
     set(&server, "", &[("producer_byte_rate", 1.0)]);
     let mut client = server.client();
-    // The first read of a connection brings little.
+    // The first read of a connection has a small buffer, so a short request comes first.
     client.call(18, 0, request(18));
     let message = || produce("t", 1, &[(0, &batch_of(1000))]);
     let together: Vec<u8> = (0..3).flat_map(|_| client.frame(0, 9, message())).collect();
@@ -96,12 +97,12 @@ fn a_stop_waits_for_no_quota() {
     assert!(began.elapsed() < grace);
 }
 
-// If this failed, a throttled producer could not tell why it is not heard: every version has its answer encoded anew.
+// If this failed, a throttled producer would not learn its throttle time: each version has its own encoding.
 #[test]
-fn every_version_tells_its_throttle_time() {
+fn every_version_has_its_throttle_time() {
     let server = TestServer::start(&[("quota.window.num", "2")]);
     for version in 0..=11 {
-        // Without a window to look back on, every version begins anew.
+        // A change of quotas starts a new window for each version.
         set(&server, "other", &[("producer_byte_rate", 1.0)]);
         set(&server, "", &[("producer_byte_rate", 1000.0)]);
         let mut client = server.client();
@@ -119,9 +120,9 @@ fn every_version_tells_its_throttle_time() {
     }
 }
 
-// If this failed, a consumer above its quota would get more than it may, or lose what it was not given.
+// If this failed, a consumer above its quota would get more records than it may, or would skip some.
 #[test]
-fn a_consumer_above_its_quota_gets_nothing_at_once_and_the_same_later() {
+fn a_throttled_consumer_gets_its_records_later() {
     let server = TestServer::start(&[]);
     for _ in 0..3 {
         let stored = produce("t", 1, &[(0, &batch_of(57_000))]);
@@ -133,7 +134,7 @@ fn a_consumer_above_its_quota_gets_nothing_at_once_and_the_same_later() {
         let fetch = Fetch {
             offset,
             session,
-            // However long it would wait otherwise.
+            // A throttled Fetch does not wait for this.
             wait_ms: 60_000,
             partition_bytes_max: 58_000,
             ..Fetch::default()
@@ -157,15 +158,15 @@ fn a_consumer_above_its_quota_gets_nothing_at_once_and_the_same_later() {
     );
     set(&server, "other", &[("consumer_byte_rate", 1.0)]);
     let later = fetch(1, (session, 2));
-    let silent = began.elapsed();
-    assert!(silent.as_millis() as i64 >= waits, "{silent:?} {waits}");
+    let elapsed = began.elapsed();
+    assert!(elapsed.as_millis() as i64 >= waits, "{elapsed:?} {waits}");
     let part = &fetched(&later)[0];
     assert!(!records(part).is_empty(), "{part:?}");
 }
 
-// If this failed, a consumer of many partitions that have nothing new would have no quota.
+// If this failed, a consumer of many partitions without new records would have no quota.
 #[test]
-fn what_is_told_of_partitions_without_records_counts() {
+fn responses_without_records_count() {
     let server = TestServer::start(&[]);
     set(&server, "", &[("consumer_byte_rate", 100.0)]);
     let mut client = server.client();
@@ -184,13 +185,14 @@ fn what_is_told_of_partitions_without_records_counts() {
         answered += 1;
         assert!(answered < 100);
     }
-    // A second of ten, and each tells some forty bytes of each partition.
+    // Each response has some 40 bytes of each partition, and the quota allows 1,000 bytes in ten seconds.
     assert!(answered > 0);
 }
 
-// If this failed, replicas would fall behind because clients are held back, or be held back for the same client id's sake.
+// If this failed, replicas would fall behind because of the quotas of clients, or of consumers with the same
+// client id.
 #[test]
-fn replicas_are_no_clients() {
+fn client_quotas_do_not_apply_to_replicas() {
     let server = TestServer::start(&[]);
     let replicated = PartitionSpec {
         replicas: vec![replica(1, true), replica(2, true)],
@@ -219,7 +221,7 @@ fn replicas_are_no_clients() {
         let bytes = records(&fetched(&answer)[0]).len();
         assert!(bytes > 2 * 57_000, "{bytes}");
     }
-    // Nor does it wait for what consumers with its client id have used, when it is told that its session is not there.
+    // An error response is not throttled either, after consumers with its client id have used up the quota.
     let used_up = Fetch::default().call(&mut server.client());
     assert!(throttle_ms(&used_up) > 0);
     let lost = Fetch {
@@ -229,14 +231,14 @@ fn replicas_are_no_clients() {
     let answer = lost.call(&mut follower);
     assert_eq!(int(answer.as_struct().unwrap(), "error_code"), 70);
     assert_eq!(throttle_ms(&answer), 0);
-    // Nothing is on the client id's account by it either, but now its own time is.
+    // Other requests of a replica's connection are throttled.
     let versions = follower.call(18, 2, request(18));
     assert_eq!(throttle_ms(&versions), 1000);
 }
 
-// If this failed, a client could take all of the threads' time, in Rust or in Python.
+// If this failed, a client could use all of the threads' time, in Rust or in Python.
 #[test]
-fn time_is_a_quota_too() {
+fn request_percentage_counts_every_api() {
     let server = TestServer::start(&[]);
     set(&server, "", &[("request_percentage", 0.000_000_1)]);
     let mut client = server.client();
@@ -261,9 +263,9 @@ fn time_is_a_quota_too() {
     assert_eq!(int(body.as_struct().unwrap(), "controller_id"), 1);
 }
 
-// If this failed, a client above a quota that is kept in Python would only be asked to wait.
+// If this failed, a client above a quota that Python keeps would not be throttled.
 #[test]
-fn the_time_a_handler_tells_is_waited() {
+fn a_throttle_time_from_python_is_applied() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     client.send(3, 9, request(3));
@@ -276,52 +278,49 @@ fn the_time_a_handler_tells_is_waited() {
     taken.respond(&answer.into()).unwrap();
     let (_, body) = client.receive(3, 9);
     assert_eq!(throttle_ms(&body), 300);
-    assert!(
-        began.elapsed() < Duration::from_secs(20),
-        "it is answered at once"
-    );
+    assert!(began.elapsed() < Duration::from_secs(20), "the response waits");
     client.call(18, 2, request(18));
     assert!(began.elapsed() >= Duration::from_millis(300));
 }
 
-// If this failed, connections above the limit would be served, or those that wait would never be.
+// If this failed, connections above the limit would be accepted, or those that wait would never be.
 #[test]
-fn newcomers_wait_until_there_is_room() {
+fn connections_above_the_limit_wait() {
     let server = TestServer::start(&[("listener.name.plaintext.max.connections", "2")]);
     let mut open = [server.client(), server.client()];
     for client in &mut open {
         client.call(18, 0, request(18));
     }
-    let mut newcomer = server.client();
-    newcomer.send(18, 0, request(18));
+    let mut new_client = server.client();
+    new_client.send(18, 0, request(18));
     let [first, mut second] = open;
-    // Whatever the others have answered meanwhile, the third is not let in as long as two are served.
+    // The server has time to accept the third connection here, and must not do it.
     for _ in 0..100 {
         second.call(18, 0, request(18));
     }
     assert_eq!(server.gauge("connections_accepted"), 2);
-    newcomer.stream.set_nonblocking(true).unwrap();
-    let unread = newcomer.stream.read(&mut [0; 1]).unwrap_err();
+    new_client.stream.set_nonblocking(true).unwrap();
+    let unread = new_client.stream.read(&mut [0; 1]).unwrap_err();
     assert_eq!(unread.kind(), std::io::ErrorKind::WouldBlock);
-    newcomer.stream.set_nonblocking(false).unwrap();
+    new_client.stream.set_nonblocking(false).unwrap();
     drop(first);
-    newcomer.receive(18, 0);
-    // A limit that is raised holds at once, and so does one that is lowered: the idlest must go.
+    new_client.receive(18, 0);
+    // A new limit applies at once. A lower one closes the connection that was idle for longest.
     server.server.update_config(&HashMap::new()).unwrap();
     let mut third = server.client();
     third.call(18, 0, request(18));
-    newcomer.call(18, 0, request(18));
+    new_client.call(18, 0, request(18));
     let lowered = common::properties(&[("max.connections", "2")]);
     server.server.update_config(&lowered).unwrap();
     assert!(second.is_closed());
     server.wait_for_line("it was idle for the longest time");
     third.call(18, 0, request(18));
-    newcomer.call(18, 0, request(18));
+    new_client.call(18, 0, request(18));
 }
 
-// If this failed, somebody who is served would be closed for a newcomer on another listener, or brokers would be kept out.
+// If this failed, a new connection would close one on another listener, or brokers could not connect.
 #[test]
-fn a_newcomer_closes_nobody_on_another_listener() {
+fn a_new_connection_closes_none_on_another_listener() {
     let server = TestServer::start_listening(&[("max.connections", "3")], &["A", "B"]);
     let [brokers, a, b] = server.ports[..] else {
         panic!("there are three listeners");
@@ -330,32 +329,32 @@ fn a_newcomer_closes_nobody_on_another_listener() {
     for client in &mut open {
         client.call(18, 0, request(18));
     }
-    let mut newcomer = TestServer::client_of(b);
-    newcomer.send(18, 0, request(18));
+    let mut new_client = TestServer::client_of(b);
+    new_client.send(18, 0, request(18));
     let [mut first, mut second, third] = open;
     for _ in 0..100 {
         second.call(18, 0, request(18));
     }
     assert_eq!(server.gauge("connections_accepted"), 3);
     drop(third);
-    newcomer.receive(18, 0);
+    new_client.receive(18, 0);
     first.call(18, 0, request(18));
     second.call(18, 0, request(18));
-    newcomer.call(18, 0, request(18));
-    // Brokers have no need to wait: the idlest client goes.
+    new_client.call(18, 0, request(18));
+    // A broker's connection does not wait: the client that was idle for longest is closed.
     TestServer::client_of(brokers).call(18, 0, request(18));
     assert!(first.is_closed());
     second.call(18, 0, request(18));
-    newcomer.call(18, 0, request(18));
+    new_client.call(18, 0, request(18));
 }
 
-// If this failed, an address could open connections as fast as it likes, or would be told before its time is over.
+// If this failed, an address could open connections at any rate, or would be refused at once and try again.
 #[test]
-fn an_address_that_connects_too_fast_is_kept_waiting_and_closed() {
+fn an_address_that_connects_too_fast_is_delayed_and_closed() {
     let server = TestServer::start(&[]);
     let quota = (Some("127.0.0.1".to_owned()), 0.1);
     server.server.set_ip_quotas(&[quota]).unwrap();
-    // A tenth of a connection a second is one in ten seconds.
+    // 0.1 connections a second allow one in ten seconds.
     server.client().call(18, 0, request(18));
     let began = Instant::now();
     let mut second = server.client();
@@ -364,7 +363,7 @@ fn an_address_that_connects_too_fast_is_kept_waiting_and_closed() {
     server.wait_for_line("connection_creation_rate");
 }
 
-// If this failed, long polls of clients that are gone would add up, with all they hold.
+// If this failed, long polls of disconnected clients would add up, with their memory.
 #[test]
 fn a_request_ends_with_its_connection() {
     let server = TestServer::start(&[]);
@@ -375,21 +374,21 @@ fn a_request_ends_with_its_connection() {
     let mut polling = server.client();
     polling.send(1, 12, poll.message());
     server.wait_for_requests(1, 1);
-    // It sends ahead what nobody will read.
+    // This request is never read.
     polling.send(1, 12, poll.message());
     let mut asking = server.client();
     asking.send(3, 9, request(3));
     server.wait_for_requests(3, 1);
     drop((polling, asking));
-    // The one that is left asks.
+    // The connection of `wait_for_gauge` is left.
     server.wait_for_gauge("connections", 1);
-    // Nobody waits for the answer any more.
+    // The Metadata request is still in the queue, although its client is gone.
     assert_eq!(server.server.take_requests(usize::MAX).len(), 1);
 }
 
-// If this failed, what members of groups wait for would be kept for those who are gone, for as long as others take.
+// If this failed, Python would keep the waiting requests of group members that have disconnected.
 #[test]
-fn who_goes_while_others_are_waited_for_is_told_of() {
+fn python_learns_which_waiting_clients_disconnected() {
     let server = TestServer::start(&[]);
     let mut clients = [11, 11, 12].map(|key| {
         let mut client = server.client();
@@ -397,23 +396,23 @@ fn who_goes_while_others_are_waited_for_is_told_of() {
         (client, server.take_request())
     });
     assert_eq!(server.server.take_gone(), [""; 0]);
-    // One whose answer has come is not waited for.
+    // A client that has its response does not wait.
     let response = schema(11, Direction::Response).unwrap().message();
     clients[1].1.respond(&response.into()).unwrap();
     clients[1].0.receive(11, 3);
     let id = clients[0].1.connection.id.clone();
-    let requests = clients.map(|(_gone, request)| request);
-    // The one that is left asks.
+    let requests = clients.map(|(_disconnected, request)| request);
+    // The connection of `wait_for_gauge` is left.
     server.wait_for_gauge("connections", 1);
     assert!(is_readable(server.server.wake_fd()));
     assert_eq!(server.server.take_gone(), [id]);
     drop(requests);
 
-    // Of one that nobody took there is no more to tell.
-    let mut unheard = server.client();
-    unheard.send(11, 3, request(11));
+    // A request that Python did not take yet is not reported.
+    let mut client = server.client();
+    client.send(11, 3, request(11));
     server.wait_for_requests(11, 3);
-    drop(unheard);
+    drop(client);
     server.wait_for_gauge("connections", 1);
     assert_eq!(server.server.take_requests(usize::MAX).len(), 0);
 }

@@ -16,8 +16,7 @@ fn produce_code(server: &TestServer, topic: &str, size: usize) -> i64 {
     int(&produced(&server.client().call(0, 9, message)), "error_code")
 }
 
-// If this failed, a broker setting changed by kafka-configs would have no effect, or would replace a topic's
-// own.
+// If this failed, a changed broker setting would have no effect, or would replace a topic's own.
 #[test]
 fn logs_use_new_broker_defaults_and_keep_topic_settings() {
     let server = TestServer::start(&[("message.max.bytes", "1000")]);

@@ -1,4 +1,4 @@
-//! A server on directories that a crash or a bad disk left.
+//! The start of a server after a crash or a disk fault, and the settings of its logs then.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -31,8 +31,8 @@ fn lines(server: &Server) -> String {
     lines.join("\n")
 }
 
-// Broken if it failed: one damaged log would keep the server from starting, be served or replaced by an empty one; or the
-// operator would not be told where the damage is and what was cut off.
+// If this failed, a damaged log would stop the start, be served, or be replaced by an empty one. Or the log
+// lines would not say where the damage is and what was cut off.
 #[test]
 fn a_damaged_log_stays_offline_and_the_others_are_served() {
     let temporary = tempfile::tempdir().unwrap();
@@ -45,9 +45,9 @@ fn a_damaged_log_stays_offline_and_the_others_are_served() {
         }
     }
     server.stop(Duration::ZERO).unwrap();
-    assert_eq!(lines(&server), "", "a new directory is no news");
+    assert_eq!(lines(&server), "", "a new directory logs nothing");
     drop(server);
-    // As if it had been killed after everything was brought to disk; one log then lost a bit, another was torn.
+    // As after a kill when all data was on disk. Then one log has a flipped bit, another a torn end.
     std::fs::remove_file(dir.join(".kafka_cleanshutdown")).unwrap();
     let damaged = dir.join("t-1/00000000000000000000.log");
     let mut bytes = std::fs::read(&damaged).unwrap();
@@ -90,12 +90,11 @@ fn a_damaged_log_stays_offline_and_the_others_are_served() {
     );
 }
 
-// Broken if it failed: old records would be deleted while their consumers are a few seconds behind, and a mistaken retention.ms
-// could not be taken back.
+// If this failed, a mistaken retention.ms would delete records at once, before an operator can correct it.
 #[test]
-fn retention_waits_for_its_check() {
+fn retention_runs_at_its_interval() {
     const TIMEOUT: Duration = Duration::from_secs(60);
-    // Rounds of housekeeping, which write a checkpoint each, but for one check of retention in an hour.
+    // Housekeeping writes a checkpoint in each round, and checks retention once an hour.
     let settings = [
         ("log.retention.check.interval.ms", "3600000"),
         ("log.flush.offset.checkpoint.interval.ms", "1"),
@@ -109,8 +108,8 @@ fn retention_waits_for_its_check() {
     let begun = Instant::now();
     for end in 1..=3 {
         server.append("t", 0, &batch(&[b"value"])).unwrap();
-        let told = format!("t 0 {end}\n");
-        while !std::fs::read_to_string(&checkpoint).is_ok_and(|text| text.ends_with(&told)) {
+        let line = format!("t 0 {end}\n");
+        while !std::fs::read_to_string(&checkpoint).is_ok_and(|text| text.ends_with(&line)) {
             assert!(begun.elapsed() < TIMEOUT, "no round of housekeeping");
             std::thread::yield_now();
         }
@@ -120,10 +119,10 @@ fn retention_waits_for_its_check() {
     server.stop(Duration::ZERO).unwrap();
 }
 
-// Broken if it failed: each start would delete, or compact away, what topics with settings of their own are to keep, for the
-// broker's defaults would be in force until they are told.
+// If this failed, each start would delete or compact records that a topic's own settings keep, because the
+// broker's defaults would apply until these settings arrive.
 #[test]
-fn nothing_is_removed_from_a_log_before_its_settings_are_told() {
+fn a_log_loses_no_records_before_its_settings_arrive() {
     const KEPT: &str = "kept";
     const TIMEOUT: Duration = Duration::from_secs(60);
     // The records are old, each in a segment of its own.
@@ -149,9 +148,9 @@ fn nothing_is_removed_from_a_log_before_its_settings_are_told() {
     drop(server);
 
     let server = open_with(temporary.path(), &defaults);
-    // Settings that were changed while a broker ran come before those of topics.
+    // Broker settings that were changed at run time arrive before those of topics.
     server.update_config(&properties(&defaults)).unwrap();
-    // The other topic has the defaults: once it has lost its records the logs were looked at, this one too.
+    // The other topic has the defaults. Once its records are deleted, all logs were checked.
     let other = partition("t", 0);
     server
         .create_partition(&PartitionSpec { new: false, ..other })

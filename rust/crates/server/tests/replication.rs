@@ -1,5 +1,5 @@
-//! A leader with followers, as far as Produce, Fetch and ListOffsets show it: what acks=all waits for, who may read what
-//! from whom. The followers are clients that say they are brokers.
+//! A leader with followers, seen through Produce, Fetch and ListOffsets: acks=all, the high watermark, reads
+//! from followers. The followers are clients that send a broker's id.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -11,7 +11,8 @@ use common::{
 use logcore_protocol::Struct;
 use logcore_server::{PartitionSpec, Replica};
 
-/// Partition 0 of `t`, led in epoch 3 by 1, which is the server; 2 is in sync, 3 is if it is said so.
+/// Partition 0 of `t`, which this server, 1, leads in epoch 3. Replica 2 is in sync, replica 3 if `third` is
+/// true.
 fn replicated(third: bool) -> PartitionSpec {
     PartitionSpec {
         replicas: vec![replica(1, true), replica(2, true), replica(3, third)],
@@ -35,7 +36,7 @@ fn follow(id: i32, offset: i64) -> Fetch {
     }
 }
 
-fn wanting_all(timeout_ms: i32) -> Struct {
+fn produce_acks_all(timeout_ms: i32) -> Struct {
     let mut message = produce("t", -1, &[(0, &batch(&[b"a", b"b"]))]);
     message.set("timeout_ms", timeout_ms);
     message
@@ -49,12 +50,12 @@ fn code_of_fetch(fetch: &Fetch, client: &mut Client) -> i64 {
     int(&fetched(&fetch.call(client))[0], "error_code")
 }
 
-// If this failed, records would be acknowledged that only one disk has, or a consumer would see them.
+// If this failed, records on one replica alone would be acknowledged, or a consumer would see them.
 #[test]
 fn acks_all_waits_for_the_replicas_in_sync() {
     let server = start(&[]);
     let (mut producer, mut follower, mut consumer) = (server.client(), server.client(), server.client());
-    producer.send(0, 9, wanting_all(60_000));
+    producer.send(0, 9, produce_acks_all(60_000));
     producer.send(18, 0, request(18));
     server.wait_for_gauge("delayed_produces", 1);
     let response = Fetch::default().call(&mut consumer);
@@ -66,7 +67,7 @@ fn acks_all_waits_for_the_replicas_in_sync() {
         !records(part).is_empty(),
         "a follower reads above the high watermark"
     );
-    // Of a replica that is not in sync nothing is waited for, and it makes nobody wait less.
+    // A replica that is not in sync does not count.
     follow(3, 2).call(&mut follower);
     let poll = Fetch {
         wait_ms: 60_000,
@@ -84,19 +85,19 @@ fn acks_all_waits_for_the_replicas_in_sync() {
     assert_eq!(int(part, "high_watermark"), 2);
     assert!(!records(part).is_empty());
     server.wait_for_gauge("delayed_produces", 0);
-    // With acks=1 nobody waits.
+    // A Produce with acks=1 does not wait.
     let body = producer.call(0, 9, produce("t", 1, &[(0, &batch(&[b"c"]))]));
     assert_eq!(code_and_offset(&produced(&body)), (0, 2));
 }
 
-// If this failed, a producer would hang beyond its patience, or not be told to ask the new leader.
+// If this failed, a producer would wait longer than its timeout, or would not learn to ask the new leader.
 #[test]
-fn acks_all_ends_with_its_time_its_leader_and_the_server() {
+fn acks_all_ends_at_its_timeout_and_with_its_leader_and_the_server() {
     let server = start(&[]);
     let mut producer = server.client();
-    let body = producer.call(0, 9, wanting_all(50));
+    let body = producer.call(0, 9, produce_acks_all(50));
     assert_eq!(code_and_offset(&produced(&body)), (7, 0));
-    producer.send(0, 10, wanting_all(60_000));
+    producer.send(0, 10, produce_acks_all(60_000));
     server.wait_for_gauge("delayed_produces", 1);
     let moved = PartitionSpec {
         leader_id: 2,
@@ -112,44 +113,44 @@ fn acks_all_ends_with_its_time_its_leader_and_the_server() {
         ..replicated(false)
     };
     server.server.create_partition(&back).unwrap();
-    producer.send(0, 9, wanting_all(60_000));
+    producer.send(0, 9, produce_acks_all(60_000));
     server.wait_for_gauge("delayed_produces", 1);
     server.server.delete_topic("t").unwrap();
     assert_eq!(code_and_offset(&produced(&producer.receive(0, 9).1)), (6, 4));
     server.server.create_partition(&replicated(false)).unwrap();
-    producer.send(0, 9, wanting_all(60_000));
+    producer.send(0, 9, produce_acks_all(60_000));
     server.wait_for_gauge("delayed_produces", 1);
     server.server.stop(std::time::Duration::from_secs(20)).unwrap();
     assert_eq!(code_and_offset(&produced(&producer.receive(0, 9).1)), (7, 0));
 }
 
-// If this failed, a producer that wants two copies would be content with one, without knowing.
+// If this failed, a producer that needs two replicas would get an acknowledgement for one.
 #[test]
 fn too_few_replicas_in_sync_refuse_acks_all() {
     let server = start(&[("min.insync.replicas", "2")]);
     let mut producer = server.client();
-    producer.send(0, 9, wanting_all(60_000));
+    producer.send(0, 9, produce_acks_all(60_000));
     server.wait_for_gauge("delayed_produces", 1);
-    // The ISR shrinks under the append: what is alone in sync has it, which is less than was asked for.
+    // The ISR shrinks after the append: all replicas in sync have the records, but these are too few.
     let mut alone = replicated(false);
     alone.replicas[1].in_sync = false;
     server.server.create_partition(&alone).unwrap();
     assert_eq!(code_and_offset(&produced(&producer.receive(0, 9).1)), (20, 0));
-    let answer = produced(&producer.call(0, 9, wanting_all(1000)));
+    let answer = produced(&producer.call(0, 9, produce_acks_all(1000)));
     assert_eq!(
         (code_and_offset(&answer), int(&answer, "log_start_offset")),
         ((19, -1), 0)
     );
     let body = producer.call(0, 9, produce("t", 1, &[(0, &batch(&[b"c"]))]));
     assert_eq!(code_and_offset(&produced(&body)), (0, 2));
-    // Of a partition with one replica no two can be asked for.
+    // min.insync.replicas is at most the number of replicas.
     let body = producer.call(0, 9, produce("t", -1, &[(1, &batch(&[b"c"]))]));
     assert_eq!(code_and_offset(&produced(&body)), (0, 0));
 }
 
-// If this failed, a broker that is no replica could move a high watermark, or a replica not follow its leader.
+// If this failed, a broker that is not a replica could move a high watermark, or a replica could not follow.
 #[test]
-fn only_replicas_follow() {
+fn only_replicas_can_follow() {
     let server = start(&[]);
     let mut client = server.client();
     for (fetch, expected) in [
@@ -192,7 +193,7 @@ fn only_replicas_follow() {
     assert_eq!(code_of_fetch(&follow(3, 0), &mut client), 6);
 }
 
-// If this failed, consumers could not read from the replica beside them, or would see there what may yet be lost.
+// If this failed, consumers could not read from a follower, or would see records there that may be lost.
 #[test]
 fn consumers_read_from_followers_up_to_the_high_watermark() {
     let server = start(&[]);
@@ -226,7 +227,7 @@ fn consumers_read_from_followers_up_to_the_high_watermark() {
     assert_eq!((int(part, "high_watermark"), records(part).len()), (1, first));
     assert_eq!(list(&mut client, 9, -1, -1), (6, -1, -1));
     assert_eq!(list(&mut client, 9, -2, -1), (0, 2, 4));
-    // Before anybody said who leads, nobody is served.
+    // Without a known leader, the partition is not served.
     let unknown = PartitionSpec {
         leader_id: -1,
         leader_epoch: -1,
@@ -236,7 +237,8 @@ fn consumers_read_from_followers_up_to_the_high_watermark() {
     assert_eq!(code_of_fetch(&reads(17, -1, -1), &mut client), 6);
 }
 
-// If this failed, consumers would read across data centres (KIP-392), or be sent to a replica that lacks their offset.
+// If this failed, consumers would read from another data centre (KIP-392), or from a replica without their
+// offset.
 #[test]
 fn a_consumer_is_sent_to_the_replica_in_its_rack() {
     let selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
@@ -261,9 +263,9 @@ fn a_consumer_is_sent_to_the_replica_in_its_rack() {
     assert_eq!(ask(17, "rack1", 0).0, -1);
     assert_eq!(ask(17, "elsewhere", 0).0, -1);
     assert_eq!(ask(17, "", 0).0, -1);
-    // It has not said where it is.
+    // Replica 3 has not fetched, so its end is not known.
     assert_eq!(ask(17, "rack3", 0).0, -1);
-    // A session is told, too, and no wait keeps it from being told.
+    // A Fetch of a session gets the preferred replica, too, without a wait.
     let fetch = Fetch {
         rack: "rack2",
         session: (0, 0),
@@ -274,10 +276,10 @@ fn a_consumer_is_sent_to_the_replica_in_its_rack() {
     assert_eq!(int(&fetched(&response)[0], "preferred_read_replica"), 2);
 }
 
-// If this failed, a consumer would be sent to a broker that it cannot reach, ask the leader again, be sent there again, and
-// never be given a record.
+// If this failed, a consumer would be sent to a broker that it cannot reach, again and again, and never get a
+// record.
 #[test]
-fn a_consumer_is_sent_only_where_its_listener_is() {
+fn a_consumer_is_sent_only_to_a_replica_with_its_listener() {
     let selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
     let config = [("replica.selector.class", selector)];
     let server = TestServer::start_listening(&config, &["A", "B"]);
@@ -300,14 +302,18 @@ fn a_consumer_is_sent_only_where_its_listener_is() {
         rack: "near",
         ..Fetch::default()
     };
-    let told = server.ports.iter().map(|port| {
+    let preferred_replicas = server.ports.iter().map(|port| {
         let response = fetch.call(&mut TestServer::client_of(*port));
         let part = fetched(&response)[0].clone();
         let preferred = int(&part, "preferred_read_replica");
         (preferred, records(&part).is_empty())
     });
-    // Of two that have come as far the one with the larger id is told; on B the leader has the records.
-    assert_eq!(told.collect::<Vec<_>>(), [(3, true), (2, true), (-1, false)]);
+    // Of two replicas with the same end, the one with the larger id is preferred. On B only the leader
+    // listens.
+    assert_eq!(
+        preferred_replicas.collect::<Vec<_>>(),
+        [(3, true), (2, true), (-1, false)]
+    );
 }
 
 /// ListOffsets of partition 0: error code, offset and epoch.
@@ -327,9 +333,9 @@ fn list(client: &mut Client, version: i16, replica: i32, timestamp: i64) -> (i64
     )
 }
 
-// If this failed, the end that a consumer is told could go back with a change of leaders (KIP-207).
+// If this failed, the end that a consumer gets could go backwards after a change of leaders (KIP-207).
 #[test]
-fn a_new_leader_tells_no_end_it_is_not_sure_of() {
+fn a_new_leader_lists_no_end_before_its_high_watermark_is_known() {
     let server = start(&[]);
     let mut client = server.client();
     assert_eq!(list(&mut client, 9, -1, -1), (0, 0, 3));
@@ -337,11 +343,11 @@ fn a_new_leader_tells_no_end_it_is_not_sure_of() {
     client.call(0, 9, produce("t", 1, &[(0, &batch(&[b"a"]))]));
     assert_eq!(list(&mut client, 9, -1, -1), (0, 0, 3));
     assert_eq!(list(&mut client, 9, 2, -1), (0, 1, 3));
-    let anew = PartitionSpec {
+    let new_epoch = PartitionSpec {
         leader_epoch: 4,
         ..replicated(false)
     };
-    server.server.create_partition(&anew).unwrap();
+    server.server.create_partition(&new_epoch).unwrap();
     assert_eq!(list(&mut client, 9, -1, -1), (78, -1, -1));
     assert_eq!(list(&mut client, 4, -1, -1), (5, -1, -1));
     assert_eq!(list(&mut client, 9, -1, 5), (78, -1, -1));

@@ -1,4 +1,4 @@
-//! A listener with TLS: what it serves, whom it lets in, and what those cost who do not come in.
+//! A listener with TLS: its responses, client certificates, and clients that do not finish the handshake.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 #[path = "common/certificates.rs"]
@@ -36,17 +36,17 @@ fn client(server: &TestServer, config: Arc<ClientConfig>) -> Secured {
     Client::over(StreamOwned::new(session, socket(server.secure_port)))
 }
 
-/// All that is still sent; a reset is an end, too.
-fn rest(stream: &mut impl Read) -> Vec<u8> {
-    let mut rest = Vec::new();
-    if let Err(error) = stream.read_to_end(&mut rest) {
+/// Reads until the server closes or resets the connection.
+fn read_to_end(stream: &mut impl Read) -> Vec<u8> {
+    let mut received = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut received) {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
     }
-    rest
+    received
 }
 
 /// Returns once so many connections were accepted.
-fn accepted(server: &TestServer, count: u64) {
+fn wait_for_accepted(server: &TestServer, count: u64) {
     let begun = Instant::now();
     while server.gauge("connections_accepted") != count {
         assert!(begun.elapsed() < TIMEOUT);
@@ -54,15 +54,16 @@ fn accepted(server: &TestServer, count: u64) {
     }
 }
 
+/// The numbers of successful and failed authentications on the listener with TLS.
 fn authentications(server: &TestServer) -> (u64, u64) {
     let all = server.server.measurements().authentications;
     let of_tls = all.into_iter().find(|(name, ..)| name == "SSL").unwrap();
     (of_tls.1, of_tls.2)
 }
 
-// If this failed, what clients send or are sent over TLS would not be what is in the log.
+// If this failed, records would change on their way through TLS.
 #[test]
-fn records_go_in_and_out_as_they_are() {
+fn records_are_the_same_over_tls() {
     let authority = Authority::new();
     let server = start(&authority, ClientAuth::None, &[]);
     let mut client = client(&server, authority.client(None));
@@ -77,22 +78,22 @@ fn records_go_in_and_out_as_they_are() {
     let plain = records(&fetched(&fetch.call(&mut server.client()))[0]);
     assert!(secured.len() > 900_000);
     assert!(secured == plain);
-    // Requests sent ahead are answered in their order.
+    // Several requests sent at once are answered in their order.
     let frames = [(); 20].map(|()| client.frame(18, 0, request(18))).concat();
     client.send_raw(&frames);
     for number in 0..20 {
         assert_eq!(client.receive(18, 0).0, 100 + 5 + 1 + number);
     }
     assert_eq!(authentications(&server), (1, 0));
-    // The end of the server is told in TLS.
+    // A server that stops closes the TLS session, too.
     let dir = server.stop();
     assert_eq!(client.stream.read(&mut [0; 1]).unwrap(), 0);
     drop(dir);
 }
 
-// If this failed, somebody who does not speak TLS could keep others out, or an operator would not learn why a client fails.
+// If this failed, clients without TLS could stop others, or the log would not say why a client failed.
 #[test]
-fn what_is_no_tls_costs_its_sender_a_connection() {
+fn a_failed_handshake_closes_its_own_connection() {
     let authority = Authority::new();
     let server = start(&authority, ClientAuth::Required, &[]);
     let own = || authority.client(Some(authority.issue("/CN=ann")));
@@ -104,35 +105,39 @@ fn what_is_no_tls_costs_its_sender_a_connection() {
         let mut stream = socket(server.secure_port);
         stream.write_all(sent).unwrap();
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        let said = rest(&mut stream);
-        assert!(said.is_empty() || said[0] == 0x15, "an alert at most: {said:?}");
+        let received = read_to_end(&mut stream);
+        assert!(
+            received.is_empty() || received[0] == 0x15,
+            "more than an alert: {received:?}"
+        );
     }
-    let said = server.wait_for_line("its security.protocol must be SSL");
-    assert!(said.contains("the TLS handshake failed"), "{said}");
-    let mut nobody = client(&server, authority.client(None));
-    let frame = nobody.frame(18, 0, request(18));
-    // The client may be told before or after it has sent its request.
-    let _ = nobody.stream.write_all(&frame);
-    let told = nobody.stream.read(&mut [0; 1]).unwrap_err();
-    assert!(told.to_string().contains("CertificateRequired"), "{told}");
+    let lines = server.wait_for_line("its security.protocol must be SSL");
+    assert!(lines.contains("the TLS handshake failed"), "{lines}");
+    let mut anonymous = client(&server, authority.client(None));
+    let frame = anonymous.frame(18, 0, request(18));
+    // The alert may come before or after the client has sent its request.
+    let _ = anonymous.stream.write_all(&frame);
+    let alert = anonymous.stream.read(&mut [0; 1]).unwrap_err();
+    assert!(alert.to_string().contains("CertificateRequired"), "{alert}");
     server.wait_for_line("ssl.client.auth=required");
     client(&server, own()).call(18, 0, request(18));
-    // Who went before it was refused was not.
+    // One of the five may have disconnected before the server refused it.
     let (authenticated, failed) = authentications(&server);
     assert_eq!(authenticated, 1);
     assert!((4..=5).contains(&failed), "{failed}");
-    // A client that speaks TLS where none is spoken is told apart in the log.
-    let mut lost = socket(server.port);
+    // A client with TLS on a listener without has its own log line.
+    let mut plain = socket(server.port);
     let name = ServerName::try_from("localhost").unwrap();
     let mut session = ClientConnection::new(own(), name).unwrap();
-    session.write_tls(&mut lost).unwrap();
-    assert!(rest(&mut lost).is_empty());
+    session.write_tls(&mut plain).unwrap();
+    assert!(read_to_end(&mut plain).is_empty());
     server.wait_for_line("TLS or HTTP, perhaps");
 }
 
-// If this failed, whoever says nothing in TLS's handshake would have connections beyond all limits, or for ever.
+// If this failed, clients that never finish the TLS handshake could open connections without limit, or keep
+// them.
 #[test]
-fn a_silent_handshake_has_a_place_and_its_time() {
+fn a_silent_handshake_counts_as_a_connection_and_times_out() {
     let authority = Authority::new();
     let limits = [
         ("max.connections.per.ip", "3"),
@@ -141,43 +146,43 @@ fn a_silent_handshake_has_a_place_and_its_time() {
     let server = start(&authority, ClientAuth::None, &limits);
     let mut silent = [(); 3].map(|()| socket(server.secure_port));
     silent[0].write_all(b"\x16\x03\x01").unwrap();
-    assert!(rest(&mut socket(server.secure_port)).is_empty());
-    let said = server.wait_for_line("max.connections.per.ip");
+    assert!(read_to_end(&mut socket(server.secure_port)).is_empty());
+    let lines = server.wait_for_line("max.connections.per.ip");
     let refused = |line: &&str| line.contains("max.connections.per.ip");
-    let said = said.lines().find(refused).unwrap();
-    assert!(!said.contains("handshake"), "{said}");
+    let line = lines.lines().find(refused).unwrap();
+    assert!(!line.contains("handshake"), "{line}");
     for stream in &mut silent {
-        assert!(rest(stream).is_empty());
+        assert!(read_to_end(stream).is_empty());
     }
     server.wait_for_line("the TLS handshake did not end within 5 s");
-    // Those who are gone have left their places.
+    // The closed connections no longer count.
     client(&server, authority.client(None)).call(18, 0, request(18));
     assert_eq!(authentications(&server), (1, 0));
 }
 
-// If this failed, those in TLS's handshake could keep brokers from each other.
+// If this failed, clients in the TLS handshake could keep brokers from connecting to each other.
 #[test]
-fn a_handshake_gives_way() {
+fn a_handshake_is_closed_for_a_broker() {
     let authority = Authority::new();
     let server = start(&authority, ClientAuth::None, &[("max.connections", "2")]);
     let mut silent = [(); 2].map(|()| socket(server.secure_port));
-    accepted(&server, 2);
-    // Brokers' listener has room for one more, whoever else has come.
+    wait_for_accepted(&server, 2);
+    // The brokers' listener accepts one connection in any case.
     server.client().call(18, 0, request(18));
     server.wait_for_line("in the TLS handshake: there are more than max.connections");
-    assert!(rest(&mut silent[0]).is_empty(), "the oldest goes");
+    assert!(read_to_end(&mut silent[0]).is_empty(), "the oldest is closed");
 }
 
-// If this failed, a server that stops would wait for those who never finish their handshake.
+// If this failed, a server that stops would wait for clients that never finish their handshake.
 #[test]
-fn nobody_waits_for_a_handshake_at_the_end() {
+fn a_stop_does_not_wait_for_handshakes() {
     let authority = Authority::new();
     let server = start(&authority, ClientAuth::None, &[]);
     let mut silent = socket(server.secure_port);
     silent.write_all(b"\x16\x03").unwrap();
-    accepted(&server, 1);
+    wait_for_accepted(&server, 1);
     let begun = Instant::now();
     drop(server.stop());
     assert!(begun.elapsed() < TIMEOUT);
-    assert!(rest(&mut silent).is_empty());
+    assert!(read_to_end(&mut silent).is_empty());
 }

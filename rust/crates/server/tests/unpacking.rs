@@ -1,6 +1,7 @@
-//! Batches that the server has to decompress, because of their topic's settings or for a lookup by time, small ones that become
-//! large: how much memory they take together, who waits for them, and for whom it ends. Memory is the process's, so each test has
-//! it for itself.
+//! Decompression of small batches that become large, for a Produce or a lookup by time: its memory and its
+//! time.
+//!
+//! The tests measure the memory of the whole process, so they run one at a time.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -14,13 +15,14 @@ use logcore_protocol::{Struct, Value};
 use logcore_records::{BatchBuilder, Compression, set_max_timestamp_in_place};
 
 const MEGABYTE: usize = 1 << 20;
-/// What each of them decompresses to.
+/// The decompressed size of a batch.
 const BOMB: usize = 100 * MEGABYTE;
+/// The number of clients that send a batch at the same time.
 const COUNT: usize = 12;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Zeros under a key, compressed a thousandfold.
+/// A batch with one record of zeros, less than a hundredth of their size.
 fn bomb(bytes: usize) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::Zstd, Some(1));
     let value = vec![0; bytes];
@@ -30,19 +32,19 @@ fn bomb(bytes: usize) -> Vec<u8> {
     built
 }
 
-fn serving(settings: &[(&str, &str)]) -> TestServer {
-    serving_with(&[], settings)
+fn start(settings: &[(&str, &str)]) -> TestServer {
+    start_with(&[], settings)
 }
 
-/// A server with these settings of its own and of its topic.
-fn serving_with(own: &[(&str, &str)], settings: &[(&str, &str)]) -> TestServer {
+/// A server with settings of its own and of its topic.
+fn start_with(own: &[(&str, &str)], settings: &[(&str, &str)]) -> TestServer {
     let server = TestServer::start(own);
     let settings = properties(settings);
     server.server.update_topic_config("t", &settings).unwrap();
     server
 }
 
-/// So many clients send it at once, and the server has all their requests.
+/// Many clients send the batch at the same time.
 fn send_all(server: &TestServer, records: &[u8]) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..COUNT).map(|_| server.client()).collect();
     for client in &mut clients {
@@ -63,7 +65,7 @@ fn is_answered(client: &Client) -> bool {
     answered
 }
 
-/// The most the process ever had since it was forgotten.
+/// The largest resident size of the process since [`reset_peak`].
 fn peak_bytes() -> usize {
     let text = fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -71,20 +73,20 @@ fn peak_bytes() -> usize {
     kib * 1024
 }
 
-fn forget_peak() {
+fn reset_peak() {
     fs::write("/proc/self/clear_refs", "5").unwrap();
 }
 
-// If this failed, a dozen small requests could take more memory than there is.
+// If this failed, a dozen small requests could use all memory.
 #[test]
-fn what_is_compressed_anew_is_bounded_together() {
+fn recompressed_batches_share_a_budget() {
     let _alone = ONE_AT_A_TIME.lock();
-    let server = serving(&[
+    let server = start(&[
         ("compression.type", "uncompressed"),
         ("max.message.bytes", "200000000"),
     ]);
     let sent = bomb(BOMB);
-    forget_peak();
+    reset_peak();
     let before = peak_bytes();
     assert_eq!(codes(send_all(&server, &sent)), [0; COUNT]);
     let more = peak_bytes() - before;
@@ -92,20 +94,21 @@ fn what_is_compressed_anew_is_bounded_together() {
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, COUNT as i64);
 }
 
-// If this failed, whoever has a compacted topic, or one that limits its records' times, could stop everybody else.
+// If this failed, a producer to a compacted topic, or one that limits timestamps, could stop all other
+// clients.
 #[test]
-fn nobody_waits_for_what_is_decompressed() {
+fn decompression_does_not_stop_other_requests() {
     let _alone = ONE_AT_A_TIME.lock();
     for settings in [
         ("cleanup.policy", "compact"),
         ("message.timestamp.before.max.ms", "9000000000000"),
     ] {
-        let server = serving(&[settings]);
+        let server = start(&[settings]);
         // The first write of an epoch waits for the disk.
         let first = produce("t", 1, &[(0, &bomb(1))]);
         server.client().call(0, 9, first);
         let clients = send_all(&server, &bomb(BOMB));
-        // The others' round trips.
+        // Its requests come from another client, and are served meanwhile.
         server.wait_for_requests(0, 1 + COUNT as u64);
         let answered = clients.iter().filter(|client| is_answered(client)).count();
         assert!(answered < COUNT / 2, "{answered} were answered first");
@@ -113,12 +116,12 @@ fn nobody_waits_for_what_is_decompressed() {
     }
 }
 
-// If this failed, what decompresses to more than the limit would be taken for a broken batch, and small batches of others
-// would wait for it, or not be appended at all.
+// If this failed, a batch that decompresses to more than the limit would get the error of a broken one. Or it
+// would keep its permit, and small batches would wait for ever.
 #[test]
-fn what_is_too_large_is_told_so_and_keeps_no_turn() {
+fn a_batch_too_large_to_decompress_is_refused_and_keeps_no_permit() {
     let _alone = ONE_AT_A_TIME.lock();
-    let server = serving(&[
+    let server = start(&[
         ("compression.type", "uncompressed"),
         ("max.message.bytes", "20000000"),
     ]);
@@ -134,7 +137,7 @@ fn what_is_too_large_is_told_so_and_keeps_no_turn() {
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 2);
 }
 
-/// A batch of a codec whose payload lacks its last bytes, with the length and checksum that fit it.
+/// A compressed batch without its last bytes, with the length and checksum that fit it.
 fn cut_short(codec: Compression) -> Vec<u8> {
     let mut builder = BatchBuilder::new(codec, None);
     for number in 0..1000 {
@@ -149,14 +152,14 @@ fn cut_short(codec: Compression) -> Vec<u8> {
     built
 }
 
-// If this failed, one producer's batch that cannot be decompressed would be acknowledged, and stop every consumer of its partition;
-// or an operator could not turn the check off.
+// If this failed, a batch that cannot be decompressed would be acknowledged, and stop every consumer of its
+// partition. Or an operator could not turn the check off.
 #[test]
-fn a_compressed_batch_is_checked_unless_the_operator_says_otherwise() {
+fn compressed_batches_are_checked_unless_the_setting_is_off() {
     let _alone = ONE_AT_A_TIME.lock();
     let off = [("logcore.produce.check.compressed", "false")];
     for (own, code) in [(&[][..], 2), (&off[..], 0)] {
-        let server = serving_with(own, &[]);
+        let server = start_with(own, &[]);
         let mut client = server.client();
         for codec in [
             Compression::Gzip,
@@ -172,11 +175,11 @@ fn a_compressed_batch_is_checked_unless_the_operator_says_otherwise() {
     }
 }
 
-// If this failed, a raw snappy block would be decompressed in memory that nobody granted, or be refused.
+// If this failed, a raw snappy block would be decompressed without a permit, or be refused.
 #[test]
 fn a_long_raw_snappy_block_is_appended() {
     let _alone = ONE_AT_A_TIME.lock();
-    let server = serving(&[("max.message.bytes", "20000000")]);
+    let server = start(&[("max.message.bytes", "20000000")]);
     let mut plain = BatchBuilder::new(Compression::None, None);
     plain
         .append(1, Some(b"k"), Some(&[7; 4 * MEGABYTE]), &[])
@@ -184,7 +187,8 @@ fn a_long_raw_snappy_block_is_appended() {
     let plain = plain.build().unwrap();
     let mut built = plain[..61].to_vec();
     built[22] |= Compression::Snappy.code();
-    // Raw snappy without compression: the length as a varint, then one literal with a length of four bytes.
+    // A raw snappy block without compression: the length as a varint, then one literal with a length of four
+    // bytes.
     let mut length = plain.len() - 61;
     let literal = (length as u32 - 1).to_le_bytes();
     while length >= 0x80 {
@@ -201,8 +205,8 @@ fn a_long_raw_snappy_block_is_appended() {
     assert_eq!(int(&produced(&body), "error_code"), 0);
 }
 
-/// ListOffsets of the first record at or after a time.
-fn looking_for(timestamp: i64) -> Struct {
+/// A ListOffsets request for the first record at or after a time.
+fn list_offsets(timestamp: i64) -> Struct {
     let mut message = request(2);
     message.set("replica_id", -1);
     let topic = message.element("topics").with("name", "t");
@@ -212,44 +216,44 @@ fn looking_for(timestamp: i64) -> Struct {
     message
 }
 
-/// The error code and the offset.
+/// The error code and the offset of a ListOffsets response.
 fn listed(body: &Value) -> (i64, i64) {
     let topic = body.get("topics").unwrap().structs().next().unwrap();
     let part = topic.get("partitions").unwrap().structs().next().unwrap();
     (int(part, "error_code"), int(part, "offset"))
 }
 
-/// A server that stores what producers claim.
-fn credulous() -> TestServer {
+/// A server that does not check compressed batches.
+fn start_without_check() -> TestServer {
     let own = [("logcore.produce.check.compressed", "false")];
-    serving_with(&own, &[("retention.ms", "-1")])
+    start_with(&own, &[("retention.ms", "-1")])
 }
 
-/// A bomb that says it has a record of the time 9, and has none.
-fn liar() -> Vec<u8> {
+/// A large batch whose header has the maximum timestamp 9, although no record has it.
+fn bomb_with_wrong_time() -> Vec<u8> {
     let mut built = bomb(BOMB);
     set_max_timestamp_in_place(&mut built, 9);
     built
 }
 
-/// Appends it so often.
+/// Appends the batch `count` times.
 fn append(client: &mut Client, records: &[u8], count: usize) {
     for _ in 0..count {
         client.call(0, 9, produce("t", 1, &[(0, records)]));
     }
 }
 
-// If this failed, a dozen questions of fifty bytes each could take more memory than there is.
+// If this failed, a dozen requests of fifty bytes each could use all memory.
 #[test]
-fn lookups_by_time_are_bounded_together() {
+fn lookups_by_time_share_a_budget() {
     let _alone = ONE_AT_A_TIME.lock();
-    let server = credulous();
-    append(&mut server.client(), &liar(), 1);
-    forget_peak();
+    let server = start_without_check();
+    append(&mut server.client(), &bomb_with_wrong_time(), 1);
+    reset_peak();
     let before = peak_bytes();
     let mut clients: Vec<Client> = (0..COUNT).map(|_| server.client()).collect();
     for client in &mut clients {
-        client.send(2, 5, looking_for(1));
+        client.send(2, 5, list_offsets(1));
     }
     for client in &mut clients {
         assert_eq!(listed(&client.receive(2, 5).1), (0, 0));
@@ -258,16 +262,17 @@ fn lookups_by_time_are_bounded_together() {
     assert!(more < 4 * BOMB, "{} MB more", more / MEGABYTE);
 }
 
-// If this failed, who makes headers lie could have the server look for what is not there, in as many batches as they like, when
-// they are gone themselves, and when it is to stop.
+// If this failed, batches with wrong headers could make a lookup search many batches after its client
+// disconnected, or delay a stop.
 #[test]
-fn a_lookup_with_a_long_way_ends_with_its_client_and_with_the_server() {
+fn a_long_lookup_ends_with_its_client_and_with_the_server() {
     let _alone = ONE_AT_A_TIME.lock();
-    let server = credulous();
+    let server = start_without_check();
     let mut client = server.client();
-    let sent = liar();
+    let sent = bomb_with_wrong_time();
     let open = || server.server.measurements().connections[0].1;
-    // So many that a closed side's second is far less than looking into all of them takes.
+    // So many batches that a full lookup takes much longer than the second after which a closed connection is
+    // noticed.
     let mut whole = Duration::ZERO;
     for _ in 0..100 {
         if whole > Duration::from_secs(4) {
@@ -275,21 +280,21 @@ fn a_lookup_with_a_long_way_ends_with_its_client_and_with_the_server() {
         }
         append(&mut client, &sent, 16);
         let begun = Instant::now();
-        assert_eq!(listed(&client.call(2, 5, looking_for(5))), (0, -1));
+        assert_eq!(listed(&client.call(2, 5, list_offsets(5))), (0, -1));
         whole = begun.elapsed();
     }
     let counts = server.server.requests_begun();
     let asked = counts.iter().find(|(key, _)| *key == 2).unwrap().1;
     let mut leaving = server.client();
-    leaving.send(2, 5, looking_for(5));
+    leaving.send(2, 5, list_offsets(5));
     server.wait_for_requests(2, asked + 1);
     let begun = Instant::now();
     drop(leaving);
-    server.wait_until("the end of what nobody waits for", || open() == 2);
+    server.wait_until("the end of the lookup", || open() == 2);
     assert!(begun.elapsed() < whole * 3 / 4);
-    client.send(2, 5, looking_for(5));
+    client.send(2, 5, list_offsets(5));
     server.wait_for_requests(2, asked + 2);
     server.stop();
-    // It leads no more, which is not what the whole way would have told.
+    // The server no longer leads the partition. A full lookup would have found no offset.
     assert_eq!(listed(&client.receive(2, 5).1).0, 6);
 }

@@ -62,8 +62,7 @@ fn a_waiting_fetch_keeps_no_permit() {
     }
 }
 
-// If this failed, a request that names unknown partitions would wait, and other requests with it, or fill the
-// memory.
+// If this failed, a request for unknown partitions would wait, stop other requests, or fill the memory.
 #[test]
 fn a_fetch_of_unknown_partitions_does_not_wait() {
     let server = TestServer::start(&[]);
@@ -74,8 +73,7 @@ fn a_fetch_of_unknown_partitions_does_not_wait() {
     check_served(&server);
 }
 
-// If this failed, one client that does not read its response would stop all others that fetch many
-// partitions.
+// If this failed, one client that does not read would stop all others that fetch many partitions.
 #[test]
 fn unread_responses_stop_no_other_fetch() {
     let server = TestServer::start(&SMALL_BUFFERS);

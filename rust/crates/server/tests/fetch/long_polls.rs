@@ -29,8 +29,7 @@ fn a_long_poll_is_woken_by_the_append() {
     );
 }
 
-// If this failed, an idle consumer would wait longer than it asked for, or a stop would wait for all long
-// polls.
+// If this failed, an idle consumer would wait too long, or a stop would wait for all long polls.
 #[test]
 fn a_long_poll_ends_at_its_timeout_and_when_the_server_stops() {
     let server = TestServer::start(&[]);

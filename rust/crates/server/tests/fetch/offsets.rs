@@ -122,8 +122,7 @@ fn list_offsets_0_lists_the_starts_of_segments() {
     assert_eq!(list_segments(&mut client, -1, -1, -1).0, -1);
 }
 
-// If this failed, a short request that repeats a partition could get a response of any length: each lists all
-// segments.
+// If this failed, a short request could get a response of any length: each repetition lists all segments.
 #[test]
 fn list_offsets_0_refuses_a_repeated_partition() {
     let server = TestServer::start(&[]);

@@ -77,8 +77,8 @@ fn batches_of_each_codec_are_converted() {
     assert_eq!(counted, 4 * (8 + 7 + 2 * (6 + 4 + 2)));
 }
 
-// If this failed, an old consumer would never get past a batch larger than its limit: a part of it says to
-// ask for more.
+// If this failed, an old consumer would never get past a batch larger than its limit. It needs a part of the
+// batch to notice that it must ask for more bytes.
 #[test]
 fn a_batch_above_the_limit_is_cut_before_version_3() {
     let server = TestServer::start(&[]);

@@ -6,7 +6,7 @@ use logcore_records::{BatchBuilder, Compression, EndTxnMarker, batches, end_txn_
 use super::common::{self, Client, Fetch, TestServer, fetched, int, records};
 use super::write;
 
-// If this failed, a consumer of some version would not get what was produced.
+// If this failed, a consumer of some version would not get the produced records.
 #[test]
 fn every_version_returns_the_records() {
     let server = TestServer::start(&[]);
@@ -26,10 +26,9 @@ fn every_version_returns_the_records() {
     }
 }
 
-// If this failed, a consumer could get more than it has memory for, or never get past a batch larger than its
-// limit.
+// If this failed, a consumer could run out of memory, or never get past a batch larger than its limit.
 #[test]
-fn limits_hold_but_the_first_batch_is_whole() {
+fn limits_hold_except_for_the_first_batch() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
     let size = write(&mut client, 0, &[1; 1000]).len() as i32;
@@ -88,8 +87,7 @@ fn limits_hold_but_the_first_batch_is_whole() {
     assert_eq!(sizes(both(), &mut client), [10 * size, 9 * size]);
 }
 
-// If this failed, a read_committed response without records would have other aborted transactions than
-// Kafka's.
+// If this failed, a read_committed response without records would name other transactions than Kafka's.
 #[test]
 fn aborted_transactions_are_null_where_a_batch_does_not_fit() {
     let server = TestServer::start(&[]);
@@ -207,8 +205,7 @@ fn a_slow_reader_gets_everything_even_of_a_deleted_topic() {
         ..Fetch::default()
     };
     client.send(1, fetch.version, fetch.message());
-    // The socket's buffers cannot hold the response. When its first bytes are here, the rest is still being
-    // sent.
+    // The socket's buffers cannot hold the response: after its first bytes, the rest is still being sent.
     client.stream.peek(&mut [0; 64]).unwrap();
     server.server.delete_topic("t").unwrap();
     let (_, response) = client.receive(1, fetch.version);

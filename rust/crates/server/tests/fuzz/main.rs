@@ -131,7 +131,7 @@ fn answer_control(server: &TestServer, mut rng: TestRng, done: &AtomicBool) -> V
     lines
 }
 
-/// WakeOnDrop the thread in Python's place when it is dropped, so that the thread checks its flag.
+/// Wakes the thread in Python's place when it is dropped, so that the thread checks its flag.
 struct WakeOnDrop<'a>(&'a TestServer);
 
 impl Drop for WakeOnDrop<'_> {
