@@ -1,9 +1,9 @@
 """One exception class per error code of the Kafka protocol: number, name, text, and whether to try again.
 
-Owns the classes, so that type checkers and editors see their names. Numbers, texts and what is retriable come from
-the one list of codes, in Rust (`rust/crates/protocol/src/error_code.rs`). Handlers read `.code`, clients raise the
-classes. Every room may import this module; any thread may use it. A class is named as the code is, in camel case:
-UNKNOWN_TOPIC_OR_PARTITION is `UnknownTopicOrPartition`.
+Owns the classes, so that type checkers and editors see their names. Numbers, texts and what is retriable come
+from the one list of codes, in Rust (`rust/crates/protocol/src/error_code.rs`). Handlers read `.code`, clients
+raise the classes. Every room may import this module; any thread may use it. A class is named as the code is,
+in camel case: UNKNOWN_TOPIC_OR_PARTITION is `UnknownTopicOrPartition`.
 
     KafkaProtocolError
     ├── UnknownServerError (-1), OffsetOutOfRange (1), ... trying again does not help
@@ -32,9 +32,9 @@ _DETAIL_MAX = 8_000
 class KafkaProtocolError(Exception):
     """An error that has a code in the Kafka protocol.
 
-    `code` is Kafka's number, `name` Kafka's name in capitals, `message` a sentence. `retriable` says whether the same
-    request may succeed later. `str()` gives the detail passed to the constructor, or else `message`. A detail that
-    contains a long name from the request is cut, so that it fits in the response.
+    `code` is Kafka's number, `name` Kafka's name in capitals, `message` a sentence. `retriable` says whether
+    the same request may succeed later. `str()` gives the detail passed to it, or else `message`. A
+    detail that contains a long name from the request is cut, so that it fits in the response.
     """
 
     code: ClassVar[int] = -1

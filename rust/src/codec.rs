@@ -1,9 +1,9 @@
-//! Binding of the `codec` room: Kafka's messages as Python dicts.
+//! Binding of `logcore-protocol`: Kafka's messages as Python dicts.
 //!
-//! A message is a dict with a key for each field of its schema; arrays are lists, uuids 16 bytes, null is `None`.
-//! [`value_to_py`] and [`py_to_value`] are what the other rooms' bindings use for messages they hold as values.
-//! Everything here runs under the GIL in the caller's thread. Of a long array the conversion lets others have it from time to
-//! time, which helps when the caller's is not the event loop's thread.
+//! A message is a dict with a key for each field of its schema. Arrays are lists, uuids 16 bytes, null is
+//! `None`. Other bindings convert messages with [`value_to_py`] and [`py_to_value`]. Everything runs in the
+//! caller's thread with the GIL. The conversion of a long array releases the GIL now and then, so that the
+//! event loop's thread can run.
 
 use bytes::Bytes;
 use logcore_protocol::{
@@ -46,12 +46,14 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// The error every function of this room raises.
+/// The exception for an error of the codec.
 pub(crate) fn protocol_error(error: logcore_protocol::ProtocolError) -> PyErr {
     ProtocolError::new_err(error.to_string())
 }
 
-/// The schema of an API, or the error that says there is none.
+/// The schema of an API.
+///
+/// Errors: the API is not in the table.
 pub(crate) fn api_schema(api_key: i16, direction: Direction) -> PyResult<&'static Schema> {
     schema(api_key, direction)
         .ok_or_else(|| protocol_error(logcore_protocol::ProtocolError::UnknownApi(api_key)))
@@ -106,7 +108,7 @@ fn json(schema: &'static Schema, version: i16, body: PyBackedBytes) -> PyResult<
     to_json(schema, version, &Bytes::from_owner(body)).map_err(protocol_error)
 }
 
-/// API key, version, correlation id, client id, and how many bytes the header takes.
+/// API key, version, correlation id, client id, and the length of the header.
 type RequestHead = (i16, i16, i32, Option<String>, usize);
 
 #[pyfunction]
@@ -144,7 +146,7 @@ fn encode_request_header<'py>(
     Ok(PyBytes::new(py, &out))
 }
 
-/// The correlation id, and how many bytes the header takes.
+/// The correlation id and the length of the header.
 #[pyfunction]
 fn decode_response_header(api_key: i16, version: i16, response: PyBackedBytes) -> PyResult<(i32, usize)> {
     let length = response.len();
@@ -205,7 +207,8 @@ fn valid_versions(api_key: i16) -> PyResult<(i16, i16)> {
     Ok((versions.first, versions.last))
 }
 
-/// Java's hash of a string (`String.hashCode`), whose UTF-16 it is given: in Python, a loop over a long name takes milliseconds.
+/// Java's hash of a string (`String.hashCode`), from its UTF-16. A loop in Python would take milliseconds for
+/// a long name.
 #[pyfunction]
 fn string_hash(utf_16_be: &[u8]) -> i32 {
     let (units, _) = utf_16_be.as_chunks();
@@ -226,7 +229,7 @@ fn decode<'py>(
     version: i16,
     body: PyBackedBytes,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // The values share the caller's buffer; they are gone when this function returns.
+    // The values share the caller's buffer, and are dropped when this function returns.
     let value = decode_with(schema, version, &Bytes::from_owner(body)).map_err(protocol_error)?;
     value_to_py(py, &value)
 }
@@ -242,22 +245,23 @@ fn encode<'py>(
     Ok(PyBytes::new(message.py(), &out))
 }
 
-/// So many elements of an array are converted before others may have the GIL.
+/// Elements of an array that are converted before other threads may have the GIL.
 const GIL_ELEMENTS: usize = 256;
 
-/// Lets others have the GIL after some elements of an array.
-fn take_turns(py: Python<'_>, index: usize) {
+/// Releases the GIL for a moment after some elements of an array.
+fn yield_gil(py: Python<'_>, index: usize) {
     if index % GIL_ELEMENTS == GIL_ELEMENTS - 1 {
         py.detach(|| ());
     }
 }
 
-/// The value as Python objects: dicts, lists, `bytes`, `str`, `int`, `float`, `bool`, `None`.
+/// A value as Python objects: dicts, lists, `bytes`, `str`, `int`, `float`, `bool`, `None`.
 pub(crate) fn value_to_py<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
     to_object(py, keys(py), value)
 }
 
-/// The dict as a message of this schema. Missing keys take the defaults; the version is for the error message only.
+/// A dict as a message of this schema. Missing keys get the defaults. The version is only used in error
+/// messages.
 pub(crate) fn py_to_value(
     schema: &'static Schema,
     version: i16,
@@ -267,8 +271,8 @@ pub(crate) fn py_to_value(
     from_dict(keys, schema.root, message)
         .map(Value::Struct)
         .map_err(|fault| match fault.problem {
-            Trouble::Raised(error) => error,
-            Trouble::Wrong(text) => {
+            Problem::Raised(error) => error,
+            Problem::Wrong(text) => {
                 let path: String = fault.path.into_iter().rev().collect();
                 let path = if path.is_empty() {
                     "the message"
@@ -282,7 +286,7 @@ pub(crate) fn py_to_value(
         })
 }
 
-/// Every field name as an interned string, by `Field::name_id`: dict lookups then compare pointers.
+/// Every field name as an interned string, by `Field::name_id`, so that dict lookups compare pointers.
 fn keys(py: Python<'_>) -> &[Py<PyString>] {
     static KEYS: PyOnceLock<Vec<Py<PyString>>> = PyOnceLock::new();
     KEYS.get_or_init(py, || {
@@ -312,7 +316,7 @@ fn to_object<'py>(py: Python<'py>, keys: &[Py<PyString>], value: &Value) -> PyRe
                 .iter()
                 .enumerate()
                 .map(|(index, value)| {
-                    take_turns(py, index);
+                    yield_gil(py, index);
                     to_object(py, keys, value)
                 })
                 .collect::<PyResult<_>>()?;
@@ -333,15 +337,15 @@ fn to_object<'py>(py: Python<'py>, keys: &[Py<PyString>], value: &Value) -> PyRe
     })
 }
 
-/// A value that does not fit its field, on its way up, with the fields around it, innermost first.
+/// A value that does not fit its field, with the fields around it, innermost first.
 struct Fault {
     path: Vec<String>,
-    problem: Trouble,
+    problem: Problem,
 }
 
-enum Trouble {
+enum Problem {
     Wrong(String),
-    /// An exception from the caller's own objects, passed on as it is.
+    /// An exception of the caller's own objects.
     Raised(PyErr),
 }
 
@@ -349,7 +353,7 @@ impl From<PyErr> for Fault {
     fn from(error: PyErr) -> Self {
         Self {
             path: Vec::new(),
-            problem: Trouble::Raised(error),
+            problem: Problem::Raised(error),
         }
     }
 }
@@ -358,7 +362,7 @@ impl Fault {
     fn wrong(text: String) -> Self {
         Self {
             path: Vec::new(),
-            problem: Trouble::Wrong(text),
+            problem: Problem::Wrong(text),
         }
     }
 
@@ -401,7 +405,7 @@ fn from_dict(
     Ok(Struct::from_fields(schema, fields))
 }
 
-/// The error for a dict that has a key which the schema lacks.
+/// The error for a dict with a key that the schema lacks.
 #[cold]
 fn unknown_key(schema: &StructSchema, dict: &Bound<'_, PyDict>) -> PyResult<Fault> {
     for key in dict.keys() {
@@ -461,7 +465,7 @@ where
     })
 }
 
-/// A copy, so that the value may go to other threads.
+/// Copies the bytes, so that other threads may use the value.
 fn bytes(object: &Bound<'_, PyAny>) -> Result<Bytes, Fault> {
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Ok(Bytes::copy_from_slice(bytes.as_bytes()));
@@ -474,7 +478,7 @@ fn bytes(object: &Bound<'_, PyAny>) -> Result<Bytes, Fault> {
 
 fn array(keys: &[Py<PyString>], element: &FieldType, object: &Bound<'_, PyAny>) -> Result<Vec<Value>, Fault> {
     let convert = |(index, item): (usize, Bound<'_, PyAny>)| {
-        take_turns(item.py(), index);
+        yield_gil(item.py(), index);
         from_object(keys, element, &item).map_err(|fault| fault.below(format!("[{index}]")))
     };
     if let Ok(list) = object.cast::<PyList>() {

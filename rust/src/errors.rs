@@ -1,7 +1,8 @@
-//! Errors of the storage and records crates as Python exceptions: the tree under `logcore.LogError`.
+//! Errors of the storage and records crates as Python exceptions (`logcore.LogError` and its subclasses), and
+//! Kafka's error codes.
 //!
-//! Every variant is named: there is no catch-all arm, so a new error in the crate does not compile until it has a class
-//! here. Each exception carries Kafka's error code as `code`. (The other rooms' errors are beside their bindings.)
+//! There is no catch-all arm: a new variant in the crates does not compile until it has a class here. Each
+//! exception has Kafka's error code as `code`. Errors of other crates are beside their bindings.
 
 use logcore_protocol::{ErrorCode, KAFKA_ERRORS, KafkaError, Retry};
 use logcore_records::RecordError;
@@ -14,108 +15,40 @@ create_exception!(
     logcore,
     LogError,
     PyException,
-    "A log refused or failed; `code` is Kafka's error code for it."
-);
-create_exception!(
-    logcore,
-    CorruptLogError,
-    LogError,
-    "Files of a log hold bytes they cannot hold."
-);
-create_exception!(
-    logcore,
-    OffsetOutOfRangeError,
-    LogError,
-    "An offset before the log's start or after its end."
-);
-create_exception!(
-    logcore,
-    LockedError,
-    LogError,
-    "Another process, or another opening in this one, writes the log."
-);
-create_exception!(
-    logcore,
-    LogNotFoundError,
-    LogError,
-    "There is no log at this path."
-);
-create_exception!(
-    logcore,
-    LogExistsError,
-    LogError,
-    "What was to be created is there already."
-);
-create_exception!(
-    logcore,
-    LogClosedError,
-    LogError,
-    "The log was closed, or opened by the process this one was forked from."
-);
-create_exception!(
-    logcore,
-    ReadOnlyError,
-    LogError,
-    "The log was opened for reading only."
-);
-create_exception!(
-    logcore,
-    OfflineError,
-    LogError,
-    "A write or fsync failed before; the log has to be opened anew."
-);
-create_exception!(
-    logcore,
-    LogIOError,
-    LogError,
-    "The operating system refused; the text has the path and the reason, `errno` its number or None."
-);
-create_exception!(
-    logcore,
-    InvalidRecordError,
-    LogError,
-    "Batches or records that are damaged or not allowed."
-);
-create_exception!(
-    logcore,
-    RecordTooLargeError,
-    LogError,
-    "A batch larger than `max_message_bytes`, or an append larger than a segment."
-);
-create_exception!(
-    logcore,
-    ProducerStateError,
-    LogError,
-    "A batch of an idempotent producer out of its order, or of one that was replaced."
-);
-create_exception!(
-    logcore,
-    LogConfigError,
-    LogError,
-    "A setting that does not exist or has a value it cannot have."
+    "A log refused or failed. `code` is Kafka's error code."
 );
 
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    module.add_function(wrap_pyfunction!(kafka_errors, module)?)?;
-    module.add("LogError", py.get_type::<LogError>())?;
-    module.add("CorruptLogError", py.get_type::<CorruptLogError>())?;
-    module.add("OffsetOutOfRangeError", py.get_type::<OffsetOutOfRangeError>())?;
-    module.add("LockedError", py.get_type::<LockedError>())?;
-    module.add("LogNotFoundError", py.get_type::<LogNotFoundError>())?;
-    module.add("LogExistsError", py.get_type::<LogExistsError>())?;
-    module.add("LogClosedError", py.get_type::<LogClosedError>())?;
-    module.add("ReadOnlyError", py.get_type::<ReadOnlyError>())?;
-    module.add("OfflineError", py.get_type::<OfflineError>())?;
-    module.add("LogIOError", py.get_type::<LogIOError>())?;
-    module.add("InvalidRecordError", py.get_type::<InvalidRecordError>())?;
-    module.add("RecordTooLargeError", py.get_type::<RecordTooLargeError>())?;
-    module.add("ProducerStateError", py.get_type::<ProducerStateError>())?;
-    module.add("LogConfigError", py.get_type::<LogConfigError>())?;
-    // What instances carry; those raised by hand have it too.
-    py.get_type::<LogIOError>().setattr("errno", py.None())?;
-    py.get_type::<LogError>()
-        .setattr("code", ErrorCode::UNKNOWN_SERVER_ERROR.0)
+macro_rules! log_errors {
+    ($($name:ident: $doc:literal;)+) => {
+        $(create_exception!(logcore, $name, LogError, $doc);)+
+
+        pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+            let py = module.py();
+            module.add_function(wrap_pyfunction!(kafka_errors, module)?)?;
+            module.add("LogError", py.get_type::<LogError>())?;
+            $(module.add(stringify!($name), py.get_type::<$name>())?;)+
+            // The defaults, for exceptions that Python code raises.
+            py.get_type::<LogIOError>().setattr("errno", py.None())?;
+            let code = ErrorCode::UNKNOWN_SERVER_ERROR.0;
+            py.get_type::<LogError>().setattr("code", code)
+        }
+    };
+}
+
+log_errors! {
+    CorruptLogError: "The files of a log are damaged.";
+    OffsetOutOfRangeError: "The offset is before the log's start or after its end.";
+    LockedError: "Another process, or another opening in this one, writes the log.";
+    LogNotFoundError: "There is no log at this path.";
+    LogExistsError: "The log or topic exists already.";
+    LogClosedError: "The log was closed, or opened by the process that this one was forked from.";
+    ReadOnlyError: "The log was opened read-only.";
+    OfflineError: "A write or fsync failed before; open the log again.";
+    LogIOError: "The operating system refused. The text has the path and reason, `errno` the number.";
+    InvalidRecordError: "Batches or records that are damaged or not allowed.";
+    RecordTooLargeError: "A batch larger than `max_message_bytes`, or an append larger than a segment.";
+    ProducerStateError: "An idempotent producer's batch that is out of order, or of a replaced producer.";
+    LogConfigError: "A setting that does not exist, or has a value that is not allowed.";
 }
 
 /// Kafka's errors in the order of their codes: code, name, when the request may succeed, sentence.
@@ -167,7 +100,7 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
     with_code(py, exception, ErrorCode(error.kafka_code()))
 }
 
-/// The exception for bytes in a log that are not the records they should be, or records that cannot be encoded.
+/// The exception for damaged records in a log, or records that cannot be encoded.
 pub(crate) fn record_error(py: Python<'_>, error: &RecordError) -> PyErr {
     let text = error.to_string();
     if error.is_corruption() {

@@ -1,4 +1,7 @@
-"""Members of one ensemble in this process, through the extension. If one failed, the coordinator's ensembles would."""
+"""Members of one ensemble in this process, through the extension.
+
+If one of these failed, the coordinator's ensembles would.
+"""
 
 from __future__ import annotations
 
@@ -254,7 +257,7 @@ def test_a_member_survives_a_failed_snapshot(tmp_path: Path, ensemble: Ensemble)
 
 
 def test_the_others_go_on_without_their_leader(tmp_path: Path, ensemble: Ensemble) -> None:
-    """If this failed, an ensemble would not survive its leader, or a member could not catch up from a snapshot."""
+    """If this failed, an ensemble would not survive its leader, or no member could catch up by snapshot."""
     servers = servers_of(3)
     ensemble.members = [Member(tmp_path, servers, number).start() for number in (1, 2, 3)]
     ensemble.members[0].quorum.propose([b"before"])
@@ -315,7 +318,7 @@ def test_an_observer_follows(tmp_path: Path, ensemble: Ensemble) -> None:
 
 
 def test_an_ensemble_begins_with_a_state_and_its_files_are_read(tmp_path: Path, ensemble: Ensemble) -> None:
-    """If this failed, a server's data would be lost when it becomes an ensemble, or an export would lack some."""
+    """If this failed, a server's data would be lost when it becomes an ensemble, or exports lacked some."""
     servers = servers_of(3)
     ensemble.members = [
         Member(tmp_path, servers, number, has_state=number == 2).start() for number in (1, 2, 3)

@@ -39,23 +39,23 @@ import org.apache.kafka.common.protocol.ObjectSerializationCache;
 import org.apache.kafka.common.protocol.types.RawTaggedField;
 
 /**
- * Apache's own message classes behind a pipe, for tests/protocol/test_kafka_clients.py; run it in source-file mode with the
- * peer's jars as its class path.
+ * Apache's own message classes over a pipe, for tests/protocol/test_kafka_clients.py. Run it in source-file mode with the
+ * peer's jars as class path.
  *
- * A question is an int32 length and that many bytes: a word, what message is meant ("request", "response", "data",
- * "request header", "response header"), its API key (int16), its name (of data), the version (int16); then what the word wants:
+ * A question is an int32 length and that many bytes: a word, the kind of the message ("request", "response", "data",
+ * "request header", "response header"), its API key (int16), its name (for data), the version (int16), and then:
  *
- *   versions:  nothing. Answer: the first and the last stable version, int16 each; none when the last is the lower. Then the
- *              name of Apache's class, and a byte that is 1 when random messages of it can be made.
- *   echo:      the bytes of messages (int32 count; int32 length and bytes of each). Answer: for each the bytes that
- *              Apache's class writes after it read them, and Apache's JSON of it.
- *   rewrite:   another version (int16) and the bytes of messages, as echo's. Answer: for each a byte that is 1 and what
- *              Apache's class writes in the other version, or 0 when it refuses to.
- *   random:    a seed (int64), how many (int32), how long they may be (int32). Answer: for each its bytes, the same
- *              with tagged fields that nobody knows strewn in, and its JSON.
+ *   versions:  nothing. Answer: the first and the last stable version, int16 each; a last below the first means none. Then
+ *              the name of Apache's class, and a byte that is 1 when random messages of it can be made.
+ *   echo:      the bytes of messages (int32 count; int32 length and bytes of each). Answer: for each message the bytes that
+ *              Apache's class writes after it has read them, and Apache's JSON.
+ *   rewrite:   another version (int16) and the bytes of messages, as for echo. Answer: for each message a byte 1 and the
+ *              bytes that Apache's class writes in the other version, or a byte 0 when it refuses.
+ *   random:    a seed (int64), a count (int32), the longest length (int32). Answer: for each message its bytes, its bytes
+ *              with unknown tagged fields added, and its JSON.
  *
- * Words, names and texts are writeUTF's, or UTF-8 after an int32 length where they may be long. An answer is an int32
- * length and that many bytes, the first of which is 1; or 0 and a text that says what failed.
+ * Short texts are in writeUTF's form; long ones are UTF-8 after an int32 length. An answer is an int32 length and that many
+ * bytes: 1 and the answer, or 0 and the text of a failure.
  */
 public final class KafkaCodec {
     private static final JsonMapper MAPPER =
@@ -175,7 +175,7 @@ public final class KafkaCodec {
         out.write(bytes);
     }
 
-    /** What a question is about. */
+    /** The message of a question. */
     private record Kind(String kind, short key, String name) {
         private static final Map<Kind, Codec> CODECS = new HashMap<>();
 
@@ -183,7 +183,7 @@ public final class KafkaCodec {
             return kind.equals(other);
         }
 
-        /** Its codec; null when this release has no such message. */
+        /** The codec; null when this release lacks the message. */
         Codec codec() throws Exception {
             if (!CODECS.containsKey(this)) {
                 Class<?> type = type();
@@ -215,13 +215,13 @@ public final class KafkaCodec {
                 try {
                     return Class.forName(prefix + name);
                 } catch (ClassNotFoundException elsewhere) {
-                    // the next package, then
+                    // It may be in the next package.
                 }
             }
             return null;
         }
 
-        /** The version of a header is that of the request it stands before. */
+        /** The header's version, which follows from the request's. */
         short versionOf(short version) {
             if (is("request header")) {
                 return ApiMessageType.fromApiKey(key).requestHeaderVersion(version);
@@ -230,7 +230,7 @@ public final class KafkaCodec {
         }
     }
 
-    /** One generated class, its JSON converter and its definition. */
+    /** A generated class, its JSON converter and its definition. */
     private static final class Codec {
         private final Class<?> type;
         private final Method toJson;
@@ -245,7 +245,7 @@ public final class KafkaCodec {
             definition = read(nameOf(type));
         }
 
-        /** The definition that the class was made of, out of its jar; null where the jar has none. */
+        /** The class's definition from its jar; null when the jar has none. */
         private static JsonNode read(String name) throws IOException {
             for (String directory : new String[] {"common/message/", "common/metadata/", "message/"}) {
                 String path = directory + name + ".json";
@@ -333,7 +333,7 @@ public final class KafkaCodec {
         return version >= Short.parseShort(ends[0]) && version <= Short.parseShort(ends[ends.length - 1]);
     }
 
-    /** Random messages as JSON, by their definitions. */
+    /** Makes random messages as JSON from their definitions. */
     private record Generator(Random dice, int longest) {
         private static final String[] LETTERS = {"a", "Z", "0", "-", "\"", "\\", "\n", "\u0001", "é", "日", "\uD83E\uDD80"};
 
@@ -416,7 +416,7 @@ public final class KafkaCodec {
             };
         }
 
-        /** Only what every Java's Double.toString prints alike: before 19 it gave some numbers a digit too many. */
+        /** Only numbers that every Java's Double.toString prints alike: before 19 it gave some a digit too many. */
         private double real() {
             return switch (dice.nextInt(6)) {
                 case 0 -> Double.NEGATIVE_INFINITY;
@@ -431,7 +431,7 @@ public final class KafkaCodec {
             return dice.nextInt(6) == 0 ? Uuid.ZERO_UUID : new Uuid(dice.nextLong(), dice.nextLong());
         }
 
-        /** Rarely as long as a string can be; else of a length about which a compact one takes one byte more. */
+        /** Rarely the longest string; else a length near the one where a compact length needs another byte. */
         private String text() {
             if (longest > 1000 && dice.nextInt(500) == 0) {
                 return LETTERS[LETTERS.length - 1].repeat(Short.MAX_VALUE / 4);
@@ -455,7 +455,7 @@ public final class KafkaCodec {
         }
     }
 
-    /** Tagged fields of a newer release, which Apache's classes keep. */
+    /** Adds tagged fields of a newer release, which Apache's classes keep. */
     private static final class Tags {
         static void strew(Message message, Random dice) throws ReflectiveOperationException {
             for (int left = dice.nextInt(3), tag = 100; left > 0; left--) {
@@ -469,7 +469,7 @@ public final class KafkaCodec {
             }
         }
 
-        /** The structs in it, without those at their defaults: the version may lack them. */
+        /** The structs in a message, without those at their defaults, which the version may lack. */
         private static List<Message> inside(Message message) throws ReflectiveOperationException {
             var found = new ArrayList<Message>();
             for (Field field : message.getClass().getDeclaredFields()) {

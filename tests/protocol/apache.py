@@ -1,4 +1,4 @@
-"""Apache Kafka's own message classes as a peer: KafkaCodec.java in a JVM, behind a pipe."""
+"""Apache Kafka's own message classes as a peer: KafkaCodec.java in a JVM, over a pipe."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from tests.compat.conftest import peer_jars
 
 PEERS = ("kafka-3.9.1", "kafka-4.1.0", "kafka-clients-4.2.0")
-"""Directories of jars under build/peers, oldest first: what 4.x dropped 3.9.1 has, and what is new has the last."""
+"""Directories of jars under build/peers, oldest first. 3.9.1 has what 4.x dropped, the last what is new."""
 SOURCE = Path(__file__).with_name("KafkaCodec.java")
 STOP_TIMEOUT = 20.0
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a question is about: "request", "response", "request header", "response header", or "data", which has a name."""
+    """The message of a question. `kind`: request, response, request header, response header, or data."""
 
     kind: str
     key: int = -1
@@ -29,7 +29,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Known:
-    """What a release has of a message; `can_make` is whether it can make random ones."""
+    """A message in a release; `can_make` says whether the program can make random ones."""
 
     versions: range
     name: str
@@ -38,7 +38,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Sample:
-    """A message of Apache's making: its bytes, those with unknown tagged fields strewn in, and its JSON."""
+    """A message that Apache made: its bytes, its bytes with unknown tagged fields added, and its JSON."""
 
     body: bytes
     tagged: bytes
@@ -46,16 +46,16 @@ class Sample:
 
 
 class Answer:
-    """Reads what the program wrote, from the front."""
+    """Reads an answer of the program from the front."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._place = 0
+        self._position = 0
 
     def take(self, size: int) -> bytes:
-        taken = self._data[self._place : self._place + size]
+        taken = self._data[self._position : self._position + size]
         assert len(taken) == size, "the answer ended early"
-        self._place += size
+        self._position += size
         return taken
 
     def number(self, size: int) -> int:
@@ -69,12 +69,12 @@ class Answer:
 
 
 def utf(text: str) -> bytes:
-    """As DataInput.readUTF reads it, for the plain characters that names are made of."""
+    """A string for DataInput.readUTF; ASCII only."""
     return struct.pack(">H", len(text)) + text.encode("ascii")
 
 
 class Apache:
-    """One release's classes. Questions are answered one after the other."""
+    """The classes of one release. It answers one question at a time."""
 
     def __init__(self, peer: str, process: subprocess.Popen[bytes]) -> None:
         self.peer = peer
@@ -95,7 +95,7 @@ class Apache:
         return Answer(answer[1:])
 
     def known(self, about: Subject) -> Known:
-        """What this release has of the message: its stable versions."""
+        """The message in this release, with its stable versions."""
         if about not in self._known:
             answer = self._ask("versions", about, 0)
             versions = range(answer.number(2), answer.number(2) + 1)
@@ -104,13 +104,13 @@ class Apache:
         return self._known[about]
 
     def echo(self, about: Subject, version: int, bodies: list[bytes]) -> list[tuple[bytes, str]]:
-        """Each of the bodies, read and written again, and as JSON."""
+        """Each body after Apache read and wrote it, and its JSON."""
         packed = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
         answer = self._ask("echo", about, version, struct.pack(">i", len(bodies)) + packed)
         return [(answer.bytes(), answer.text()) for _ in bodies]
 
     def rewrite(self, about: Subject, version: int, other: int, bodies: list[bytes]) -> list[bytes | None]:
-        """Each of the bodies, written in the other version; None where the class refuses to."""
+        """Each body written in the other version; None where the class refuses."""
         packed = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
         answer = self._ask("rewrite", about, version, struct.pack(">hi", other, len(bodies)) + packed)
         return [answer.bytes() if answer.number(1) else None for _ in bodies]
@@ -118,14 +118,14 @@ class Apache:
     def random(
         self, about: Subject, version: int, seed: int, count: int, longest: int = 1 << 15
     ) -> list[Sample]:
-        """Messages of its own making; `seed` makes the first, `seed + 1` the second."""
+        """Random messages; `seed` makes the first, `seed + 1` the second."""
         answer = self._ask("random", about, version, struct.pack(">qii", seed, count, longest))
         return [Sample(answer.bytes(), answer.bytes(), answer.text()) for _ in range(count)]
 
 
 @contextlib.contextmanager
 def apache(peer: str) -> Iterator[Apache]:
-    """The program, on this peer's jars."""
+    """The program with this peer's jars."""
     libs = peer_jars(peer, "javac")
     command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{libs}/*"]
     with tempfile.TemporaryFile() as errors:
@@ -137,5 +137,5 @@ def apache(peer: str) -> Iterator[Apache]:
         finally:
             process.communicate(timeout=STOP_TIMEOUT)
             errors.seek(0)
-            said = errors.read().decode()
-            assert process.returncode == 0, f"{peer} ended with {process.returncode}:\n{said}"
+            output = errors.read().decode()
+            assert process.returncode == 0, f"{peer} ended with {process.returncode}:\n{output}"

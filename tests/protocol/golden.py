@@ -1,10 +1,10 @@
-"""Writes tests/golden/messages: a message of each version of everything in the table, as Apache's own classes write it.
+"""Writes tests/golden/messages: each schema and version of the table, as Apache's own classes write it.
 
 usage: python -m tests.protocol.golden     (needs a JDK and `make peers`)
 
-A line is: kind, API key or name, version, the bytes in hexadecimal, and Apache's JSON of it, with spaces between. A file is
-what one release wrote; a later release's has only the versions which the earlier ones lack. rust/crates/protocol/tests/apache.rs
-reads them, without Java.
+A line has the kind, the API key or name, the version, the bytes in hexadecimal and Apache's JSON, with spaces
+between. Each release has a file; a later release's file has only the versions that earlier ones lack.
+rust/crates/protocol/tests/apache.rs reads them without Java.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LONGEST_TEXT = 12
 LONGEST_BODY = 250
 
 
-def telling(samples: list[Sample]) -> Sample:
-    """The longest one that is not too long for a golden file."""
+def longest(samples: list[Sample]) -> Sample:
+    """The longest sample that is short enough for a golden file."""
     short = [sample for sample in samples if len(sample.body) <= LONGEST_BODY]
     if short:
         return max(short, key=lambda sample: len(sample.body))
@@ -31,17 +31,17 @@ def telling(samples: list[Sample]) -> Sample:
 
 
 def lines(peer: Apache, schema: Schema, done: set[int]) -> Iterator[str]:
-    """One line for each version that is not yet done."""
+    """A line for each version that has none yet."""
     about = Subject(schema.kind, -1 if schema.key is None else schema.key, schema.name)
     known = peer.known(about)
-    # An API that was given another name since is written by a release that knows it by ours.
+    # An API that was renamed is written by a release that has our name for it.
     renamed = schema.name not in known.name
     if not known.can_make or renamed or (schema.kind == "data" and peer.peer != PEERS[0]):
         return
     for version in schema.versions:
         if version in known.versions and version not in done:
             done.add(version)
-            sample = telling(peer.random(about, version, SEED, CHOICE, LONGEST_TEXT))
+            sample = longest(peer.random(about, version, SEED, CHOICE, LONGEST_TEXT))
             name = schema.name if schema.key is None else schema.key
             yield f"{schema.kind} {name} {version} {sample.body.hex() or '-'} {sample.json}\n"
 

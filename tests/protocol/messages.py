@@ -1,6 +1,6 @@
-"""Random messages of every shape, made from the table the codec is built on.
+"""Random messages of every schema in the codec's table.
 
-The table is read here a second time, by other code, so that a mistake of the codec's own reader shows.
+This is a second reader of the table, so that a defect of the codec's own reader shows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Message = dict[str, Any]
 
 @dataclass
 class Field:
-    """One line of the table."""
+    """A field: one line of the table."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ class Schema:
 
 
 def parse_versions(text: str) -> range:
-    """A range of versions as the table writes it."""
+    """The range of versions that the table's text means."""
     if text == "none":
         return range(0)
     if text.endswith("+"):
@@ -54,7 +54,7 @@ def parse_versions(text: str) -> range:
 
 
 def parse_field(words: list[str]) -> Field:
-    """A field from its line's words."""
+    """The field of a line's words."""
     options = dict(word.partition("=")[::2] for word in words[3:])
     return Field(
         name=words[0],
@@ -68,7 +68,7 @@ def parse_field(words: list[str]) -> Field:
 
 @functools.cache
 def schemas() -> list[Schema]:
-    """Every schema of both tables."""
+    """Every schema of the tables."""
     found: list[Schema] = []
     for table in TABLES:
         stack: list[list[Field]] = []
@@ -91,7 +91,7 @@ def schemas() -> list[Schema]:
 
 
 def every_version() -> list[tuple[str, Schema, int]]:
-    """(a name for the test, schema, version) for everything there is."""
+    """Test id, schema and version, for every schema and version."""
     return [
         (f"{schema.name}-{schema.kind}-v{version}", schema, version)
         for schema in schemas()
@@ -100,7 +100,7 @@ def every_version() -> list[tuple[str, Schema, int]]:
 
 
 def default_of(spec: Field) -> Any:
-    """What decoding gives for a field that was not sent."""
+    """The decoded value of a field that was not sent."""
     text = spec.default
     if text == "null" or spec.kind == "records":
         return None
@@ -117,7 +117,7 @@ def default_of(spec: Field) -> Any:
 
 
 def random_message(fields: list[Field], version: int, source: random.Random) -> Message:
-    """A whole message: random where the version has the field, the default where it lacks it."""
+    """A message with random values, and the defaults where the version lacks the field."""
     return {
         spec.name: random_field(spec, version, source) if version in spec.versions else default_of(spec)
         for spec in fields
@@ -125,7 +125,7 @@ def random_message(fields: list[Field], version: int, source: random.Random) -> 
 
 
 def random_field(spec: Field, version: int, source: random.Random) -> Any:
-    """A value this version may carry, null and the default among them."""
+    """A value that this version allows: null and the default too."""
     if version in spec.nullable and source.random() < 0.25:
         return None
     if version in spec.tagged and source.random() < 0.25:
@@ -139,7 +139,7 @@ def random_field(spec: Field, version: int, source: random.Random) -> Any:
 
 
 def random_scalar(kind: str, source: random.Random) -> Any:
-    """A value of a type that holds no others."""
+    """A value of a type that contains no other."""
     length = source.choice((0, 1, 5, 126, 127, 128, 300))
     match kind:
         case "bool":
@@ -150,7 +150,7 @@ def random_scalar(kind: str, source: random.Random) -> Any:
             return source.randbytes(16)
         case "string":
             if source.random() < 0.002:
-                return "🦀" * 8191  # four bytes each: as long as a string can be
+                return "🦀" * 8191  # four bytes each: the longest string
             return "".join(source.choice('aZ09-"\\\n\1é日🦀') for _ in range(length))
         case "bytes" | "records":
             return source.randbytes(length)

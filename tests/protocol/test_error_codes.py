@@ -26,7 +26,7 @@ SOURCE = Path(__file__).with_name("ErrorCodes.java")
 @pytest.mark.compat
 @pytest.mark.parametrize("peer", PEERS)
 def test_the_list_is_apaches(peer: str) -> None:
-    """If this failed, our clients and Apache's would disagree on what an error is, or on whether to retry it."""
+    """If this failed, our clients and Apache's would disagree on a code, or on whether to retry it."""
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{peer_jars(peer, 'javac')}/*", str(SOURCE)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     theirs = [tuple(line.split()) for line in printed.splitlines()]
@@ -38,7 +38,7 @@ def test_the_list_is_apaches(peer: str) -> None:
 
 
 def test_every_code_has_a_class() -> None:
-    """If this failed, a client would raise UnknownServerError for a code that Kafka has, or never retry it."""
+    """If this failed, clients would raise UnknownServerError for a code that Kafka has, or never retry it."""
     listed = [row for row in _native.kafka_errors() if row[0] != NONE]
     classes = [(error.code, error.name, error.message) for error in all_errors()]
     assert classes == [(code, name, message) for code, name, _, message in listed]

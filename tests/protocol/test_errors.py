@@ -1,4 +1,7 @@
-"""Were one of these to fail, a mistake would reach the wire, or its error would not say where it is."""
+"""The codec's errors.
+
+If one of these failed, a mistake would reach the wire, or its error would not name the field.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ FETCH = 1
 
 
 def produce(**partition: Any) -> dict[str, Any]:
-    """A Produce request whose one partition is given."""
+    """A Produce request with one partition."""
     return {"acks": 1, "topic_data": [{"name": "t", "partition_data": [{"index": 1, **partition}]}]}
 
 
-def test_it_is_a_value_error() -> None:
+def test_a_protocol_error_is_a_value_error() -> None:
     assert issubclass(ProtocolError, ValueError)
     assert ProtocolError.__module__ == "logcore"
 
@@ -59,7 +62,7 @@ def test_a_lone_surrogate_is_refused() -> None:
         encode_request(PRODUCE, 9, {"transactional_id": "\ud800"})
 
 
-def test_an_exception_of_the_callers_own_is_passed_on() -> None:
+def test_an_exception_of_the_callers_iterator_is_passed_on() -> None:
     def failing() -> Any:
         yield {"name": "t"}
         raise LookupError("of my own")
@@ -68,15 +71,15 @@ def test_an_exception_of_the_callers_own_is_passed_on() -> None:
         encode_request(PRODUCE, 9, {"topic_data": failing()})
 
 
-def test_a_field_of_another_version() -> None:
+def test_a_field_of_another_version_is_refused_or_ignored() -> None:
     with pytest.raises(ProtocolError, match="version 2: cannot encode transactional_id: the version lacks"):
         encode_request(PRODUCE, 2, {"transactional_id": "t"})
     assert encode_request(PRODUCE, 2, {"transactional_id": None}) == bytes(10)
-    # Kafka calls these ignorable.
+    # These fields are ignorable in Kafka's definitions.
     assert encode_request(FETCH, 0, {"session_id": 5, "rack_id": "r"}) == b"\xff\xff\xff\xff" + bytes(12)
 
 
-def test_what_is_accepted() -> None:
+def test_equal_values_of_other_types_are_accepted() -> None:
     class Acks(IntEnum):
         ALL = -1
 
@@ -107,7 +110,7 @@ def test_malformed_bytes_are_refused(version: int, body: bytes, error: str) -> N
         decode_request(PRODUCE, version, body)
 
 
-def test_what_does_not_exist() -> None:
+def test_unknown_keys_names_and_versions_are_refused() -> None:
     for decode in (_native.decode_request, _native.decode_response):
         with pytest.raises(ProtocolError, match="API key 999 is not in the table"):
             decode(999, 0, b"")

@@ -1,6 +1,6 @@
-"""The codec against kafka-python's, which reads Apache's definitions by code of its own.
+"""The codec against kafka-python's, which has its own reader of Apache's definitions.
 
-Were one of these to fail, the two would not understand each other's messages of that API and version.
+If one of these failed, the two would not understand each other's messages of that API and version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODULES = ("admin", "consumer", "metadata", "producer", "sasl")
 
 
 def peer_classes(base: Any) -> Iterator[Any]:
-    """Every message class kafka-python has."""
+    """Every message class of kafka-python."""
     for module in MODULES:
         importlib.import_module(f"kafka.protocol.{module}")
     for found in base.__subclasses__():
@@ -36,19 +36,19 @@ CASES = [
     (name, schema, version)
     for name, schema, version in every_version()
     if (peer := PEERS.get(f"{schema.name}{schema.kind.title()}")) is not None
-    # Below the lowest version of its own definitions it lacks what Apache has removed since.
+    # Below its own lowest version it lacks fields that Apache has removed since.
     and peer.valid_versions[0] <= version <= peer.valid_versions[1]
 ]
 
 
 def to_peer(fields: list[Field], version: int, message: Message, make: Any) -> Any:
-    """The message as kafka-python's object; a tagged field at its default is left out."""
+    """The message as an object of kafka-python, without tagged fields at their defaults."""
     values = {}
     for spec in fields:
         value = message[spec.name]
         if version not in spec.versions or (version in spec.tagged and value == default_of(spec)):
             continue
-        # It renames some of these fields and holds them as sets of bits.
+        # kafka-python renames some of these fields, and has them as sets of bits.
         name = spec.name if spec.name in make._struct.fields else "authorized_operations"
         inner = make._struct.fields[name]
         if inner.type_str == "bitfield":
@@ -67,6 +67,7 @@ def to_peer(fields: list[Field], version: int, message: Message, make: Any) -> A
 
 @pytest.mark.parametrize(("schema", "version"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_bytes_are_the_same(schema: Schema, version: int) -> None:
+    """If this failed, a message would reach kafka-python changed."""
     peer = PEERS[f"{schema.name}{schema.kind.title()}"]
     encode = _native.encode_request if schema.kind == "request" else _native.encode_response
     assert schema.key is not None
@@ -80,4 +81,5 @@ def test_bytes_are_the_same(schema: Schema, version: int) -> None:
 
 
 def test_most_of_the_protocol_is_compared() -> None:
+    """If this failed, kafka-python would have moved its classes, and nothing would be compared."""
     assert len({schema.key for _, schema, _ in CASES}) >= 45

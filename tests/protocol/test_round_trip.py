@@ -1,4 +1,4 @@
-"""Were one of these to fail, a message of that API and version would change on its way through the codec."""
+"""If one of these failed, a message of that API and version would change on its way through the codec."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CASES = every_version()
 
 
 def encode(schema: Schema, version: int, message: Message) -> bytes:
-    """The message as its kind is encoded."""
+    """Encodes a message of any kind."""
     match schema.kind, schema.key:
         case "request", int(key):
             return _native.encode_request(key, version, message)
@@ -23,7 +23,7 @@ def encode(schema: Schema, version: int, message: Message) -> bytes:
 
 
 def decode(schema: Schema, version: int, body: bytes | bytearray) -> Message:
-    """The reverse of `encode`."""
+    """Decodes a message of any kind."""
     match schema.kind, schema.key:
         case "request", int(key):
             return _native.decode_request(key, version, body)

@@ -1,5 +1,7 @@
-"""Were one of these to fail, the tables would not be what Apache's definitions say, or a tool that reads them would not notice
-that two releases contradict each other.
+"""The program that makes the tables.
+
+If one of these failed, the tables would differ from Apache's definitions, or a contradiction between two
+releases would go unnoticed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def load() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
+    sys.modules[spec.name] = module  # dataclasses look their module up here
     spec.loader.exec_module(module)
     return module
 
@@ -64,7 +66,7 @@ NEW["fields"].insert(1, {"name": "TopicId", "type": "uuid", "versions": "4+"})
 
 
 def merge(change: Callable[[dict[str, Any]], None]) -> list[str]:
-    """The lines that the old definition and the changed new one come to."""
+    """The lines for the old definition together with the changed new one."""
     changed = copy.deepcopy(NEW)
     change(changed)
     read = [make_table.read_message(message, False) for message in (OLD, changed)]
@@ -72,7 +74,7 @@ def merge(change: Callable[[dict[str, Any]], None]) -> list[str]:
     return lines
 
 
-def test_the_versions_of_both_releases_are_there() -> None:
+def test_the_table_has_the_versions_of_both_releases() -> None:
     assert merge(lambda new: None) == [
         "request 5 Example 0-5 2+",
         " topic string 0-3 null=1+",
@@ -101,7 +103,7 @@ def test_releases_that_contradict_each_other_are_refused(change: Callable[[dict[
         merge(change)
 
 
-def test_a_newest_version_that_is_not_stable_is_left_out() -> None:
+def test_an_unstable_version_is_left_out() -> None:
     assert make_table.read_message(OLD, True).lines()[0] == "request 5 Example 0-2 2+"
     assert make_table.read_message(OLD | {"validVersions": "0"}, True) is None
     assert (

@@ -1,16 +1,16 @@
-//! What openraft asks of its histograms, in half a kibibyte each.
+//! Stands in for the crate of this name, which openraft counts the sizes of its batches with.
 //!
-//! openraft counts the sizes of its batches with a crate of this name, whose first histogram computes the bounds of every width of
-//! buckets that there might be: 26 MB, of which one width's 2 KB are used. We read none of these figures. `[patch.crates-io]` in the
-//! workspace's Cargo.toml puts this crate in its place; its interface is the part of that crate's that openraft uses.
+//! The first histogram of that crate computes the bounds of every possible width of buckets: 26 MB, of which
+//! 2 KB are used. We read none of these figures. A histogram here takes half a KiB. The interface is the part
+//! that openraft uses; `[patch.crates-io]` in the workspace's Cargo.toml puts this crate in place.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Of zero, and of each number of bits that a value may have.
+/// One for zero, and one for each number of bits that a value may have.
 const BUCKETS: usize = u64::BITS as usize + 1;
 
-/// How many values there were of each power of two. `T` is what the other crate's callers may note of a period; nobody does here.
+/// Counts values by their powers of two. `T` is data of a period in the other crate, and unused here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram<T = ()> {
     counts: [u64; BUCKETS],
@@ -18,7 +18,6 @@ pub struct Histogram<T = ()> {
 }
 
 impl<T> Histogram<T> {
-    /// One of nothing.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -32,18 +31,18 @@ impl<T> Histogram<T> {
         self.record_n(value, 1);
     }
 
-    /// Counts `value` so many times.
+    /// Counts `value` several times.
     pub fn record_n(&mut self, value: u64, times: u64) {
         self.counts[(u64::BITS - value.leading_zeros()) as usize] += times;
     }
 
-    /// How many values were counted.
+    /// The number of values.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The power of two that the value at this share of all, 0 to 1, is not below; 0 where there are no values.
+    /// The largest power of two that is not above the value at this share, 0 to 1. 0 without values.
     #[must_use]
     pub fn percentile(&self, share: f64) -> u64 {
         let rank = ((self.total() as f64 * share).ceil() as u64).max(1);
@@ -104,20 +103,18 @@ impl fmt::Display for PercentileStats {
     }
 }
 
-/// Histograms by their names, a line each.
+/// Histograms with their names, a line each.
 #[derive(Debug, Clone, Default)]
 pub struct AsciiChart {
     lines: Vec<(String, PercentileStats)>,
 }
 
 impl AsciiChart {
-    /// One of no histograms.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// This and one more.
     #[must_use]
     pub fn add(mut self, name: &str, histogram: Histogram) -> Self {
         self.lines.push((name.to_owned(), histogram.percentile_stats()));
@@ -138,8 +135,9 @@ impl fmt::Display for AsciiChart {
 mod tests {
     use super::*;
 
+    /// If this failed, openraft's own metrics would be wrong.
     #[test]
-    fn percentiles_are_the_powers_of_two_below() {
+    fn percentiles_are_powers_of_two() {
         let mut histogram = Histogram::<()>::new();
         assert_eq!(histogram.percentile(0.5), 0);
         for value in [0, 1, 1000, u64::MAX] {

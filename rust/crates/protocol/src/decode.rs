@@ -1,28 +1,27 @@
-//! Bytes to values.
+//! Decodes bytes to values.
 
 use bytes::Bytes;
 
 use crate::error::{Fault, Problem, ProtocolError};
-use crate::schema::{Direction, Field, FieldType, Schema, StructSchema};
 use crate::table;
-use crate::value::{Str, Struct, Value};
+use crate::value::{Direction, Field, FieldType, Schema, Str, Struct, StructSchema, Value};
 use crate::weight;
 use crate::wire::Reader;
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
-/// The most values one message may hold. A value takes 40 bytes of memory but may take one byte of input, so without a
-/// limit a message could take a hundred times its size. Metadata of four hundred thousand partitions fits. What a server
-/// lets its clients have is less, and counted in bytes: [`decode_request_within`].
+/// The limit of values in one message. A value takes 40 bytes of memory and may take one byte of input, so a
+/// message could otherwise take a hundred times its size. Metadata of 400,000 partitions fits. A server's
+/// limit for its clients is lower, and counted in bytes: [`decode_request_within`].
 pub const MAX_VALUES: usize = 1 << 23;
 
-/// The longest string, in bytes, as in Apache's generated readers.
+/// The limit of a string in bytes, as in Apache's generated readers.
 pub(crate) const MAX_STRING: usize = i16::MAX as usize;
 
-/// Decodes a request's body, header not included.
+/// Decodes a request's body, without its header.
 ///
-/// Bytes after it are left alone, as Apache Kafka's broker leaves them: librdkafka 2.16 asks for all topics (Metadata
-/// version 9 and later) with three bytes too many.
+/// Ignores bytes after it, as Apache Kafka's broker does: librdkafka 2.16 sends three too many when it asks
+/// for all topics (Metadata version 9 and later).
 pub fn decode_request(api_key: i16, version: i16, body: &Bytes) -> std::result::Result<Value, ProtocolError> {
     let schema = table::find(api_key, Direction::Request)?;
     schema.check_version(version)?;
@@ -30,29 +29,31 @@ pub fn decode_request(api_key: i16, version: i16, body: &Bytes) -> std::result::
     decoder.message(schema, false).map(Value::Struct)
 }
 
-/// A request that was decoded as far as its memory allows.
+/// A request, or only its weight.
 pub struct Decoded {
-    /// Nothing if it has more than may be kept: decoding it again may keep `weight`.
+    /// `None` if the request weighs more than was to be kept. The caller may reserve `weight` and decode it
+    /// again.
     pub message: Option<Value>,
-    /// The memory of its values and of what is made of them, in bytes. The body is not in it, which strings share.
+    /// The memory of its values and of the Python objects made of them, in bytes. Without the body, which
+    /// strings share.
     pub weight: usize,
 }
 
-/// The same for a request whose memory is limited. One of more than `keep` bytes is only weighed: it is read to its end but
-/// none of it is kept, for who has to ask for so much first.
+/// Decodes a request with a limit of memory. A request of more than `keep` bytes is read to its end and
+/// weighed, but not kept.
 ///
 /// # Errors
-/// [`Problem::TooHeavy`] as soon as it has more than `most` bytes.
+/// [`Problem::TooHeavy`] as soon as it weighs more than `limit` bytes.
 pub fn decode_request_within(
     api_key: i16,
     version: i16,
     body: &Bytes,
     keep: usize,
-    most: usize,
+    limit: usize,
 ) -> std::result::Result<Decoded, ProtocolError> {
     let schema = table::find(api_key, Direction::Request)?;
     schema.check_version(version)?;
-    let mut decoder = Decoder::new(schema, version, body, keep, most);
+    let mut decoder = Decoder::new(schema, version, body, keep, limit);
     let message = decoder.message(schema, false)?;
     Ok(Decoded {
         message: decoder.keeps().then_some(Value::Struct(message)),
@@ -60,7 +61,7 @@ pub fn decode_request_within(
     })
 }
 
-/// Decodes a response's body, header not included.
+/// Decodes a response's body, without its header.
 pub fn decode_response(
     api_key: i16,
     version: i16,
@@ -69,12 +70,12 @@ pub fn decode_response(
     decode_with(table::find(api_key, Direction::Response)?, version, body)
 }
 
-/// Decodes data by its schema's name, without the int16 version that often stands before it.
+/// Decodes data by its schema's name, without the int16 version that often precedes it.
 pub fn decode_data(name: &str, version: i16, data: &Bytes) -> std::result::Result<Value, ProtocolError> {
     decode_with(table::find_data(name)?, version, data)
 }
 
-/// Decodes any message. Fields which the version lacks, and tagged fields left out, take their defaults.
+/// Decodes any message. Fields that the version lacks and tagged fields that are absent get their defaults.
 pub fn decode_with(
     schema: &'static Schema,
     version: i16,
@@ -90,14 +91,14 @@ struct Decoder<'a> {
     version: i16,
     flexible: bool,
     values_left: usize,
-    /// Of what was read so far, as if all of it had been kept.
+    /// The weight of everything read so far, kept or not.
     weight: usize,
     keep: usize,
-    most: usize,
+    limit: usize,
 }
 
 impl<'a> Decoder<'a> {
-    fn new(schema: &Schema, version: i16, body: &'a Bytes, keep: usize, most: usize) -> Self {
+    fn new(schema: &Schema, version: i16, body: &'a Bytes, keep: usize, limit: usize) -> Self {
         Self {
             reader: Reader::new(body),
             version,
@@ -105,7 +106,7 @@ impl<'a> Decoder<'a> {
             values_left: MAX_VALUES,
             weight: 0,
             keep,
-            most,
+            limit,
         }
     }
 
@@ -128,7 +129,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The depth of this recursion is that of the table: no struct there contains itself.
+    /// Recursion ends because no struct in the table contains itself.
     fn structure(&mut self, schema: &'static StructSchema) -> Result<Struct> {
         self.spend(schema.fields.len(), schema.weight)?;
         let mut fields = Vec::with_capacity(schema.fields.len());
@@ -154,7 +155,7 @@ impl<'a> Decoder<'a> {
                 field.tag == tag && field.tagged.contains(self.version)
             });
             let Some(index) = known else {
-                // A newer peer's field: it is allowed, and of no use here.
+                // A newer peer may send fields that the table does not have.
                 self.reader.skip(size)?;
                 continue;
             };
@@ -206,7 +207,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// Nothing is made of records: whoever has them has them where they are.
+    /// Records have no weight, because they are never copied.
     fn bytes(&mut self, kind: &FieldType, length: usize) -> Result<Value> {
         let bytes = self.reader.take(length)?;
         if matches!(kind, FieldType::Bytes) {
@@ -215,7 +216,8 @@ impl<'a> Decoder<'a> {
         Ok(Value::Bytes(bytes))
     }
 
-    /// What is not UTF-8 is read as U+FFFD, as by Apache's readers, if that is still a string an answer can hold.
+    /// Bytes that are not UTF-8 become U+FFFD, as in Apache's readers. The result must fit in a response's
+    /// string.
     fn string(&mut self) -> Result<Value> {
         let Some(length) = self.reader.string_length(self.flexible)? else {
             return Ok(Value::Null);
@@ -259,20 +261,20 @@ impl<'a> Decoder<'a> {
         Ok(Value::Array(values))
     }
 
-    /// Counts values before there is memory for them.
+    /// Counts values before memory is allocated for them.
     fn spend(&mut self, values: usize, weight: usize) -> Result<()> {
         let Some(left) = self.values_left.checked_sub(values) else {
             return Err(self.reader.fault(Problem::TooManyValues(MAX_VALUES)));
         };
         self.values_left = left;
         self.weight = self.weight.saturating_add(weight);
-        if self.weight > self.most {
-            return Err(self.reader.fault(Problem::TooHeavy(self.most)));
+        if self.weight > self.limit {
+            return Err(self.reader.fault(Problem::TooHeavy(self.limit)));
         }
         Ok(())
     }
 
-    /// Whether what was read so far is kept. When it is too much the rest is weighed only.
+    /// Whether values are kept, or only weighed because there are too many.
     fn keeps(&self) -> bool {
         self.weight <= self.keep
     }

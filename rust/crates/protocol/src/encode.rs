@@ -1,23 +1,22 @@
-//! Values to bytes.
+//! Encodes values to bytes.
 
 use crate::decode::MAX_STRING;
 use crate::error::{Fault, Problem, ProtocolError};
-use crate::schema::{Direction, Field, FieldType, Schema, StructSchema};
 use crate::table;
-use crate::value::{Struct, Value};
+use crate::value::{Direction, Field, FieldType, Schema, Struct, StructSchema, Value};
 use crate::wire::put_varint;
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
-/// Bytes which an encoded response leaves to the caller.
+/// Bytes that an encoded response leaves to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Where in the output the missing bytes belong; other gaps are not counted in.
+    /// The position of the missing bytes in the output, which has no bytes for other gaps either.
     pub position: usize,
     pub length: u32,
 }
 
-/// Appends a request's body, header not included. On an error `out` is as it was.
+/// Appends a request's body, without its header. On an error `out` is unchanged.
 pub fn encode_request(
     api_key: i16,
     version: i16,
@@ -27,7 +26,7 @@ pub fn encode_request(
     encode_with(table::find(api_key, Direction::Request)?, version, message, out)
 }
 
-/// Appends a response's body, header not included. On an error `out` is as it was.
+/// Appends a response's body, without its header. On an error `out` is unchanged.
 pub fn encode_response(
     api_key: i16,
     version: i16,
@@ -37,8 +36,8 @@ pub fn encode_response(
     encode_with(table::find(api_key, Direction::Response)?, version, message, out)
 }
 
-/// Appends a response whose `records` may be [`Value::Gap`]s: lengths are written, the bytes are the caller's to send
-/// (from a file, say) when it reaches the gap's position in `out`.
+/// Appends a response whose `records` may be [`Value::Gap`]s: their lengths are written, and the caller sends
+/// the bytes itself, as from a file, at each gap's position.
 pub fn encode_response_with_gaps(
     api_key: i16,
     version: i16,
@@ -56,7 +55,7 @@ pub fn encode_response_with_gaps(
     Ok(gaps)
 }
 
-/// Appends data by its schema's name, without the int16 version that often stands before it.
+/// Appends data by its schema's name, without the int16 version that often precedes it.
 pub fn encode_data(
     name: &str,
     version: i16,
@@ -66,7 +65,7 @@ pub fn encode_data(
     encode_with(table::find_data(name)?, version, message, out)
 }
 
-/// Appends any message. A field which the version lacks must be at its default or be ignorable.
+/// Appends any message. A field that the version lacks must be ignorable or have its default.
 pub fn encode_with(
     schema: &'static Schema,
     version: i16,
@@ -132,7 +131,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// Tagged fields are written by rising tag, and only when they are not at their default.
+    /// Writes tagged fields in the order of their tags, without those at their defaults.
     fn tagged_fields(&mut self, schema: &StructSchema, value: &Struct) -> Result<()> {
         let written = |&index: &usize| {
             let field = &schema.fields[index];
@@ -260,7 +259,8 @@ impl Encoder<'_> {
     }
 }
 
-/// A field that the version lacks has nowhere to go; one that is tagged at this version is written later.
+/// Refuses to lose the value of a field that the version lacks. Fields that are tagged in this version come
+/// later.
 fn check_absent(field: &Field, value: &Value, version: i16) -> Result<()> {
     if field.ignorable || field.versions.contains(version) || *value == field.default {
         return Ok(());
@@ -268,7 +268,7 @@ fn check_absent(field: &Field, value: &Value, version: i16) -> Result<()> {
     Err(problem(Problem::NotInVersion(format!("{:?}", field.default))))
 }
 
-/// Lengths are int32 on the wire, or a varint of one more.
+/// On the wire a length is an int32, or a varint of the length plus one.
 fn length(length: usize) -> Result<u32> {
     match i32::try_from(length) {
         Ok(length) => Ok(length as u32),

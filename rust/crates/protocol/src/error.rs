@@ -1,13 +1,13 @@
-//! The crate's one error type.
+//! Why a message cannot be decoded or encoded.
 
 use thiserror::Error;
 
-use crate::schema::Versions;
+use crate::versions::Versions;
 
-/// Why a message could not be decoded or encoded. Nothing was consumed that the caller can see.
+/// A message that cannot be decoded or encoded. The caller's buffers are unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ProtocolError {
-    #[error("API key {0} is not in the table: it is unknown or only used by KRaft")]
+    #[error("API key {0} is not in the table: it is unknown, or only KRaft uses it")]
     UnknownApi(i16),
     #[error("there is no data schema named {0:?}")]
     UnknownSchema(String),
@@ -36,7 +36,7 @@ pub enum ProtocolError {
     Header { position: usize, problem: Problem },
 }
 
-/// What is wrong with one field.
+/// The problem of one field.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Problem {
     #[error("{needed} more bytes are needed, {remaining} remain")]
@@ -51,7 +51,7 @@ pub enum Problem {
     },
     #[error("a string of {0} bytes is longer than the protocol's limit of 32767")]
     StringTooLong(usize),
-    #[error("{0} bytes or elements are more than a length field can say")]
+    #[error("{0} bytes or elements do not fit in a length field")]
     TooLong(usize),
     #[error("the variable-length integer does not fit in 32 bits")]
     InvalidVarint,
@@ -65,7 +65,7 @@ pub enum Problem {
     TooManyValues(usize),
     #[error("the message decodes to more than {0} bytes of memory")]
     TooHeavy(usize),
-    #[error("the version lacks this field and its value is not the default {0}")]
+    #[error("the version lacks this field, and its value is not the default {0}")]
     NotInVersion(String),
     #[error("expected {expected}, found {found}")]
     WrongType {
@@ -76,7 +76,7 @@ pub enum Problem {
     UnexpectedGap,
 }
 
-/// A problem on its way up: where it was found, and the fields around it, innermost first.
+/// A problem, its position, and the fields around it, innermost first.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) problem: Problem,
@@ -91,7 +91,7 @@ enum Segment {
 }
 
 impl Fault {
-    /// Boxed, so that the results of the interpreter stay small.
+    /// Boxed, so that the interpreter's results stay small.
     #[cold]
     pub(crate) fn new(problem: Problem, position: usize) -> Box<Self> {
         Box::new(Self {
@@ -113,7 +113,7 @@ impl Fault {
         self
     }
 
-    /// The field as `topics[3].partitions[0].index`; "the message" when it is about the whole.
+    /// The field as `topics[3].partitions[0].index`; "the message" for a problem of the whole.
     pub(crate) fn path(&self) -> String {
         let mut path = String::new();
         for segment in self.path.iter().rev() {

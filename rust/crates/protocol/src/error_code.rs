@@ -1,8 +1,8 @@
 //! The list of Kafka's error codes: number, name, what a client may do, and a sentence for people.
 //!
-//! Rust and Python take every code from here; Python's exception classes (`cluster.errors`) carry only the names.
-//! Source: `org.apache.kafka.common.protocol.Errors` of Kafka 4.2.0, which contains all of 3.9.1. The sentences are
-//! our own. `tests/protocol/test_error_codes.py` compares the list with Apache's classes.
+//! Rust and Python take every code from here; Python's exception classes (`cluster.errors`) carry only the
+//! names. Source: `org.apache.kafka.common.protocol.Errors` of Kafka 4.2.0, which contains all of 3.9.1. The
+//! sentences are our own. `tests/protocol/test_error_codes.py` compares the list with Apache's classes.
 
 use Retry::{Later, Never, Refresh};
 

@@ -1,24 +1,31 @@
 //! Request and response headers.
 //!
-//! Request v0: api_key int16, api_version int16, correlation_id int32. v1 adds client_id, a nullable string that keeps its
-//! two-byte length even in v2, so that any broker can read the header of any ApiVersions request. v2 adds tagged fields.
-//! Response v0: correlation_id int32; v1 adds tagged fields. Source: RequestHeader.json, ResponseHeader.json, KIP-482.
+//! ```text
+//! request v0:   int16 api_key | int16 api_version | int32 correlation_id
+//! request v1:   v0 | nullable string client_id, with an int16 length
+//! request v2:   v1 | tagged fields
+//! response v0:  int32 correlation_id
+//! response v1:  v0 | tagged fields
+//! ```
+//!
+//! The length of client_id is an int16 in v2 too, so that any broker can read the header of any ApiVersions
+//! request. Source: RequestHeader.json, ResponseHeader.json, KIP-482.
 
 use bytes::{Buf, Bytes};
 
 use crate::decode::MAX_STRING;
 use crate::error::{Fault, Problem, ProtocolError};
-use crate::schema::Direction;
 use crate::table;
-use crate::value::Str;
+use crate::value::{Direction, Str};
 use crate::wire::Reader;
 
-/// The key of ControlledShutdown, whose version 0 alone has a request header of version 0.
+/// The key of ControlledShutdown. Its version 0 is the only request with a header of version 0.
 pub const CONTROLLED_SHUTDOWN: i16 = 7;
-/// The key of ApiVersions, whose response header is always version 0: a client reads it before it knows the broker.
+/// The key of ApiVersions. Its response header always has version 0, because the client does not know the
+/// broker yet.
 pub const API_VERSIONS: i16 = 18;
 
-/// What stands before a request's body.
+/// The header before a request's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
     pub api_key: i16,
@@ -28,8 +35,8 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// Takes the header off the front of a request; the body remains. The version need not be one that exists: the
-    /// caller answers an ApiVersions request of any version.
+    /// Takes the header from the front of a request; the body remains. Accepts API versions that do not
+    /// exist, because an ApiVersions request of any version is answered.
     pub fn decode(request: &mut Bytes) -> Result<Self, ProtocolError> {
         let mut reader = Reader::new(request);
         let api_key = reader.i16().map_err(header_error)?;
@@ -59,7 +66,7 @@ impl RequestHeader {
         })
     }
 
-    /// Appends the header, at the version its API and version ask for.
+    /// Appends the header, in the version that the API's version demands.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), ProtocolError> {
         let header_version = request_header_version(self.api_key, self.api_version)?;
         let client_id = self.client_id.as_deref().unwrap_or_default();
@@ -88,7 +95,7 @@ impl RequestHeader {
     }
 }
 
-/// A client may call itself anything, as with Apache Kafka: what is not UTF-8 costs it no connection.
+/// Accepts bytes that are not UTF-8, as Apache Kafka does.
 fn read_client_id(reader: &mut Reader<'_>) -> Result<Option<Str>, Box<Fault>> {
     let Some(length) = reader.string_length(false)? else {
         return Ok(None);
@@ -96,7 +103,7 @@ fn read_client_id(reader: &mut Reader<'_>) -> Result<Option<Str>, Box<Fault>> {
     Ok(Some(Str::from_utf8_lossy(reader.take(length)?)))
 }
 
-/// The version of the header before a request; of every version of the API, existing or not.
+/// The header version of a request, also for API versions that do not exist.
 pub fn request_header_version(api_key: i16, version: i16) -> Result<i16, ProtocolError> {
     let schema = table::find(api_key, Direction::Request)?;
     Ok(match (api_key, version) {
@@ -106,7 +113,7 @@ pub fn request_header_version(api_key: i16, version: i16) -> Result<i16, Protoco
     })
 }
 
-/// The version of the header before a response.
+/// The header version of a response.
 pub fn response_header_version(api_key: i16, version: i16) -> Result<i16, ProtocolError> {
     let schema = table::find(api_key, Direction::Response)?;
     Ok(i16::from(
@@ -114,7 +121,7 @@ pub fn response_header_version(api_key: i16, version: i16) -> Result<i16, Protoc
     ))
 }
 
-/// Takes a response's header off its front and returns the correlation id; the body remains.
+/// Takes the header from the front of a response, and returns the correlation id. The body remains.
 pub fn decode_response_header(
     api_key: i16,
     version: i16,
@@ -146,7 +153,7 @@ pub fn encode_response_header(
     Ok(())
 }
 
-#[allow(clippy::boxed_local)] // the form in which the reader returns it
+#[allow(clippy::boxed_local)] // as the reader returns it
 fn header_error(fault: Box<Fault>) -> ProtocolError {
     ProtocolError::Header {
         position: fault.position,

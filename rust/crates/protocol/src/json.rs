@@ -1,16 +1,18 @@
-//! Data as JSON, as Kafka's own tools print it (the `…JsonConverter` classes made of the message definitions).
+//! Prints messages as JSON, in the form of Kafka's own tools (the `…JsonConverter` classes made of the
+//! message definitions).
 //!
-//! An object has the fields that the version has, in the order of the definition, under their names in camel case; a
-//! tagged field only where it is not the default. Bytes are base64, a uuid its 22 characters; of `records` there is only
-//! their size, as in Kafka's request log. A text's characters are as they are but for those that JSON has to escape.
+//! - An object has the version's fields in the order of the definition, with names in camel case. Tagged
+//!   fields at their defaults are left out.
+//! - Bytes are base64, a uuid is its 22 characters. Of `records` only the size is printed, as in Kafka's
+//!   request log.
+//! - In a text, only the characters that JSON demands are escaped.
 
 use std::fmt::Write;
 
 use crate::error::ProtocolError;
-use crate::schema::{Field, FieldType, Schema};
-use crate::value::{Struct, Value};
+use crate::value::{Field, FieldType, Schema, Struct, Value};
 
-/// Names whose capitals cannot be told from the snake case.
+/// Names whose capitals do not follow from the snake case.
 const ODD_NAMES: [(&str, &str); 3] = [
     ("is_kraft_controller", "isKRaftController"),
     ("kraft_version", "kRaftVersion"),
@@ -19,10 +21,10 @@ const ODD_NAMES: [(&str, &str); 3] = [
 
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// A body of the request or response with this schema, or data of it, as a JSON object.
+/// A body, or data, with this schema as a JSON object.
 ///
 /// # Errors
-/// The version is not in the table, or the bytes are not of it.
+/// The version is not in the table, or the bytes do not decode.
 pub fn to_json(schema: &'static Schema, version: i16, body: &bytes::Bytes) -> Result<String, ProtocolError> {
     let message = crate::decode_with(schema, version, body)?;
     let mut json = Json {
@@ -150,8 +152,8 @@ impl Json {
         self.out.push('"');
     }
 
-    /// As Java's `Double.toString`: a decimal point always, powers of ten from 10^7 on and below 10^-3. What is no number is
-    /// a text.
+    /// Like Java's `Double.toString`: always with a decimal point, and with a power of ten from 10^7 on and
+    /// below 10^-3. NaN and the infinities are strings.
     fn double(&mut self, value: f64) {
         let size = value.abs();
         if value.is_nan() {
@@ -172,15 +174,15 @@ impl Json {
         }
     }
 
-    /// `last` are the two characters that the alphabets differ in.
+    /// `last` has the last two characters of the alphabet.
     fn base64(&mut self, bytes: &[u8], last: [u8; 2], padded: bool) {
         for chunk in bytes.chunks(3) {
             let mut three = [0; 3];
             three[..chunk.len()].copy_from_slice(chunk);
             let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
-            for place in 0..4 {
-                let six = (bits >> (18 - 6 * place)) as usize & 63;
-                if place > chunk.len() {
+            for index in 0..4 {
+                let six = (bits >> (18 - 6 * index)) as usize & 63;
+                if index > chunk.len() {
                     if padded {
                         self.out.push('=');
                     }
@@ -206,9 +208,9 @@ mod tests {
         json.out
     }
 
-    // Broken if it failed: values would be printed otherwise than by Kafka's tools, or be no JSON at all.
+    /// If this failed, values would not be printed as Kafka's tools print them, or would not be JSON.
     #[test]
-    fn single_values() {
+    fn values_are_printed_as_kafka_prints_them() {
         for (value, expected) in [
             (Value::from(0.0), "0.0"),
             (Value::from(-1024.5), "-1024.5"),
@@ -227,9 +229,9 @@ mod tests {
         }
     }
 
-    // Broken if it failed: fields that a version has not, or that were left out, would be printed.
+    /// If this failed, fields would be printed that the version does not have, or that were left out.
     #[test]
-    fn fields_of_a_version() {
+    fn an_object_has_the_fields_of_its_version() {
         let schema = crate::table::find_data("PartitionChangeRecord").expect("in the table");
         let mut message = schema.message();
         message.set("partition_id", 3);

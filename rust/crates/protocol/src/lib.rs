@@ -1,12 +1,13 @@
-//! Kafka's requests, responses and their headers: bytes to [`Value`] trees and back.
+//! Kafka's requests, responses and their headers: bytes to [`Value`] trees and back. And Kafka's error codes.
 //!
-//! Owns the table of every message (`messages.table`, `metadata.table`, `records.table`) and the one interpreter that reads it in both
-//! directions. Does no I/O, starts no thread, holds no lock: any thread may call it. It knows nothing of what is inside
-//! `records` fields (crate `records`) and nothing of Python (the extension's `codec.rs`).
+//! Owns the table of every message (`messages.table`, `metadata.table`, `records.table`), the interpreter
+//! that reads it in both directions, and the list of error codes. Does no I/O and holds no lock; any thread
+//! may call it. The content of `records` fields is the crate `records`, Python's side the extension's
+//! `codec.rs`.
 //!
-//! Input is hostile until decoded: every length and count is checked against the bytes that remain before anything is
-//! allocated, nesting is bounded by the table, the number of values of one message is bounded and their memory can be, and `bytes`,
-//! `records` and string fields are slices of the buffer they came in.
+//! Input is hostile until it is decoded. Every length and count is checked against the remaining bytes before
+//! anything is allocated. The table bounds the nesting. The number of values of a message is limited, and
+//! their memory can be. Bytes, records and strings are slices of the input.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -28,9 +29,9 @@ mod error;
 mod error_code;
 mod header;
 mod json;
-mod schema;
 mod table;
 mod value;
+mod versions;
 mod weight;
 mod wire;
 
@@ -45,6 +46,6 @@ pub use header::{
     request_header_version, response_header_version,
 };
 pub use json::to_json;
-pub use schema::{Direction, Field, FieldType, Schema, StructSchema, Versions};
 pub use table::{data_schema, field_names, request_schemas, schema, schemas};
-pub use value::{Str, Struct, Value};
+pub use value::{Direction, Field, FieldType, Schema, Str, Struct, StructSchema, Value};
+pub use versions::Versions;

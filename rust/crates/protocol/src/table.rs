@@ -1,14 +1,15 @@
-//! The table of messages: text compiled into the binary, parsed once at first use, kept for the life of the process.
+//! The table of messages: text in the binary that is parsed at its first use and kept for the life of the
+//! process.
 //!
-//! Format: see the head of `messages.table`. A line that cannot be read is a defect of the build, so it panics with
-//! its text; the tests parse every line.
+//! The head of `messages.table` describes the format. A line that cannot be parsed is a defect of the build
+//! and panics; the tests parse every line.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use crate::error::ProtocolError;
-use crate::schema::{Direction, Field, FieldType, Schema, StructSchema, Versions};
-use crate::value::{Value, zero};
+use crate::value::{Direction, Field, FieldType, Schema, StructSchema, Value, zero};
+use crate::versions::Versions;
 use crate::weight;
 
 const MESSAGES: &str = include_str!("messages.table");
@@ -16,7 +17,7 @@ const METADATA: &str = include_str!("metadata.table");
 const RECORDS: &str = include_str!("records.table");
 
 struct Registry {
-    /// By API key; a key that is not served has no entry.
+    /// By API key; `None` for a key that is not in the table.
     requests: Vec<Option<&'static Schema>>,
     responses: Vec<Option<&'static Schema>>,
     data: Vec<&'static Schema>,
@@ -37,12 +38,12 @@ pub fn schema(api_key: i16, direction: Direction) -> Option<&'static Schema> {
     table.get(usize::try_from(api_key).ok()?).copied().flatten()
 }
 
-/// The schema of data that is neither request nor response, by Kafka's name ("ConsumerProtocolAssignment").
+/// The schema of data by Kafka's name, as in "ConsumerProtocolAssignment".
 pub fn data_schema(name: &str) -> Option<&'static Schema> {
     registry().data.iter().copied().find(|schema| schema.name == name)
 }
 
-/// The requests of every API in the table, by rising key.
+/// The requests of every API in the table, in the order of their keys.
 pub fn request_schemas() -> impl Iterator<Item = &'static Schema> {
     registry().requests.iter().copied().flatten()
 }
@@ -59,7 +60,7 @@ pub fn schemas() -> impl Iterator<Item = &'static Schema> {
     messages.chain(registry.data.iter().copied())
 }
 
-/// Every distinct field name; [`Field::name_id`] is a position in it.
+/// Every distinct field name; [`Field::name_id`] is an index of it.
 pub fn field_names() -> &'static [&'static str] {
     &registry().names
 }
@@ -128,7 +129,7 @@ impl Parser {
         }
     }
 
-    /// The fields at this depth, and those of the structs below them.
+    /// Parses the fields at this depth, and those of the structs below them.
     fn fields(
         &mut self,
         name: &'static str,
@@ -274,5 +275,5 @@ fn number<T: std::str::FromStr>(text: &str, line: &str) -> T {
 }
 
 fn defect(line: &str) -> ! {
-    panic!("the table of messages has a line that cannot be read: {line:?}")
+    panic!("the table of messages has a line that cannot be parsed: {line:?}")
 }

@@ -1,36 +1,40 @@
-//! What a decoded message weighs: how much memory its values have, and what is made of them.
+//! The weight of a decoded message: the memory of its values and of the Python objects that the extension
+//! makes of them.
 //!
-//! A struct of three small fields may be two bytes on the wire; as [`Value`]s and as the Python objects an extension makes of
-//! those it has five hundred. The weights are those of a 64-bit machine, rounded up: a value is `size_of::<Value>()`, an
-//! allocation has up to 16 bytes of glibc's, and the objects were measured with `tracemalloc` on CPython 3.11 (the layouts are
-//! those of `dictobject.c`, `listobject.c` and `unicodeobject.c`; later versions have less) and rounded to the 16 bytes of
-//! its allocator. Whoever makes other things of the values makes about as much. What is made to answer is not in it.
+//! A struct of three small fields may have two bytes on the wire and five hundred in memory. Weights are for
+//! a 64-bit machine and rounded up:
+//!
+//! - a value is `size_of::<Value>()`, and an allocation has up to 16 bytes of glibc's;
+//! - Python's objects were measured with `tracemalloc` on CPython 3.11 (layouts: `dictobject.c`,
+//!   `listobject.c`, `unicodeobject.c`; later versions need less) and rounded to the 16 bytes of its
+//!   allocator.
+//!
+//! The memory of the response is not included.
 
-use crate::schema::{Field, FieldType};
-use crate::value::Value;
+use crate::value::{Field, FieldType, Value};
 
-/// An allocation's head and what is lost to its rounding.
+/// The front and the rounding of an allocation.
 const HEAP: usize = 16;
-/// A dict of n keys, all interned strings, has 64 bytes itself and 184, 272, 464 and 832 in all for up to 5, 10, 21 and 42
-/// keys, which 160 and 32 a key are never below.
+/// A dict with interned strings as keys has 184, 272, 464 and 832 bytes for up to 5, 10, 21 and 42 keys. 160
+/// bytes and 32 for each key are never less.
 const DICT: usize = 160;
 const DICT_KEY: usize = 32;
-/// `list`, without its elements' references.
+/// A `list` without the references to its elements.
 const LIST: usize = 64;
-/// A reference in the list, and one while the list is made.
+/// A reference in the list, and another while the list is built.
 const LIST_ITEM: usize = 16;
-/// `str` of ASCII, or `bytes`, beside its length.
+/// A `str` of ASCII, or `bytes`, without its characters.
 const TEXT: usize = 64;
-/// Another `str`, beside four bytes for each of its characters if one of them needs as many.
+/// Any other `str` without its characters, and the most bytes of a character.
 const WIDE_TEXT: usize = 80;
 const WIDEST: usize = 4;
 
-/// A struct, without its fields.
+/// A struct without its fields.
 pub(crate) const STRUCT: usize = HEAP + DICT;
-/// An array, without its elements.
+/// An array without its elements.
 pub(crate) const ARRAY: usize = HEAP + LIST;
 
-/// A field, with what its type always has and what it has while it is absent.
+/// A field with the fixed part of its type, and with its default.
 pub(crate) fn field(field: &Field) -> usize {
     let default = match &field.default {
         Value::Struct(default) => default.schema().weight,
@@ -39,12 +43,12 @@ pub(crate) fn field(field: &Field) -> usize {
     size_of::<Value>() + DICT_KEY + object(&field.kind) + default
 }
 
-/// An element of an array, with what its type always has.
+/// An element of an array with the fixed part of its type.
 pub(crate) fn element(kind: &FieldType) -> usize {
     size_of::<Value>() + LIST_ITEM + object(kind)
 }
 
-/// `int`, `float` and an uuid's `bytes`. What has a length or fields is weighed when it is read.
+/// The Python object of a number or a uuid. Types with a length or fields are weighed when they are read.
 fn object(kind: &FieldType) -> usize {
     match kind {
         FieldType::Bool => 0,
@@ -64,7 +68,7 @@ fn object(kind: &FieldType) -> usize {
     }
 }
 
-/// A string, whose bytes are shared with the message here but not in Python.
+/// A string. Its bytes are shared with the message here, but not in Python.
 pub(crate) fn text(text: &str) -> usize {
     if text.is_ascii() {
         TEXT + text.len()
@@ -73,7 +77,7 @@ pub(crate) fn text(text: &str) -> usize {
     }
 }
 
-/// `bytes`, the same way.
+/// `bytes`, likewise.
 pub(crate) fn bytes(length: usize) -> usize {
     TEXT + length
 }

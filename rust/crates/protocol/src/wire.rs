@@ -1,7 +1,8 @@
 //! The protocol's primitive types: a checked reader over shared bytes, and variable-length integers.
 //!
-//! Integers are big-endian. An unsigned varint holds seven bits a byte, lowest first, the high bit saying that more follow;
-//! compact lengths are the length plus one, zero meaning null (KIP-482). As in Apache's readers every negative length means null.
+//! Integers are big-endian. An unsigned varint has seven bits in each byte, the lowest first; the high bit
+//! says that more follow. A compact length is the length plus one, and zero is null (KIP-482). As in Apache's
+//! readers, every negative length is null.
 
 use bytes::Bytes;
 
@@ -9,11 +10,11 @@ use crate::error::{Fault, Problem};
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
-/// Reads from the front of a buffer; every read is checked, nothing is copied.
+/// Reads from the front of a buffer. Every read is checked, and nothing is copied.
 pub(crate) struct Reader<'a> {
     buffer: &'a Bytes,
     position: usize,
-    /// The end of what may be read now: of the message, or of the tagged field being read.
+    /// The end of the message, or of the current tagged field.
     end: usize,
 }
 
@@ -117,26 +118,26 @@ impl<'a> Reader<'a> {
         Ok(usize::try_from(self.i32()?).ok())
     }
 
-    /// In 32 bits with a sign, as in Java: what is above them is negative.
+    /// Signed, as in Java: lengths above i32::MAX are negative.
     fn compact_length(&mut self) -> Result<Option<usize>> {
         let length = (self.varint()? as i32).wrapping_sub(1);
         Ok(usize::try_from(length).ok())
     }
 
-    /// The next int16, which stays to be read.
+    /// The next int16, without reading it.
     pub(crate) fn peek_i16(&mut self) -> Result<i16> {
         let value = self.i16()?;
         self.position -= 2;
         Ok(value)
     }
 
-    /// Lets only the next `size` bytes be read until [`Self::end_limit`] gets back what this returns.
+    /// Limits reads to the next `size` bytes. Pass the result to [`Self::end_limit`].
     pub(crate) fn limit(&mut self, size: usize) -> Result<usize> {
         self.check(size)?;
         Ok(std::mem::replace(&mut self.end, self.position + size))
     }
 
-    /// Ends a limit, all bytes of which must have been read.
+    /// Ends a limit. All its bytes must have been read.
     pub(crate) fn end_limit(&mut self, outer_end: usize) -> Result<()> {
         if self.remaining() > 0 {
             return Err(self.fault(Problem::TaggedFieldSize(self.remaining())));
@@ -145,7 +146,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Skips a section of tagged fields none of which is known.
+    /// Skips a section of tagged fields.
     pub(crate) fn skip_tagged_fields(&mut self) -> Result<()> {
         for _ in 0..self.varint()? {
             self.varint()?;

@@ -1,5 +1,5 @@
-//! Bytes worked out by hand from the protocol's definition. Were one of these to fail, no other Kafka would understand us,
-//! even though our own two directions agree.
+//! Bytes derived by hand from the protocol's definition. If one of these failed, no other Kafka would
+//! understand us, even where our own encoder and decoder agree.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 use bytes::Bytes;
@@ -47,7 +47,8 @@ fn produce_in_both_encodings() {
         0,
         3,
         &produce(None),
-        b"\xff\xff\xff\xff\x00\x00\x05\xdc\x00\x00\x00\x01\x00\x02ab\x00\x00\x00\x01\x00\x00\x00\x07\x00\x00\x00\x03xyz",
+        b"\xff\xff\xff\xff\x00\x00\x05\xdc\x00\x00\x00\x01\x00\x02ab\
+          \x00\x00\x00\x01\x00\x00\x00\x07\x00\x00\x00\x03xyz",
     );
     assert_request(
         0,
@@ -74,7 +75,7 @@ fn metadata_asks_for_all_topics_by_null() {
 }
 
 #[test]
-fn tagged_fields_go_last_by_rising_tag_and_only_when_set() {
+fn tagged_fields_come_last_in_the_order_of_their_tags_and_only_when_set() {
     let state = message(1, Direction::Request)
         .element("replica_state")
         .with("replica_id", 5)
@@ -106,7 +107,8 @@ fn nullable_structs_have_a_marker_byte() {
         );
         bytes
     };
-    // throttle_time_ms, error_code, error_message (null), member_id (null), member_epoch, heartbeat_interval_ms.
+    // throttle_time_ms, error_code, error_message (null), member_id (null), member_epoch,
+    // heartbeat_interval_ms.
     let head = [0; 4 + 2 + 1 + 1 + 4 + 4];
     assert_eq!(encode(&response), [&head[..], b"\xff\0"].concat());
     response.set("assignment", response.element("assignment"));
@@ -114,12 +116,14 @@ fn nullable_structs_have_a_marker_byte() {
 }
 
 #[test]
-fn fields_a_version_lacks() {
-    // A transactional id means something: Produce v2 must not lose it.
+fn fields_that_a_version_lacks_are_refused_or_ignored() {
+    // Produce version 2 has no transactional id, and must not lose it silently.
     let error = encode_request(0, 2, &produce(Some("tx")), &mut Vec::new()).unwrap_err();
-    assert!(
-        matches!(&error, ProtocolError::Encode { path, problem: Problem::NotInVersion(_), .. } if path == "transactional_id")
-    );
+    assert!(matches!(
+        &error,
+        ProtocolError::Encode { path, problem: Problem::NotInVersion(_), .. }
+            if path == "transactional_id"
+    ));
     // A throttle time is ignorable.
     let response = message(0, Direction::Response).with("throttle_time_ms", 5);
     let mut bytes = Vec::new();
@@ -130,7 +134,7 @@ fn fields_a_version_lacks() {
 }
 
 #[test]
-fn errors_name_the_place_and_leave_the_output_alone() {
+fn errors_name_the_field_and_leave_the_output_unchanged() {
     let mut request = message(0, Direction::Request);
     let mut topic = request.element("topic_data").with("name", "t");
     topic.push(
@@ -143,7 +147,8 @@ fn errors_name_the_place_and_leave_the_output_alone() {
     assert_eq!(out, b"before");
     assert_eq!(
         error.to_string(),
-        "ProduceRequest version 3: cannot encode topic_data[0].partition_data[0].index: expected int32, found int64"
+        "ProduceRequest version 3: cannot encode topic_data[0].partition_data[0].index: \
+         expected int32, found int64"
     );
     let mut bytes = Vec::new();
     encode_request(0, 3, &produce(None), &mut bytes).unwrap();
@@ -173,7 +178,7 @@ fn strings_and_bytes_share_the_buffer() {
 }
 
 #[test]
-fn gaps_are_where_the_records_belong() {
+fn gaps_have_the_positions_of_the_records() {
     let fetch = |records: [Value; 2]| -> Value {
         let mut response = message(1, Direction::Response);
         let mut topic = response.element("responses").with("topic_id", [7; 16]);

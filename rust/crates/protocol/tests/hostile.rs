@@ -1,7 +1,8 @@
-//! Were one of these to fail, a short message from anybody who can connect could take the broker's memory.
+//! Malformed messages. If one of these failed, a short message from any client could take the broker's
+//! memory.
 //!
-//! The allocator counts what this thread allocates, so a decode that trusts a length is seen even when the machine
-//! would have had the memory.
+//! The allocator counts this thread's allocations, so a decode that trusts a length is noticed even on a
+//! machine with enough memory.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -23,7 +24,7 @@ thread_local! {
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed to the system's allocator unchanged; counting allocates nothing.
+// SAFETY: every call is passed on to the system's allocator unchanged, and counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATED.try_with(|total| total.set(total.get() + layout.size()));
@@ -47,7 +48,8 @@ fn allocated_by<T>(run: impl FnOnce() -> T) -> (T, usize) {
     (result, ALLOCATED.get() - before)
 }
 
-/// A value is 40 bytes; the worst element has some values for each byte of input, and an error has its message.
+/// A value has 40 bytes. The worst element has several values for each byte of input, and an error has a
+/// message.
 fn bound(input: usize) -> usize {
     input * 40 * 16 + 4096
 }
@@ -55,6 +57,7 @@ fn bound(input: usize) -> usize {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
+    /// If this failed, random bytes could take much more memory than they have.
     #[test]
     fn allocation_is_bounded_by_the_input(
         (schema, version) in prop::sample::select(all_versions()),
@@ -66,7 +69,7 @@ proptest! {
     }
 }
 
-/// The greatest count an array can claim, at every place where a message begins with one.
+/// If this failed, an array that claims 2³¹ elements would take memory for them.
 #[test]
 fn absurd_counts_allocate_nothing() {
     for (schema, version) in all_versions() {
@@ -91,7 +94,7 @@ fn absurd_counts_allocate_nothing() {
     }
 }
 
-/// Sound messages of every version, cut at each byte, and with each byte made the head of an absurd length.
+/// If this failed, a valid message that is cut, or has an absurd length at any byte, would take much memory.
 #[test]
 fn damage_anywhere_allocates_little() {
     for Golden {
@@ -101,23 +104,23 @@ fn damage_anywhere_allocates_little() {
         ..
     } in golden_messages()
     {
-        let checked = |input: Bytes, place: usize, what: &str| {
+        let checked = |input: Bytes, position: usize, what: &str| {
             let length = input.len();
             let (result, allocated) = allocated_by(|| decode_with(schema, version, &input));
             assert!(
                 allocated <= bound(length),
-                "{schema} version {version}, {what} at {place}: {allocated} bytes"
+                "{schema} version {version}, {what} at {position}: {allocated} bytes"
             );
             result
         };
-        for place in 0..body.len() {
-            let cut = checked(body.slice(..place), place, "cut");
-            assert!(cut.is_err(), "{schema} version {version} cut at {place}");
+        for position in 0..body.len() {
+            let cut = checked(body.slice(..position), position, "cut");
+            assert!(cut.is_err(), "{schema} version {version} cut at {position}");
             for claim in [&[0x7f, 0xff, 0xff, 0xff][..], &[0xff, 0xff, 0xff, 0xff, 0x0f]] {
                 let mut damaged = body.to_vec();
-                let end = body.len().min(place + claim.len());
-                damaged[place..end].copy_from_slice(&claim[..end - place]);
-                let _ = checked(damaged.into(), place, "a length");
+                let end = body.len().min(position + claim.len());
+                damaged[position..end].copy_from_slice(&claim[..end - position]);
+                let _ = checked(damaged.into(), position, "a length");
             }
         }
     }
@@ -130,8 +133,9 @@ fn problem(error: ProtocolError) -> Problem {
     }
 }
 
+/// If this failed, a wrong length would be reported as another problem, or not at all.
 #[test]
-fn lengths_that_lie_are_named() {
+fn wrong_lengths_are_reported() {
     // Metadata v1: an int32 count of topics.
     let metadata = |bytes: &[u8]| problem(decode_request(3, 1, &Bytes::copy_from_slice(bytes)).unwrap_err());
     assert_eq!(
@@ -151,12 +155,12 @@ fn lengths_that_lie_are_named() {
             remaining: 1
         }
     );
-    // v0 has no null array.
+    // In version 0 an array cannot be null.
     assert_eq!(
         problem(decode_request(3, 0, &Bytes::from_static(&[0xff; 4])).unwrap_err()),
         Problem::UnexpectedNull
     );
-    // v9: compact. Five bytes are the most a varint may take, and 32 bits the most it may hold.
+    // Version 9 has compact lengths. A varint has at most five bytes and 32 bits.
     let compact = |bytes: &[u8]| problem(decode_request(3, 9, &Bytes::copy_from_slice(bytes)).unwrap_err());
     assert_eq!(
         compact(&[0x80, 0x80, 0x80, 0x80, 0x80, 0]),
@@ -172,9 +176,10 @@ fn lengths_that_lie_are_named() {
     ));
 }
 
-/// Apache's readers have no other negative length than null, and put U+FFFD where a string is not UTF-8.
+/// If this failed, clients that Apache's broker accepts would be refused: there every negative length is
+/// null, and bytes that are not UTF-8 are U+FFFD.
 #[test]
-fn what_apaches_readers_take_is_taken() {
+fn lenient_input_is_read_as_apache_reads_it() {
     let topics = |version, bytes: &[u8]| {
         let request = decode_request(3, version, &Bytes::copy_from_slice(bytes)).unwrap();
         request.get("topics").unwrap().clone()
@@ -187,7 +192,7 @@ fn what_apaches_readers_take_is_taken() {
         panic!("topics are an array");
     };
     assert_eq!(named[0].get("name").unwrap().as_str(), Some("a\u{fffd}b\u{fffd}"));
-    // No longer a string that an answer could hold.
+    // With U+FFFD in it, the string does not fit in a response.
     let mut body = vec![0, 0, 0, 1, 0x2a, 0xab];
     body.resize(body.len() + 0x2aab, 0xff);
     assert_eq!(
@@ -196,9 +201,10 @@ fn what_apaches_readers_take_is_taken() {
     );
 }
 
+/// If this failed, a tagged field could read into the next one, or hide bytes.
 #[test]
-fn a_tagged_field_has_the_size_it_says() {
-    // Fetch v12 with no topics; then one tagged field: cluster_id (tag 0), a compact nullable string.
+fn a_tagged_field_has_exactly_its_size() {
+    // Fetch version 12 without topics, and one tagged field: cluster_id (tag 0), a compact nullable string.
     let with_tags = |tags: &[u8]| {
         let mut body = vec![0; 4 + 4 + 4 + 4 + 1 + 4 + 4];
         body.extend_from_slice(&[1, 1, 1]);
@@ -221,12 +227,12 @@ fn a_tagged_field_has_the_size_it_says() {
     );
     let long = problem(with_tags(&[1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f]).unwrap_err());
     assert!(matches!(long, Problem::Truncated { .. }));
-    // A tag nobody knows is skipped; four thousand million of them are not waited for.
+    // An unknown tag is skipped. A count of 2³² - 1 tags fails at the first missing one.
     assert!(with_tags(&[1, 99, 2, 7, 7]).is_ok());
     assert!(with_tags(&[0xff, 0xff, 0xff, 0xff, 0x0f, 99, 0]).is_err());
 }
 
-/// A response with an array of int8, the only type whose values are 40 times as large as its bytes.
+/// If this failed, an array of int8 could take 40 times its size in memory.
 #[test]
 fn the_number_of_values_is_bounded() {
     let mut body = vec![0; 4 + 2 + 16 + 4];
@@ -243,8 +249,9 @@ fn the_number_of_values_is_bounded() {
     assert!(allocated < 4096, "{allocated} bytes");
 }
 
+/// If this failed, a malformed header would take memory, or be taken for another request.
 #[test]
-fn headers_are_checked_too() {
+fn malformed_headers_are_refused() {
     let request = |bytes: &[u8]| RequestHeader::decode(&mut Bytes::copy_from_slice(bytes));
     assert!(matches!(
         request(&[]),
@@ -273,7 +280,7 @@ fn headers_are_checked_too() {
     assert_eq!(response.len(), 15, "a refused header is not consumed");
 }
 
-/// The interpreter's recursion is as deep as the table; and an element of an array is never free.
+/// If this failed, a message could overflow the stack: the decoder's recursion is as deep as the table.
 #[test]
 fn the_table_bounds_depth_and_element_size() {
     fn depth(schema: &StructSchema) -> usize {

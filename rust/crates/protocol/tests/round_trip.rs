@@ -1,5 +1,5 @@
-//! Were one of these to fail, a message of some API and version would reach its peer changed, or a malformed one would
-//! take the process down.
+//! Random messages and random bytes. If one of these failed, a message of some API and version would reach
+//! its peer changed, or a malformed one would end the process.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// What was encoded is decoded, and encodes to the same bytes.
+    /// If this failed, a message would change on its way.
     #[test]
     fn messages_round_trip((schema, version, message) in any_message()) {
         let mut bytes = Vec::new();
@@ -24,9 +24,12 @@ proptest! {
         prop_assert_eq!(again, bytes);
     }
 
-    /// A message with its end cut off, or with bytes after it, is refused.
+    /// If this failed, a cut message, or bytes after one, would be taken for a message.
     #[test]
-    fn other_lengths_are_refused((schema, version, message) in any_message(), cut in any::<prop::sample::Index>()) {
+    fn other_lengths_are_refused(
+        (schema, version, message) in any_message(),
+        cut in any::<prop::sample::Index>(),
+    ) {
         let mut bytes = Vec::new();
         encode_with(schema, version, &message, &mut bytes).unwrap();
         if !bytes.is_empty() {
@@ -39,7 +42,7 @@ proptest! {
         prop_assert!(trailing, "{}", error);
     }
 
-    /// Flipped bytes give an error or some other message, and that message can be encoded.
+    /// If this failed, flipped bytes could end the process, or decode to a message that cannot be encoded.
     #[test]
     fn flipped_bytes_are_survived(
         (schema, version, message) in any_message(),
@@ -48,16 +51,16 @@ proptest! {
         let mut bytes = Vec::new();
         encode_with(schema, version, &message, &mut bytes).unwrap();
         prop_assume!(!bytes.is_empty());
-        for (place, flip) in flips {
-            let place = place.index(bytes.len());
-            bytes[place] ^= flip;
+        for (index, flip) in flips {
+            let index = index.index(bytes.len());
+            bytes[index] ^= flip;
         }
         if let Ok(decoded) = decode_with(schema, version, &Bytes::from(bytes)) {
             prop_assert!(encode_with(schema, version, &decoded, &mut Vec::new()).is_ok());
         }
     }
 
-    /// Any bytes whatever give an error or a message.
+    /// If this failed, some bytes could end the process.
     #[test]
     fn random_bytes_are_survived(
         (schema, version) in prop::sample::select(all_versions()),
@@ -67,11 +70,10 @@ proptest! {
     }
 }
 
-/// A message at its defaults round-trips at every version of every schema.
+/// If this failed, some version's defaults could not be encoded, or would be decoded to other values.
 #[test]
 fn defaults_round_trip_everywhere() {
     for (schema, version) in all_versions() {
-        // Kafka gives these fields no default that every version can carry.
         let message = Value::from(carriable(schema.message(), version));
         let mut bytes = Vec::new();
         encode_with(schema, version, &message, &mut bytes).unwrap_or_else(|error| panic!("{error}"));
@@ -81,7 +83,7 @@ fn defaults_round_trip_everywhere() {
     }
 }
 
-/// Fields whose default is null in versions where null is not allowed get an empty value instead.
+/// Kafka's default is null for some fields that cannot be null in every version. They get an empty value.
 fn carriable(mut message: logcore_protocol::Struct, version: i16) -> logcore_protocol::Struct {
     use logcore_protocol::FieldType;
     for (index, field) in message.schema().fields.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Were one of these to fail, the table would not say what Kafka 3.9 and 4.x say, or the names others rely on would not resolve.
+//! The table of messages. If one of these failed, it would differ from Kafka 3.9 and 4.x, or names would not
+//! be found.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ fn walk(schema: &'static StructSchema, visit: &mut dyn FnMut(&'static StructSche
     }
 }
 
-/// Key, name and highest version of everything a Kafka 3.9.1 broker in ZooKeeper mode advertises; the lowest is 0.
+/// Key, name and highest version of every API that a Kafka 3.9.1 broker in ZooKeeper mode advertises. The
+/// lowest is 0.
 const ADVERTISED: &[(i16, &str, i16)] = &[
     (0, "Produce", 11),
     (1, "Fetch", 17),
@@ -81,8 +83,8 @@ const ADVERTISED: &[(i16, &str, i16)] = &[
     (69, "ConsumerGroupDescribe", 0),
 ];
 
-/// Key, name, first and last version of everything beyond that: the stable versions of Kafka 4.1 and 4.2.
-const BEYOND: &[(i16, &str, i16, i16)] = &[
+/// Key, name, first and last of the stable versions that Kafka 4.1 and 4.2 add.
+const ADDED: &[(i16, &str, i16, i16)] = &[
     (0, "Produce", 12, 13),
     (1, "Fetch", 18, 18),
     (2, "ListOffsets", 10, 11),
@@ -119,13 +121,13 @@ const BEYOND: &[(i16, &str, i16, i16)] = &[
     (92, "DeleteShareGroupOffsets", 0, 0),
 ];
 
-/// What either list says of a key: its name, its first and its last version.
+/// Name, first and last version of each key in the two lists.
 fn expected() -> BTreeMap<i16, (&'static str, i16, i16)> {
     let mut expected: BTreeMap<_, _> = ADVERTISED
         .iter()
         .map(|&(key, name, last)| (key, (name, 0, last)))
         .collect();
-    for &(key, name, first, last) in BEYOND {
+    for &(key, name, first, last) in ADDED {
         let entry = expected.entry(key).or_insert((name, first, first - 1));
         assert_eq!((entry.0, entry.2 + 1), (name, first));
         entry.2 = last;
@@ -133,8 +135,9 @@ fn expected() -> BTreeMap<i16, (&'static str, i16, i16)> {
     expected
 }
 
+/// If this failed, a version that Kafka serves could not be read, or its response could not be written.
 #[test]
-fn every_request_is_there_with_its_response() {
+fn every_request_and_its_response_are_in_the_table() {
     let expected = expected();
     let keys: Vec<_> = request_schemas().filter_map(|schema| schema.api_key).collect();
     assert_eq!(keys, expected.keys().copied().collect::<Vec<_>>());
@@ -151,8 +154,9 @@ fn every_request_is_there_with_its_response() {
     }
 }
 
+/// If this failed, a request could be read in a version in which it cannot be answered.
 #[test]
-fn requests_and_responses_agree() {
+fn requests_and_responses_have_the_same_versions() {
     for request in request_schemas() {
         let key = request.api_key.expect("a request has a key");
         let response = schema(key, Direction::Response).expect("every request has a response");
@@ -169,8 +173,9 @@ fn requests_and_responses_agree() {
     assert!(schema(52, Direction::Request).is_none(), "Vote is KRaft's");
 }
 
+/// If this failed, records of Kafka's internal topics could not be read.
 #[test]
-fn data_schemas_are_there() {
+fn data_schemas_are_in_the_table() {
     for (name, first, last) in [
         ("ConsumerProtocolSubscription", 0, 3),
         ("ConsumerProtocolAssignment", 0, 3),
@@ -189,28 +194,29 @@ fn data_schemas_are_there() {
     assert!(data_schema("Produce").is_none());
 }
 
+/// If this failed, a field could hide another, or have a default of another type.
 #[test]
 fn fields_are_consistent() {
     for schema in schemas() {
         let (valid, flexible) = (schema.valid_versions(), schema.flexible_versions());
         walk(schema.root, &mut |fields| {
             for (index, field) in fields.fields.iter().enumerate() {
-                let place = format!("{schema}: {}.{}", fields.name, field.name);
+                let what = format!("{schema}: {}.{}", fields.name, field.name);
                 assert_eq!(
                     fields.field_index(field.name),
                     Some(index),
-                    "{place} is there twice"
+                    "{what} is there twice"
                 );
-                assert_eq!(field_names()[field.name_id], field.name, "{place}");
+                assert_eq!(field_names()[field.name_id], field.name, "{what}");
                 for version in valid.first..=valid.last {
                     let tagged = field.tagged.contains(version);
                     assert!(
                         !tagged || flexible.contains(version),
-                        "{place} is tagged where nothing is flexible"
+                        "{what} is tagged in a version without tags"
                     );
                     assert!(
                         !tagged || field.versions.contains(version),
-                        "{place} is tagged where it is not"
+                        "{what} is tagged in a version that lacks it"
                     );
                 }
                 let tags = fields
@@ -219,11 +225,11 @@ fn fields_are_consistent() {
                     .filter(|other| !other.tagged.is_empty() && other.tag == field.tag);
                 assert!(
                     field.tagged.is_empty() || tags.count() == 1,
-                    "{place} shares its tag"
+                    "{what} shares its tag"
                 );
                 assert!(
                     field.default.is_null() || same_type(&field.kind, &field.default),
-                    "{place}"
+                    "{what}"
                 );
             }
         });
@@ -249,7 +255,8 @@ fn same_type(kind: &FieldType, value: &Value) -> bool {
     )
 }
 
-/// An array's count is checked against the bytes that remain, which is worth nothing when an element takes none.
+/// If this failed, an array's count could not be checked against the remaining bytes, because its elements
+/// had none.
 #[test]
 fn no_element_of_an_array_is_free() {
     for schema in schemas() {
@@ -273,7 +280,8 @@ fn no_element_of_an_array_is_free() {
     }
 }
 
-/// Records may be null in a Fetch's answer, and not in a ShareFetch's: Apache's client ends its connection over one.
+/// If this failed, a ShareFetch response could have null records, at which Apache's client closes its
+/// connection.
 #[test]
 fn records_are_null_only_where_kafka_says_so() {
     for (key, version, nullable) in [(1, 4, true), (1, 18, true), (78, 1, false), (78, 2, false)] {
@@ -285,8 +293,9 @@ fn records_are_null_only_where_kafka_says_so() {
     }
 }
 
+/// If this failed, code that looks fields up by name would panic.
 #[test]
-fn names_resolve() {
+fn names_are_found() {
     let fetch = schema(1, Direction::Request).expect("Fetch");
     assert_eq!(fetch.field_index("cluster_id"), Some(0));
     let partition = fetch
@@ -302,6 +311,7 @@ fn names_resolve() {
     );
 }
 
+/// If this failed, a field that a version lacks would have another value than in Kafka.
 #[test]
 fn defaults_are_kafkas() {
     let mut fetch = schema(1, Direction::Request).expect("Fetch").message();

@@ -1,6 +1,7 @@
-//! Were one of these to fail, a server would take a request for lighter than it is, and its memory would have no bound.
+//! The weights of requests. If one of these failed, a request could take more memory than a server reserved
+//! for it.
 //!
-//! The allocator counts what this thread has, now and at the most.
+//! The allocator counts this thread's memory, now and at its peak.
 #![allow(clippy::unwrap_used)] // a test may panic
 
 mod common;
@@ -23,7 +24,7 @@ thread_local! {
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed to the system's allocator unchanged; counting allocates nothing.
+// SAFETY: every call is passed on to the system's allocator unchanged, and counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = NOW.try_with(|now| {
@@ -44,12 +45,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a decode needs beside the values: the buffer's first share, an error and its path.
-const BESIDE: usize = 1024;
+/// The memory of a decode without its values: the first clone of the buffer, an error and its path.
+const FIXED: usize = 1024;
 const METADATA: i16 = 3;
 const KEEP: usize = 16 * 1024;
 
-/// The result, and the bytes that were had at the most while `run` ran.
+/// The result, and the peak of the memory while `run` ran.
 fn peak_of<T>(run: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.get();
     PEAK.set(before);
@@ -77,7 +78,7 @@ fn decoded(schema: &Schema, version: i16, body: &Bytes, keep: usize) -> Decoded 
     decode_request_within(key(schema), version, body, keep, usize::MAX).unwrap()
 }
 
-/// Metadata of so many topics without a name: two bytes each at version 1.
+/// A Metadata request of so many topics with empty names. In version 1 each has two bytes.
 fn nameless(topics: u32) -> Bytes {
     let mut body = topics.to_be_bytes().to_vec();
     body.resize(4 + 2 * topics as usize, 0);
@@ -87,8 +88,10 @@ fn nameless(topics: u32) -> Bytes {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
+    /// If this failed, a request would take more memory than it weighs, or weigh another amount when it is
+    /// not kept.
     #[test]
-    fn nothing_has_more_than_it_weighs(
+    fn no_message_takes_more_than_it_weighs(
         ((schema, version), body) in (prop::sample::select(requests()), any::<()>()).prop_perturb(
             |((schema, version), ()), mut random| {
                 let message = random_struct(schema.root, version, &mut random);
@@ -97,14 +100,14 @@ proptest! {
         ),
     ) {
         let (whole, peak) = peak_of(|| decoded(schema, version, &body, usize::MAX));
-        prop_assert!(peak <= whole.weight + BESIDE, "{schema} {version}: {peak} > {}", whole.weight);
+        prop_assert!(peak <= whole.weight + FIXED, "{schema} {version}: {peak} > {}", whole.weight);
         prop_assert_eq!(&whole.message, &decode_request(key(schema), version, &body).ok());
-        // Weighed without being kept, it weighs the same; kept up to that, it is the same.
+        // The weight does not depend on what is kept.
         let weighed = decoded(schema, version, &body, 0);
         prop_assert!(weighed.message.is_none() && weighed.weight == whole.weight);
         let again = decoded(schema, version, &body, whole.weight);
         prop_assert_eq!(again.message, whole.message);
-        // One byte less is refused.
+        // One byte less than the weight is too little.
         let refused = decode_request_within(key(schema), version, &body, 0, whole.weight - 1);
         let problem = match refused {
             Err(ProtocolError::Decode { problem, .. }) => Some(problem),
@@ -114,9 +117,9 @@ proptest! {
     }
 }
 
-/// Every request's arrays, each with many of the smallest elements there are.
+/// If this failed, many small elements of some request's array would take more memory than they weigh.
 #[test]
-fn crowds_of_small_elements_weigh_what_they_have() {
+fn many_small_elements_weigh_what_they_take() {
     const MANY: usize = 2000;
     let mut tried = 0;
     for (schema, version) in requests() {
@@ -155,30 +158,30 @@ fn crowds_of_small_elements_weigh_what_they_have() {
     assert!(tried > 200, "{tried}");
 }
 
-/// What has hundreds of bytes of memory for two of the network's is refused before it has any.
+/// If this failed, a small request that decodes to gigabytes would take them before it is refused.
 #[test]
-fn a_bomb_is_refused_while_it_has_little() {
+fn a_bomb_is_refused_before_it_takes_memory() {
     let body = nameless(5_000_000);
-    let most = 1 << 20;
-    let (refused, peak) = peak_of(|| decode_request_within(METADATA, 1, &body, KEEP, most).map(|_| ()));
+    let limit = 1 << 20;
+    let (refused, peak) = peak_of(|| decode_request_within(METADATA, 1, &body, KEEP, limit).map(|_| ()));
     let error = refused.unwrap_err();
-    assert!(peak <= KEEP + BESIDE, "{peak}");
+    assert!(peak <= KEEP + FIXED, "{peak}");
     let text = error.to_string();
     assert!(
         text.contains("decodes to more than 1048576 bytes of memory"),
         "{text}"
     );
-    // The announced number alone is enough.
+    // The count alone is enough to refuse it.
     let ProtocolError::Decode { position, .. } = error else {
         panic!("{error}");
     };
     assert_eq!(position, 4);
 }
 
-/// Elements that hold others: each array is light by itself.
+/// If this failed, a request of many light arrays would be kept until it is refused.
 #[test]
-fn what_is_refused_late_is_not_kept_either() {
-    // DeleteRecords v0: topics of an empty name and no partitions, six bytes each.
+fn a_request_that_is_refused_late_is_not_kept() {
+    // DeleteRecords version 0: a topic with an empty name and no partitions has six bytes.
     let body = {
         let topics = 100_000u32;
         let mut body = topics.to_be_bytes().to_vec();
@@ -191,7 +194,7 @@ fn what_is_refused_late_is_not_kept_either() {
     assert!(peak <= KEEP + 4096, "{peak}");
 }
 
-/// A request of twice as much weighs twice as much.
+/// If this failed, the weight would not follow the size of a request.
 #[test]
 fn the_weight_grows_with_the_message() {
     let weight = |topics| {
@@ -207,7 +210,7 @@ fn the_weight_grows_with_the_message() {
     assert_eq!(weight(100_000) - none, 100 * thousand);
 }
 
-/// The weight of a dict is known for so many keys.
+/// If this failed, a struct's dict could weigh more than was measured: up to 42 keys.
 #[test]
 fn no_struct_has_more_fields_than_were_measured() {
     fn widest(schema: &StructSchema) -> usize {

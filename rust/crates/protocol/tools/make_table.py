@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Prints src/messages.table, made from the message definitions inside Apache Kafka's kafka-clients jars, or
-src/metadata.table, from the definitions of records in those of KRaft's controller and of the remote log metadata manager.
+"""Prints a table of messages from the definitions inside Apache Kafka's jars.
 
-    tools/make_table.py kafka-clients-3.9.1.jar kafka-clients-4.1.0.jar kafka-clients-4.2.0.jar > src/messages.table
+    cd rust/crates/protocol
+    tools/make_table.py kafka-clients-{3.9.1,4.1.0,4.2.0}.jar > src/messages.table
     tools/make_table.py kafka-metadata-3.9.1.jar kafka-storage-3.9.1.jar > src/metadata.table
 
-A message that several jars define is merged: the versions are those of all releases, because a later one dropped old
-versions. Where two have the same version, what they say of it must be the same; otherwise this ends with an error.
+The second has the records of KRaft's controller and of the remote log metadata manager.
 
-The format of the table is described at its top and in src/table.rs. Only facts are taken: names, types,
-versions, tags and defaults. A newest version which the definition calls unstable is left out, and so is a
-request that has no stable version, and so are the requests of KRaft, which this project does not serve.
+A message that several jars define gets all their versions, because later releases dropped old ones.
+Two definitions of the same version must be equal; otherwise the program ends with an error.
+
+The top of the table describes its format. Only facts are taken: names, types, versions, tags and defaults.
+Unstable versions, requests without a stable version, and KRaft's requests are left out.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ KRAFT = {
     "Vote",
 }
 
-# What a later release gave another name, and its fields too; the bytes of their versions stayed (KIP-1142).
+# Messages that a later release renamed, with their fields. The bytes of their versions stayed (KIP-1142).
 RENAMED = {"ListClientMetricsResources"}
 
-# Schemas that are neither request nor response, but travel inside one.
+# Schemas of data inside a request or a response.
 DATA = {
     "ConsumerProtocolAssignment",
     "ConsumerProtocolSubscription",
@@ -78,7 +79,7 @@ def strip_comments(text: str) -> str:
 
 
 def default_of(field: dict[str, Any]) -> str | None:
-    """The explicit default as the table writes it; None when it is the type's own."""
+    """The explicit default in the table's form; None when it is the default of the type."""
     if "default" not in field:
         return None
     default = field["default"]
@@ -97,7 +98,7 @@ def default_of(field: dict[str, Any]) -> str | None:
 
 
 def versions_of(text: str, among: Versions) -> Versions:
-    """The versions, of those there are, which a definition's text ("none", "3", "0-4", "2+") names."""
+    """The versions `among` those of the message that a definition's text ("none", "3", "0-4", "2+") means."""
     if text == "none":
         return frozenset()
     first, _, last = text.partition("-")
@@ -107,12 +108,12 @@ def versions_of(text: str, among: Versions) -> Versions:
 
 
 def text_of(versions: Versions, among: Versions) -> str:
-    """The reverse; a range that reaches the newest of the message's versions stays open."""
+    """The text of versions. A range up to the message's newest version stays open."""
     if not versions:
         return "none"
     lowest, highest = min(versions), max(versions)
     if versions != among & frozenset(range(lowest, highest + 1)):
-        raise SystemExit(f"the table has no word for versions with a hole: {sorted(versions)}")
+        raise SystemExit(f"the table has no form for versions with a gap: {sorted(versions)}")
     if highest == max(among):
         return f"{lowest}+"
     return str(lowest) if lowest == highest else f"{lowest}-{highest}"
@@ -120,7 +121,7 @@ def text_of(versions: Versions, among: Versions) -> str:
 
 @dataclass
 class Field:
-    """What the definitions say of one field, version by version."""
+    """A field in all versions."""
 
     name: str
     kind: str
@@ -133,7 +134,7 @@ class Field:
     fields: list[Field]
 
     def at(self, version: int) -> tuple[object, ...] | None:
-        """Everything that decides about the bytes of one version; None when it lacks the field."""
+        """Everything that determines the bytes in a version; None when it lacks the field."""
         if version not in self.versions:
             return None
         tag = self.tag if version in self.tagged else None
@@ -154,7 +155,7 @@ class Field:
 
 @dataclass
 class Message:
-    """One message's definition, or what several releases' definitions come to."""
+    """The definition of a message, of one release or of several together."""
 
     kind: str
     key: int | None
@@ -180,11 +181,11 @@ def field_lines(fields: list[Field], among: Versions, depth: int) -> list[str]:
 
 
 def read_fields(fields: list[dict[str, Any]], common: Structs, among: Versions) -> list[Field]:
-    """The fields of a struct; common structs are written out wherever they are used."""
+    """The fields of a struct. Common structs are repeated wherever they are used."""
     found = []
     for field in fields:
         if "flexibleVersions" in field:
-            raise SystemExit(f"{field['name']}: the table has no word for a field's own flexible versions")
+            raise SystemExit(f"{field['name']}: the table has no form for a field's own flexible versions")
         array = "[]" if field["type"].startswith("[]") else ""
         element = field["type"].removeprefix("[]")
         is_struct = element[0].isupper()
@@ -206,7 +207,7 @@ def read_fields(fields: list[dict[str, Any]], common: Structs, among: Versions) 
 
 
 def belongs(kind: str, name: str) -> bool:
-    """Whether a message has a place in the table."""
+    """Whether a message belongs in the table."""
     if kind in ("request", "response"):
         return short_name(name) not in KRAFT | RENAMED
     return kind == "metadata" or (kind == "data" and name in DATA)
@@ -217,7 +218,7 @@ def short_name(name: str) -> str:
 
 
 def read_message(message: dict[str, Any], unstable: bool) -> Message | None:
-    """A message at its stable versions; None when it has none or does not belong in the table."""
+    """A message with its stable versions; None when it has none, or does not belong in the table."""
     kind, name, text = message["type"], message["name"], message["validVersions"]
     if not belongs(kind, name) or text == "none":
         return None
@@ -245,7 +246,7 @@ def walk(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def merged(old: Message, new: Message) -> Message:
-    """Both releases' versions. Where both have a version they must say the same of it."""
+    """A message with the versions of both releases. They must agree about versions that both have."""
     shared = old.versions & new.versions
     path = f"{old.name}, a {old.kind}"
     if (old.name, old.flexible & shared) != (new.name, new.flexible & shared):
@@ -259,17 +260,17 @@ def merged(old: Message, new: Message) -> Message:
 
 
 def merged_fields(old: list[Field], new: list[Field], shared: Versions, path: str) -> list[Field]:
-    """The fields of both; one that only the newer release has follows the one it follows there."""
+    """The fields of both. A field of the newer release only comes after the same field as there."""
     news = {field.name: field for field in new}
     fields = [merged_field(field, news.get(field.name), shared, path) for field in old]
-    place = 0
+    position = 0
     for field in new:
         known = [other.name for other in fields]
         if field.name in known:
-            place = known.index(field.name) + 1
+            position = known.index(field.name) + 1
         else:
-            fields.insert(place, merged_field(field, None, shared, path))
-            place += 1
+            fields.insert(position, merged_field(field, None, shared, path))
+            position += 1
     return fields
 
 
@@ -281,9 +282,9 @@ def merged_field(old: Field, new: Field | None, shared: Versions, path: str) -> 
     if new is None:
         return old
     if (old.kind, old.default) != (new.kind, new.default):
-        raise SystemExit(f"{path}: the table has no word for a type or a default that changes")
+        raise SystemExit(f"{path}: the table has no form for a type or a default that changes")
     if old.tagged and new.tagged and old.tag != new.tag:
-        raise SystemExit(f"{path}: the table has no word for a tag that changes")
+        raise SystemExit(f"{path}: the table has no form for a tag that changes")
     return replace(
         old,
         versions=old.versions | new.versions,
@@ -296,7 +297,7 @@ def merged_field(old: Field, new: Field | None, shared: Versions, path: str) -> 
 
 
 def check_order(side: list[Field], fields: list[Field], versions: Versions, path: str) -> None:
-    """Each version of a release must find its fields in the order that the release gives them."""
+    """Checks that each version has its fields in the order of its release."""
     for version in versions:
         wanted = [field.name for field in side if version in field.versions]
         if wanted != [field.name for field in fields if version in field.versions]:
@@ -330,18 +331,18 @@ def read_jar(jar: str) -> list[Message]:
 
 
 def identity(message: Message) -> tuple[str, int | str]:
-    """What a message is known by in every release: an API's name may change, its key does not."""
+    """Identifies a message in every release: the name of an API may change, its key does not."""
     return message.kind, message.name if message.key is None or message.kind == "data" else message.key
 
 
 def order(message: Message) -> tuple[int, int, str]:
-    """By key, the request before its response, data without a key last."""
+    """Sorts by key, a request before its response, and data last."""
     kinds = {"request": 0, "response": 1, "data": 2 if message.key is None else 3}
     return 1 << 16 if message.key is None else message.key, kinds[message.kind], message.name
 
 
 def table(jars: list[str]) -> list[str]:
-    """The lines of the table. Messages that several jars define are merged; the oldest release's jar stands first."""
+    """The lines of the table. Messages of several jars are merged; the oldest release's jar comes first."""
     messages: dict[tuple[str, int | str], Message] = {}
     for message in (message for jar in jars for message in read_jar(jar)):
         known = messages.get(identity(message))

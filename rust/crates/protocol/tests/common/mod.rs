@@ -1,4 +1,5 @@
-//! Random messages of every shape the table knows, and those that Apache's classes wrote. Shared by the tests of this crate.
+//! Random messages of every schema, and messages that Apache's classes wrote. Shared by the tests of this
+//! crate.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses its part
 
 use std::path::Path;
@@ -10,7 +11,7 @@ use logcore_protocol::{
 use proptest::prelude::*;
 use proptest::test_runner::TestRng;
 
-/// Every (schema, version) there is.
+/// Every schema and version.
 pub fn all_versions() -> Vec<(&'static Schema, i16)> {
     schemas()
         .flat_map(|schema| {
@@ -20,7 +21,7 @@ pub fn all_versions() -> Vec<(&'static Schema, i16)> {
         .collect()
 }
 
-/// A schema, one of its versions, and a random message that this version can carry whole.
+/// A schema, one of its versions, and a random message whose fields this version has.
 pub fn any_message() -> impl Strategy<Value = (&'static Schema, i16, Value)> {
     let choice = prop::sample::select(all_versions());
     choice.prop_perturb(|(schema, version), mut rng| {
@@ -87,7 +88,7 @@ fn random_value(kind: &FieldType, version: i16, rng: &mut TestRng) -> Value {
     }
 }
 
-/// Mostly short, now and then long enough for a second byte of a compact length.
+/// Mostly short, and sometimes long enough for a second byte of a compact length.
 fn random_length(rng: &mut TestRng) -> usize {
     if rng.random_ratio(1, 20) {
         rng.random_range(100..400)
@@ -110,7 +111,7 @@ fn from_hex(text: &str) -> Bytes {
     let digits = text.strip_prefix('-').unwrap_or(text);
     (0..digits.len())
         .step_by(2)
-        .map(|place| u8::from_str_radix(&digits[place..place + 2], 16).unwrap())
+        .map(|index| u8::from_str_radix(&digits[index..index + 2], 16).unwrap())
         .collect()
 }
 
@@ -131,7 +132,7 @@ fn golden(line: &str) -> Golden {
     }
 }
 
-/// Those of tests/golden/messages, which tests/protocol/golden.py makes.
+/// The messages of tests/golden/messages, which tests/protocol/golden.py makes.
 pub fn golden_messages() -> Vec<Golden> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/golden/messages");
     let read = |name| std::fs::read_to_string(directory.join(name)).unwrap();

@@ -1,99 +1,20 @@
-//! The tree a message is decoded to and encoded from.
+//! The tree that a message is decoded to and encoded from, and its schema.
 //!
-//! A struct knows its schema, so names can be looked up; hot paths resolve an index once with
+//! A struct knows its schema, so fields can be found by name. Hot paths look an index up once with
 //! [`StructSchema::field_index`] and use `message[index]`.
 
-use std::borrow::Cow;
+mod schema;
+mod text;
+
 use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::ops::{Deref, Index, IndexMut};
+use std::ops::{Index, IndexMut};
 
 use bytes::Bytes;
 
-use crate::schema::{FieldType, StructSchema};
+pub use self::schema::{Direction, Field, FieldType, Schema, StructSchema};
+pub use self::text::Str;
 
-/// A string that shares the buffer it was decoded from. It keeps that buffer alive: copy it to keep it for long.
-#[derive(Clone, Default)]
-pub struct Str(Bytes);
-
-impl Str {
-    /// Checks that the bytes are UTF-8; copies nothing.
-    pub fn from_utf8(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
-        std::str::from_utf8(&bytes)?;
-        Ok(Self(bytes))
-    }
-
-    /// The same with U+FFFD in the place of what is not UTF-8; copies only then.
-    pub fn from_utf8_lossy(bytes: Bytes) -> Self {
-        match String::from_utf8_lossy(&bytes) {
-            Cow::Borrowed(_) => Self(bytes),
-            Cow::Owned(text) => Self::from(text),
-        }
-    }
-
-    /// A string of the program's own.
-    pub const fn from_static(text: &'static str) -> Self {
-        Self(Bytes::from_static(text.as_bytes()))
-    }
-
-    pub fn as_str(&self) -> &str {
-        // SAFETY: every constructor takes a str or checks the bytes, and they cannot change afterwards.
-        unsafe { std::str::from_utf8_unchecked(&self.0) }
-    }
-}
-
-impl Deref for Str {
-    type Target = str;
-    fn deref(&self) -> &str {
-        self.as_str()
-    }
-}
-
-impl PartialEq for Str {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Eq for Str {}
-
-impl Hash for Str {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
-    }
-}
-
-impl std::borrow::Borrow<str> for Str {
-    fn borrow(&self) -> &str {
-        self.as_str()
-    }
-}
-
-impl fmt::Debug for Str {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.as_str(), out)
-    }
-}
-
-impl fmt::Display for Str {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self.as_str(), out)
-    }
-}
-
-impl From<&str> for Str {
-    fn from(text: &str) -> Self {
-        Self(Bytes::copy_from_slice(text.as_bytes()))
-    }
-}
-
-impl From<String> for Str {
-    fn from(text: String) -> Self {
-        Self(Bytes::from(text.into_bytes()))
-    }
-}
-
-/// One field's value. Bytes and strings are slices of the buffer they were decoded from.
+/// The value of one field. Bytes and strings are slices of the buffer they were decoded from.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub enum Value {
     #[default]
@@ -112,12 +33,12 @@ pub enum Value {
     Bytes(Bytes),
     Array(Vec<Value>),
     Struct(Struct),
-    /// `records` of this many bytes which the caller sends by itself; see [`crate::encode_response_with_gaps`].
+    /// `records` of this many bytes that the caller sends itself; see [`crate::encode_response_with_gaps`].
     Gap(u32),
 }
 
 impl Value {
-    /// A field of a struct by name; linear in the number of fields. `None` when this is no struct or has no such field.
+    /// A field of a struct, in time linear in the number of fields. `None` for any other value.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.as_struct()?.get(name)
     }
@@ -174,7 +95,6 @@ impl Value {
         }
     }
 
-    /// `None` for null too.
     pub fn as_str(&self) -> Option<&str> {
         if let Self::Str(value) = self {
             Some(value)
@@ -183,7 +103,6 @@ impl Value {
         }
     }
 
-    /// `None` for null too.
     pub fn as_bytes(&self) -> Option<&Bytes> {
         if let Self::Bytes(value) = self {
             Some(value)
@@ -192,7 +111,6 @@ impl Value {
         }
     }
 
-    /// `None` for null too.
     pub fn as_array(&self) -> Option<&[Value]> {
         if let Self::Array(values) = self {
             Some(values)
@@ -201,7 +119,6 @@ impl Value {
         }
     }
 
-    /// `None` for null too.
     pub fn as_struct(&self) -> Option<&Struct> {
         if let Self::Struct(value) = self {
             Some(value)
@@ -210,7 +127,7 @@ impl Value {
         }
     }
 
-    /// The structs of an array; nothing for null.
+    /// The structs of an array; none for null.
     pub fn structs(&self) -> impl Iterator<Item = &Struct> {
         self.as_array()
             .unwrap_or_default()
@@ -218,7 +135,7 @@ impl Value {
             .filter_map(Value::as_struct)
     }
 
-    /// The name of the variant as an error message says it.
+    /// The name of the variant in error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -240,7 +157,7 @@ impl Value {
     }
 }
 
-/// A struct's fields, one value for each field of its schema, in the schema's order, whatever the version.
+/// A struct: one value for each field of its schema, in the schema's order, in every version.
 #[derive(Clone, PartialEq)]
 pub struct Struct {
     schema: &'static StructSchema,
@@ -260,10 +177,10 @@ impl Struct {
         Self { schema, fields }
     }
 
-    /// `fields` must have one value for each field of the schema; types are checked when it is encoded.
+    /// `fields` must have one value for each field of the schema. Types are checked when it is encoded.
     ///
     /// # Panics
-    /// When the number of fields is another.
+    /// If it has more or fewer.
     pub fn from_fields(schema: &'static StructSchema, fields: Vec<Value>) -> Self {
         assert_eq!(fields.len(), schema.fields.len(), "fields of {}", schema.name);
         Self {
@@ -280,7 +197,7 @@ impl Struct {
         &self.fields
     }
 
-    /// A field by name; linear in the number of fields.
+    /// A field by name, in time linear in the number of fields.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.schema.field_index(name).map(|index| &self.fields[index])
     }
@@ -288,26 +205,26 @@ impl Struct {
     /// Sets a field by name.
     ///
     /// # Panics
-    /// When the schema has no such field: names are the program's own.
+    /// If the schema has no such field.
     pub fn set(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
         *self.slot(name) = value.into();
         self
     }
 
-    /// The same, for building a struct in one expression.
+    /// Like [`Struct::set`], to build a struct in one expression.
     ///
     /// # Panics
-    /// When the schema has no such field.
+    /// If the schema has no such field.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.set(name, value);
         self
     }
 
-    /// A new struct, at its defaults, for the field (a struct or an array of structs) with this name.
+    /// A new struct for a field, which has a struct or an array of structs. Its fields are at their defaults.
     ///
     /// # Panics
-    /// When the schema has no such field or it holds no structs.
+    /// If the schema has no such field.
     pub fn element(&self, name: &str) -> Struct {
         match self.schema.nested(name) {
             Some(schema) => Struct::new(schema),
@@ -315,10 +232,10 @@ impl Struct {
         }
     }
 
-    /// Appends to an array field; a null array becomes one of this element.
+    /// Appends to an array, or to null as if it were an empty one.
     ///
     /// # Panics
-    /// When the schema has no such field or it is no array.
+    /// If the schema has no such field, or it is not an array.
     pub fn push(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
         let value = value.into();
         match self.slot(name) {
@@ -329,7 +246,7 @@ impl Struct {
         self
     }
 
-    /// Takes a field's value and leaves null.
+    /// Takes a field's value and leaves null behind.
     pub fn take(&mut self, index: usize) -> Value {
         std::mem::take(&mut self.fields[index])
     }
@@ -399,7 +316,7 @@ impl From<Vec<i32>> for Value {
     }
 }
 
-/// The default of a type that names none.
+/// The default of a field whose definition names none.
 pub(crate) fn zero(kind: FieldType) -> Value {
     match kind {
         FieldType::Bool => Value::Bool(false),

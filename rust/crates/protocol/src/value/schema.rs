@@ -1,46 +1,14 @@
-//! What a message looks like: schemas, structs, fields and the versions they exist in.
+//! The layout of a message: its structs, its fields, and the versions that have them.
 //!
-//! Schemas are built once from the table (`table.rs`), live as long as the process and never change.
+//! Schemas are built once from the table (`table.rs`). They live as long as the process and never change.
 
 use std::fmt;
 
+use super::{Struct, Value};
 use crate::error::ProtocolError;
-use crate::value::{Struct, Value};
+use crate::versions::Versions;
 
-/// An inclusive range of versions; empty when `first > last`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Versions {
-    pub first: i16,
-    pub last: i16,
-}
-
-impl Versions {
-    pub const NONE: Self = Self { first: 0, last: -1 };
-
-    /// Whether the range contains this version.
-    #[inline]
-    pub const fn contains(self, version: i16) -> bool {
-        version >= self.first && version <= self.last
-    }
-
-    /// Whether no version is in the range.
-    pub const fn is_empty(self) -> bool {
-        self.first > self.last
-    }
-}
-
-impl fmt::Display for Versions {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.is_empty(), self.last) {
-            (true, _) => out.write_str("none"),
-            (false, i16::MAX) => write!(out, "{}+", self.first),
-            (false, last) if last == self.first => write!(out, "{last}"),
-            (false, last) => write!(out, "{}-{last}", self.first),
-        }
-    }
-}
-
-/// Whether a schema is of a request or of its response.
+/// Whether a schema describes a request or its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Request,
@@ -68,7 +36,7 @@ pub enum FieldType {
 }
 
 impl FieldType {
-    /// The name as an error message says it.
+    /// The name in error messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -88,7 +56,7 @@ impl FieldType {
         }
     }
 
-    /// The fewest bytes a non-null value of this type takes on the wire; what a count of elements is checked against.
+    /// The fewest bytes that a non-null value takes on the wire. Counts of elements are checked against it.
     pub(crate) fn min_size(&self, version: i16, flexible: bool) -> usize {
         match self {
             Self::Bool | Self::Int8 => 1,
@@ -120,49 +88,50 @@ impl FieldType {
 pub struct Field {
     /// The name in snake case, as Kafka's own schemas spell it.
     pub name: &'static str,
-    /// The position of `name` in [`crate::field_names`]: fields of equal names share it.
+    /// The position of `name` in [`crate::field_names`]. Fields with the same name share it.
     pub name_id: usize,
     pub kind: FieldType,
     /// Versions that have the field.
     pub versions: Versions,
     /// Versions in which it may be null.
     pub nullable: Versions,
-    /// Versions in which it travels as a tagged field.
+    /// Versions in which it is a tagged field.
     pub tagged: Versions,
     pub tag: u32,
-    /// The value of a field that a version lacks or a sender left out.
+    /// The value when a version lacks the field, or a sender left it out.
     pub default: Value,
-    /// Whether a version that lacks the field silently drops a value that is not the default.
+    /// Whether encoding a version that lacks the field drops another value than the default, without an
+    /// error.
     pub ignorable: bool,
 }
 
 impl Field {
-    /// Whether the field is written among the plain, untagged ones at this version.
+    /// Whether the field is untagged in this version.
     #[inline]
     pub(crate) fn is_plain(&self, version: i16) -> bool {
         self.versions.contains(version) && !self.tagged.contains(version)
     }
 }
 
-/// The fields of a message or of a struct inside it, in wire order.
+/// The fields of a message, or of a struct inside it, in the order of the wire.
 #[derive(Debug)]
 pub struct StructSchema {
-    /// The name of the field that holds the struct, or of the message.
+    /// The name of the field that has the struct, or of the message.
     pub name: &'static str,
     pub fields: Vec<Field>,
-    /// Indexes of the fields that have a tag, by rising tag.
+    /// The indexes of the fields with a tag, ordered by their tags.
     pub(crate) tagged: Vec<usize>,
-    /// What one has of memory, without what its strings, arrays and structs have beyond their defaults (`weight.rs`).
+    /// The memory of one struct with its fields at their defaults (`weight.rs`).
     pub(crate) weight: usize,
 }
 
 impl StructSchema {
-    /// The position of the field with this name, for use with [`Struct`]'s indexing. Resolve once, outside of loops.
+    /// The index of the field with this name, for [`Struct`]'s indexing. Look it up once, outside of loops.
     pub fn field_index(&self, name: &str) -> Option<usize> {
         self.fields.iter().position(|field| field.name == name)
     }
 
-    /// The struct that the field with this name holds, or holds an array of.
+    /// The schema of the field with this name, which has a struct or an array of structs.
     pub fn nested(&self, name: &str) -> Option<&'static StructSchema> {
         match self.fields[self.field_index(name)?].kind {
             FieldType::Struct(schema) | FieldType::Array(&FieldType::Struct(schema)) => Some(schema),
@@ -182,12 +151,12 @@ impl StructSchema {
     }
 }
 
-/// One message: a request, a response, or data that travels inside one or in a record.
+/// One message: a request, a response, or data inside one or in a record.
 #[derive(Debug)]
 pub struct Schema {
-    /// As Kafka calls it, without "Request" and "Response".
+    /// Kafka's name, without "Request" and "Response".
     pub name: &'static str,
-    /// The API's key, or `None` for data.
+    /// `None` for data.
     pub api_key: Option<i16>,
     /// `None` for data.
     pub direction: Option<Direction>,
@@ -197,7 +166,7 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// The stable versions of this message; unstable ones are not in the table.
+    /// The stable versions. Unstable ones are not in the table.
     pub fn valid_versions(&self) -> Versions {
         self.valid
     }
@@ -207,12 +176,12 @@ impl Schema {
         self.flexible
     }
 
-    /// The position of a top-level field.
+    /// The index of a top-level field.
     pub fn field_index(&self, name: &str) -> Option<usize> {
         self.root.field_index(name)
     }
 
-    /// The struct reached through these field names, as in `schema.nested(&["topics", "partitions"])`.
+    /// The struct behind these field names, as in `schema.nested(&["topics", "partitions"])`.
     pub fn nested(&self, path: &[&str]) -> Option<&'static StructSchema> {
         path.iter()
             .try_fold(self.root, |schema, name| schema.nested(name))
