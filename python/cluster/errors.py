@@ -33,8 +33,8 @@ class KafkaProtocolError(Exception):
     """An error that has a code in the Kafka protocol.
 
     `code` is Kafka's number, `name` Kafka's name in capitals, `message` a sentence. `retriable` says whether
-    the same request may succeed later. `str()` gives the detail passed to it, or else `message`. A
-    detail that contains a long name from the request is cut, so that it fits in the response.
+    the same request may succeed later. `str()` gives the detail passed to the constructor, or else
+    `message`. A detail that contains a long name is cut, so that it fits in the response.
     """
 
     code: ClassVar[int] = -1

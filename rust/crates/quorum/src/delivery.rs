@@ -25,7 +25,7 @@ const fn sequence(ticket: u64) -> u64 {
     ticket & ((1 << SEQUENCE_BITS) - 1)
 }
 
-/// The last command of each member that counted.
+/// The ticket of each member's last command that counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Delivery {
     last: BTreeMap<MemberId, u64>,

@@ -52,7 +52,7 @@ struct Queue {
     first: u64,
     waiting: VecDeque<Bytes>,
     bytes: usize,
-    /// How many of them were sent since everything had to be sent again.
+    /// How many of them were sent since the last [`Proposals::send_again`].
     sent: usize,
     /// Nothing more is sent until one of the sent commands is delivered.
     probing: bool,

@@ -2,7 +2,7 @@
 //!
 //! The next start applies the log up to it before there is a leader, so that a read-only server has something
 //! to serve. The file is overwritten in place, now and then, and not flushed. After a crash it may be old or
-//! damaged. Then the start applies less, and the leader says the rest.
+//! damaged. Then the start applies less, and the rest comes from the leader.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

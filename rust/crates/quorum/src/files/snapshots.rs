@@ -369,7 +369,7 @@ fn check(path: &Path) -> io::Result<Snapshot<SnapshotFile>> {
     let checked = (length - CHECKSUM_BYTES) as usize;
     let mut checksum = crc32fast::Hasher::new();
     checksum.update(&front[..front.len().min(checked)]);
-    // A short file has its checksum, or a part of it, in the front already.
+    // In a short file, the checksum or a part of it was already read into `front`.
     let mut seen = front.len();
     let mut stored: Vec<u8> = front[seen.min(checked)..].to_vec();
     let mut chunk = vec![0; CHUNK_BYTES];

@@ -37,7 +37,7 @@ pub(super) async fn answer(shared: Arc<Shared>, node: Node) -> Result<(), String
         match index {
             Some(index) => shared.events.add_barriers(index, barriers),
             None => {
-                // Before those that were asked for meanwhile.
+                // In front of the barriers that came meanwhile.
                 shared.barriers.lock().splice(..0, barriers);
                 let _ = timeout(PAUSE, watch.changed()).await;
             }

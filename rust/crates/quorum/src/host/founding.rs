@@ -24,7 +24,7 @@ use crate::servers::{MemberId, Server, member_id, server_of};
 
 /// The last entry that the state of a new ensemble contains.
 pub const FIRST_STATE: u64 = 1;
-/// Other servers with a state have so long to see that this one has one too.
+/// The time in which another server with a state must notice that this one has a state too.
 const TO_BE_SEEN: Duration = Duration::from_secs(2);
 
 /// The id of an ensemble that these servers found with a state.
@@ -84,7 +84,7 @@ pub(super) async fn found_with_state(shared: &Arc<Shared>) -> Result<MemberId, S
             ));
         }
         if let Some(other) = survey.with_state.first() {
-            // The other is to see this one too.
+            // The other server needs time to notice this one.
             sleep(TO_BE_SEEN).await;
             return Err(format!(
                 "this server and server {other} have data of their own, and an ensemble begins with the data \

@@ -1,9 +1,9 @@
 //! How a directory becomes a member of an ensemble, and stays one.
 //!
 //! A directory without data founds an ensemble only if a majority of the voters answers and all that answer
-//! have no data either. All of them become first members with the same membership, whichever begins. Servers
-//! that do not answer have some seconds, because one of them may have a state ([`super::founding`]): then
-//! that one founds, and the others wait for it.
+//! have no data either. All of them become first members with the same membership, whichever server begins.
+//! Servers that do not answer have some seconds, because one of them may have a state ([`super::founding`]):
+//! then that one founds, and the others wait for it.
 //!
 //! A directory that meets an ensemble joins it as a new member, in place of its server's earlier one. It
 //! cannot know that one's votes.

@@ -24,7 +24,7 @@ use crate::servers::{MemberId, Server, server_of};
 
 /// The time in which a change must be committed.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A member that was heard from so lately is alive.
+/// A member that was heard from within this time is alive.
 const RECENT: Duration = Duration::from_secs(1);
 /// A member may vote if it lacks no more entries.
 const LAG: u64 = 1_000;

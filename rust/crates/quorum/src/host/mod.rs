@@ -364,9 +364,8 @@ impl Host {
         Ok(round)
     }
 
-    /// At the leader: whether a majority of those of these servers that are to vote could vote now, as far as
-    /// is known. Also true while a change of the voters goes on, because it can only be completed. False
-    /// elsewhere.
+    /// At the leader: whether a majority of the voters among these servers could vote now. Also true while a
+    /// change of the voters goes on, because it can only be completed. False at other members.
     ///
     /// Errors: [`HostError::Servers`], [`HostError::Stopped`].
     pub fn has_quorum(&self, servers: &[Server]) -> Result<bool, HostError> {
@@ -376,9 +375,9 @@ impl Host {
         Ok(node.is_some_and(|node| node.member.is_leader() && membership::may_vote(&node, servers)))
     }
 
-    /// Has the leader of this term, if this member is that leader, make these servers the ensemble. The
-    /// membership of a delivered entry says when it is done. Nothing comes of it when another member leads. A
-    /// later call replaces an earlier one that is not committed.
+    /// Makes these servers the ensemble, if this member leads in this term; otherwise nothing happens. The
+    /// membership of a delivered entry shows that it is done. A later call replaces an earlier one that is
+    /// not committed.
     ///
     /// Errors: [`HostError::Servers`], [`HostError::Stopped`].
     pub fn change_members(&self, term: u64, servers: Vec<Server>) -> Result<(), HostError> {

@@ -25,7 +25,7 @@ pub struct Options {
     pub timing: Timing,
     /// The time after which a read barrier is refused.
     pub sync_limit: Duration,
-    /// An unlisted member that was not heard from for so long is removed.
+    /// An unlisted member that was silent for this time is removed.
     pub absence_limit: Duration,
     /// The application has a state with which a new ensemble is to begin. It gives the state to
     /// [`super::Host::first_state`] if [`super::Host::awaits_state`].

@@ -25,7 +25,7 @@ use crate::files::snapshots::{SnapshotFile, SnapshotSource};
 use crate::raft::types::{LogId, Snapshot, SnapshotMeta};
 use crate::reader::DeliveredEntry;
 
-/// No more entries are read while so many bytes wait.
+/// The limit of bytes that wait. No more entries are read then.
 const WAITING_BYTES: usize = 4 << 20;
 /// The limit of session renewals that wait. More are refused.
 const RENEWAL_BYTES: usize = 16 << 20;

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 /// The interval at which a leader is asked whether it has a majority.
 const CONFIRM_INTERVAL: Duration = Duration::from_millis(700);
-/// Without its confirmation for so long, the leader counts as lost.
+/// The time without its confirmation after which the leader counts as lost.
 const CONFIRMED: Duration = Duration::from_millis(2000);
 
 fn role_of(shared: &Shared, node: &Node, metrics: &Metrics<OnTokio>) -> Role {
@@ -79,7 +79,7 @@ pub(super) async fn watch(shared: Arc<Shared>, node: Node) -> Result<(), String>
             return Err("the ensemble's member ended by itself".to_owned());
         }
         let role = role_of(&shared, &node, &metrics);
-        // The role comes after everything that was committed before it was so.
+        // It is reported after everything that is committed now.
         shared.events.set_role(role, shared.feed.committed_before());
         let changed = async {
             let confirmed = pin!(shared.confirmed_more.notified());

@@ -23,7 +23,7 @@ use crate::servers::{MemberId, Server};
 use crate::transport::handshake::Identity;
 use crate::transport::links::TcpLinks;
 
-/// The interval at which tasks look at what nobody notifies them of.
+/// The interval at which tasks check conditions that have no notification.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 
 /// A member that has started, and its connections. A clone is the same.
@@ -75,7 +75,7 @@ pub(super) struct Shared {
     /// Whether a snapshot is being written.
     pub(super) saving: AtomicBool,
     pub(super) joins: mpsc::Sender<(MemberId, Server)>,
-    /// The servers that the configuration is to list, and the term whose leader is to see to it.
+    /// The servers that the configuration shall list, and the term whose leader makes that change.
     pub(super) target: Mutex<Option<(u64, Vec<Server>)>>,
     pub(super) target_set: Notify,
     /// Connections that failed, and the last reason.

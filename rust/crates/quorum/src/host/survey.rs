@@ -45,7 +45,7 @@ pub(super) struct Survey {
     pub(super) absent: Vec<String>,
 }
 
-/// Connections for questions to servers, whichever member they have.
+/// Connections for questions to servers, whose members are not known.
 pub(super) fn links(shared: &Shared) -> TcpLinks<OnTokio> {
     TcpLinks::new(Identity {
         ensemble: [0; 16],

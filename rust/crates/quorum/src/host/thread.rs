@@ -24,7 +24,7 @@ use crate::transport::links::TcpLinks;
 
 /// The time in which another member must take over the leadership when this one stops.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(1);
-/// A member that was heard from so lately may take it over.
+/// A member that was heard from within this time may take it over.
 const HANDOVER_HEARD: Duration = TICK.saturating_mul(3);
 /// The time in which the disk must write what is queued.
 const DISK_TIMEOUT: Duration = Duration::from_secs(10);

@@ -37,8 +37,8 @@ pub struct Timing {
     pub election_max: u64,
     /// The time in which a snapshot must reach another member.
     pub snapshot: u64,
-    /// A leader without a majority for so long is silent for as long. The members that it still reaches then
-    /// elect another.
+    /// The time without a majority after which a leader is silent for as long. The members that it still
+    /// reaches then elect another.
     pub probe: u64,
 }
 
@@ -349,7 +349,7 @@ async fn propose<C: Types, S: Snapshots>(
     raft.with_raft_state(|_| ()).await.map_err(RequestError::broken)?;
     match completed.now_or_never() {
         Some(Ok(Err(refused))) => Err(RequestError::broken(refused)),
-        // Committed already, or not yet.
+        // It is committed, or not committed yet.
         Some(Ok(Ok(_)) | Err(_)) | None => Ok(()),
     }
 }

@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause after a failure; it doubles with each that follows, up to the maximum.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// When nothing was committed for so long, the first batch is sent again, and the others once it is
+/// The time without a commit after which the first batch is sent again. The others follow once it is
 /// committed.
 const SILENCE: Duration = Duration::from_secs(2);
 

@@ -28,7 +28,7 @@ pub(super) const MEMORY_KIB: usize = 128 << 10;
 /// Requests up to this size take none of that memory, so that votes and heartbeats do not fail because of
 /// large requests.
 const SMALL_BYTES: usize = 16 << 10;
-/// A connection is closed when a frame makes no progress for so long.
+/// A connection is closed when a frame makes no progress for this time.
 pub(super) const STALLED: Duration = Duration::from_secs(10);
 
 /// The kind of a frame.

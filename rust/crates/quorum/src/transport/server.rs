@@ -29,12 +29,11 @@ const HANDSHAKES: usize = 64;
 const REQUESTS: usize = 64;
 /// The limit of a request to any member of a server.
 const SERVER_REQUEST_BYTES: usize = 4 << 10;
-/// A connection on which nothing comes for so long is closed; its peer connects again when it has something
-/// to say.
+/// An idle connection is closed after this time. Its peer connects again when it has something to send.
 const IDLE: Duration = Duration::from_secs(60);
 /// The pause after a failed accept, as when there are too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A read takes so much at once; most frames are small and come whole.
+/// The size of one read. Most frames are small and come whole.
 pub(super) const READ_BYTES: usize = 4 << 10;
 /// Snapshots are sent and received in pieces of this size.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
