@@ -486,7 +486,7 @@ def test_a_members_data_moves_to_ours_and_back_to_every_member(tmp_path: Path) -
     assert zxid >> 32 > 0
     moved = [read_directory(member.directory) for member in members]
     best = max(range(len(members)), key=lambda number: moved[number].state.last_zxid)
-    assert any("one member's data" in note for note in moved[best].notes)
+    assert any("the data of one member" in note for note in moved[best].notes)
     logcore("import", members[best].directory, tmp_path / "coordinator")
     state = load_directory(tmp_path / "coordinator")
     assert state.last_zxid >= zxid

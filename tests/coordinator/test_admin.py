@@ -646,5 +646,5 @@ def test_a_port_that_is_taken_stops_the_start_as_with_zookeeper(tmp_path: Path) 
     assert done.returncode == 4
     assert done.stderr == (
         f"logcore coordinator: the admin server cannot listen on 127.0.0.1:{port}: Address already in use; stop what uses "
-        "the port, choose another with admin.serverPort, or do without with admin.enableServer=false\n"
+        "the port, choose another with admin.serverPort, or turn the admin server off with admin.enableServer=false\n"
     )

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 
 from cluster.coordinator import Settings
-from cluster.coordinator.connection import OUTSTANDING_MAX, SLOW_BYTES, TURN_MS, Connection
+from cluster.coordinator.connection import OUTSTANDING_MAX, SLOW_BYTES, TIME_SLICE_MS, Connection
 from cluster.coordinator.durability.engine import EngineLog
 from cluster.coordinator.errors import Code
 from cluster.coordinator.protocol.jute import MAX_BUFFER, Writer
@@ -310,7 +310,7 @@ def test_whoever_leaves_most_is_cut_off_first() -> None:
 
     def look(number: int, left: int) -> None:
         fakes[number].unread_bytes = left
-        unread.look(fakes[number], left)
+        unread.report(fakes[number], left)
 
     for number, left in enumerate((30, 40, 20)):
         look(number, left)
@@ -345,7 +345,7 @@ class RushingClock(FakeClock):
     """Of which everything that is done takes a while."""
 
     def monotonic_ms(self) -> int:
-        self.now_ms += TURN_MS + 1
+        self.now_ms += TIME_SLICE_MS + 1
         return self.now_ms
 
 

@@ -153,8 +153,8 @@ def test_limits_of_nothing_are_none_as_with_zookeeper() -> None:
         snapshot_transactions=2,
     )
     assert configuration.warnings == (
-        "autopurge.snapRetainCount=-1: 3 snapshots are kept at least",
-        "snapCount=-5: it is taken as 2",
+        "autopurge.snapRetainCount=-1: at least 3 snapshots are kept",
+        "snapCount=-5: the least is 2, which is used",
     )
     assert [configuration.settings.session_timeout_ms(wanted) for wanted in (-9, 1, 99_999)] == [0, 1, 60_000]
     assert parse_configuration(LEAST | {"snapCount": "2"}).warnings == ()
@@ -177,8 +177,8 @@ def test_numbers_without_effect_are_what_zookeeper_starts_on() -> None:
     silent = {"autopurge.purgeInterval": "-1", "preAllocSize": "x", "commitLogCount": "x"}
     told = {"jvm.pause.warn-threshold.ms": "99999999999", "observerMasterPort": "2191"}
     assert parse_configuration(LEAST | silent | told).warnings == (
-        "jvm.pause.warn-threshold.ms=99999999999: this setting has no effect here",
-        "observerMasterPort=2191: this setting has no effect here",
+        "jvm.pause.warn-threshold.ms=99999999999: this setting has no effect",
+        "observerMasterPort=2191: this setting has no effect",
     )
 
 
@@ -204,7 +204,8 @@ def test_one_server_with_a_line_has_its_clients_where_that_says(tmp_path: Path, 
     assert configuration.warnings == ()
     assert parse_configuration(properties | {"clientPort": "2182"}).port == 2182
     with pytest.raises(
-        CoordinatorError, match=r"at 0\.0\.0\.0:2183 by clientPort .* the line of this server, server\.1"
+        CoordinatorError,
+        match=r"clientPort and clientPortAddress are 0\.0\.0\.0:2183, and the line server\.1",
     ):
         parse_configuration(properties | {"clientPort": "2183"})
 
@@ -270,9 +271,9 @@ def test_what_has_no_effect_is_told_and_one_server_alone_is_no_ensemble() -> Non
         }
     )
     assert configuration.warnings == (
-        "leaderServes=no: this setting has no effect here",
-        "ssl.keyStore.location=/k: this setting has no effect here",
-        "tickTiem=9: this setting has no effect here",
+        "leaderServes=no: this setting has no effect",
+        "ssl.keyStore.location=/k: this setting has no effect",
+        "tickTiem=9: this setting has no effect",
     )
 
 
@@ -306,7 +307,7 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         said, errors = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0
     assert said.endswith("the coordinator has stopped; every write that it confirmed is on disk\n")
-    assert "typo=1: this setting has no effect here" in errors
+    assert "typo=1: this setting has no effect" in errors
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_settings_arrive() -> None:
 def test_a_super_user_that_nobody_can_be_is_told() -> None:
     configuration = parse_configuration(LEAST | SUPER | OFF)
     assert configuration.settings.super_digest == ""
-    assert configuration.warnings == (f"{SUPER_DIGEST}=*****: this setting has no effect here",)
+    assert configuration.warnings == (f"{SUPER_DIGEST}=*****: this setting has no effect",)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_super_user_that_nobody_can_be_is_told() -> None:
         ({ALGORITHM: ""}, f"{ALGORITHM} is ''"),
         ({ALGORITHM: "SHA-7"} | OFF, f"{ALGORITHM} is 'SHA-7'"),
         ({ENABLED: "no"}, f"{ENABLED} is 'no', and has to be true or false"),
-        (OFF | {"enforce.auth.enabled": "true", "enforce.auth.schemes": "ip,digest"}, "'digest', which is not there"),
+        (OFF | {"enforce.auth.enabled": "true", "enforce.auth.schemes": "ip,digest"}, "'digest', which has no provider"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(changed: dict[str, str], told: str) -> None:

@@ -60,4 +60,4 @@ def test_others_files_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     for zxid in (1, 2):
         last = make(exports, zxid)
     assert set(tmp_path.iterdir()) == {*others, cannot_be_removed, last}
-    assert caplog.text.count(f"{cannot_be_removed} is of no use any more and cannot be removed: ") == 2
+    assert caplog.text.count(f"{cannot_be_removed} is not needed any more, and cannot be removed: ") == 2

@@ -63,24 +63,24 @@ def test_a_container_lapses_once_it_was_used_and_is_empty() -> None:
     garden = Garden()
     garden.create("/c", op=Op.CREATE_CONTAINER, flags=CONTAINER)
     assert garden.tree.node("/c").stat().ephemeral_owner == 0
-    assert garden.tree.lapsed(garden.now_ms + 10**9, never_used_ms=0) == []
-    assert garden.tree.lapsed(garden.now_ms + 501, never_used_ms=500) == ["/c"]
+    assert garden.tree.expired(garden.now_ms + 10**9, never_used_ms=0) == []
+    assert garden.tree.expired(garden.now_ms + 501, never_used_ms=500) == ["/c"]
     garden.create("/c/x")
-    assert garden.tree.lapsed(garden.now_ms + 501, never_used_ms=500) == []
+    assert garden.tree.expired(garden.now_ms + 501, never_used_ms=500) == []
     garden.delete("/c/x")
-    assert garden.tree.lapsed(garden.now_ms, never_used_ms=0) == ["/c"]
+    assert garden.tree.expired(garden.now_ms, never_used_ms=0) == ["/c"]
 
 
 def test_a_node_with_a_ttl_lapses_when_nothing_was_written_for_so_long() -> None:
     garden = Garden()
     garden.create("/t", op=Op.CREATE_TTL, flags=TTL, ttl_ms=5000)
     assert kind_of(garden.tree.node("/t").state.owner) is Kind.TTL
-    assert garden.tree.lapsed(garden.now_ms + 5000, 0) == []
-    assert garden.tree.lapsed(garden.now_ms + 5001, 0) == ["/t"]
+    assert garden.tree.expired(garden.now_ms + 5000, 0) == []
+    assert garden.tree.expired(garden.now_ms + 5001, 0) == ["/t"]
     garden.set_data("/t", b"again")
-    assert garden.tree.lapsed(garden.now_ms + 5000, 0) == []
+    assert garden.tree.expired(garden.now_ms + 5000, 0) == []
     garden.create("/t/x")
-    assert garden.tree.lapsed(garden.now_ms + 10**9, 0) == []
+    assert garden.tree.expired(garden.now_ms + 10**9, 0) == []
 
 
 def test_only_what_goes_by_itself_is_deleted_so() -> None:
@@ -114,7 +114,7 @@ def test_kinds_outlive_a_snapshot() -> None:
     garden.create(quota.limits_of("/t"), b"count=2,bytes=-1")
     garden.create(quota.stats_of("/t"))
     garden.tree = Tree.restore(garden.tree.export())
-    assert garden.tree.lapsed(10**9, never_used_ms=1) == ["/c", "/t"]
+    assert garden.tree.expired(10**9, never_used_ms=1) == ["/c", "/t"]
     garden.create("/t/x", b"12")
     assert garden.stats("/t") == b"count=2,bytes=2"
 

@@ -223,7 +223,7 @@ def test_settings_arrive() -> None:
     )
     assert changed.metrics == PrometheusSettings("127.0.0.1", 7001, False)
     assert changed.warnings == ()
-    with pytest.raises(CoordinatorError, match="a class that is not here"):
+    with pytest.raises(CoordinatorError, match="a Java class, which cannot be used here"):
         parse_configuration(least | {CLASS_NAME: "com.example.Metrics"})
 
 

@@ -683,7 +683,7 @@ def test_a_start_tells_how_long_its_snapshot_and_its_log_took(
 def test_a_large_state_is_not_looked_through_for_cycles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, kept: bool
 ) -> None:
-    monkeypatch.setattr("cluster.coordinator.durability.collector.LARGE", 100)
+    monkeypatch.setattr("cluster.coordinator.durability.collector.NODES_WORTH_FREEZING", 100)
     before = gc.get_freeze_count()
     commands = [command(1, Op.CREATE_SESSION, encode_create_session(CreateSession(4000, b"p" * 16)))]
     there = len(Machine().tree)

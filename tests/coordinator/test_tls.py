@@ -403,7 +403,9 @@ def test_stores_that_cannot_be_used_leave_the_old_ones_until_they_change_again(
     told = r"ssl\.keyStore\.location=\S+key\.pem"
     for broken in (key, "", key + certificates.server.with_suffix(".crt").read_text()):
         stores.put(broken)
-        assert re.match(told + r" has .*; new connections have what was read before, until", stores.warning())
+        assert re.match(
+            told + r" has .*; new connections use the last stores that could be read, until", stores.warning()
+        )
         stores.wait_until_shown(certificates.server, port)
     stores.key_store.unlink()
     assert re.match(told + " cannot be read: No such file", stores.warning())
@@ -597,7 +599,7 @@ def test_who_follows_its_stores() -> None:
     quorum = parse_configuration(LEAST | {"client.certReload": "false", "sslQuorumReloadCertFiles": "true"})
     assert quorum.secure is not None
     assert not quorum.secure.tls.reloads
-    assert quorum.warnings == ("sslQuorumReloadCertFiles=true: this setting has no effect here",)
+    assert quorum.warnings == ("sslQuorumReloadCertFiles=true: this setting has no effect",)
     https = {"admin.forceHttps": "true", "ssl.quorum.keyStore.location": "/k"}
     admin = parse_configuration(LEAST | https | {"client.certReload": "true"}).admin
     assert admin is not None
@@ -615,7 +617,7 @@ def test_who_follows_its_stores() -> None:
         ),
         ({"ssl.clientAuth": "maybe"}, "need, want, none"),
         ({"ssl.keyStore.type": "PK"}, "PEM, PKCS12, JKS, BCFKS"),
-        ({"ssl.crl": "true"}, r"ssl\.crl is true, and this server does not check that"),
+        ({"ssl.crl": "true"}, r"ssl\.crl is true, and this server cannot check that"),
         ({"ssl.ocsp": "true"}, r"ssl\.ocsp is true"),
         ({"ssl.clientHostnameVerification": "true"}, r"ssl\.clientHostnameVerification is true"),
         ({"ssl.authProvider": "mine"}, r"ssl\.authProvider is 'mine'"),

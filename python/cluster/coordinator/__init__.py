@@ -1,4 +1,4 @@
-"""The coordinator: a ZooKeeper-compatible server, in-process with the broker or by itself."""
+"""The coordinator: a ZooKeeper-compatible server, in the broker's process or in its own."""
 
 from .admin.prometheus import PrometheusProvider
 from .admin.server import AdminServer, AdminServerError

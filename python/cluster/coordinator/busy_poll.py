@@ -1,13 +1,14 @@
 """Busy polling: an event loop that looks for the next request for a while before it sleeps.
 
-A process that sleeps gets its socket's bytes tens of microseconds late, as long as a small request takes. On a virtual machine the
-processor itself has to be woken. So a loop whose last waits were all short, for one client or two, looks for
-:data:`POLL_SECONDS` before it sleeps, and lets other threads run between two looks. After one look that takes too long the loop
-sleeps again, until the next :data:`SHORT_WAITS` short waits. A loop with many clients hardly ever sleeps, and on one machine the
-clients need the processor. The broker's network threads do the same.
+A process that sleeps gets its socket's bytes tens of microseconds late, as long as a small request takes. On
+a virtual machine the processor itself has to be woken. So a loop whose last waits were all short, for one
+client or two, looks for :data:`POLL_SECONDS` before it sleeps, and lets other threads run between two looks.
+After one look that takes too long the loop sleeps again, until the next :data:`SHORT_WAITS` short waits. A
+loop with many clients hardly ever sleeps, and on one machine the clients need the processor. The broker's
+network threads do the same.
 
-Without it a request of a single client takes a third longer on an idle machine with two processors, which is more than with
-ZooKeeper (bench/results/coordinator-missed.md). Runs on the event loop.
+Without it a request of a single client takes a third longer on an idle machine with two processors, which is
+more than with ZooKeeper (bench/results/coordinator-missed.md). Runs on the event loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time, as the server takes it; tests bring their own."""
+"""The clocks and timers of the server. Tests bring their own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Clock(Protocol):
     """Two clocks, both in milliseconds."""
 
     def wall_ms(self) -> int:
-        """Since the epoch: goes into znodes."""
+        """Since 1970. For the times of znodes."""
 
     def monotonic_ms(self) -> int:
-        """Never goes back: decides when sessions expire."""
+        """Never goes back. For the end of sessions."""
 
 
 class SystemClock:
@@ -29,7 +29,7 @@ class SystemClock:
 
 
 class Timers:
-    """``guard`` runs what is due, and has to deal with what it raises."""
+    """Timers with names, on the event loop. ``guard`` runs a call that is due, and handles what it raises."""
 
     def __init__(self, guard: Callable[[Callable[[], None]], None]) -> None:
         self._guard = guard
@@ -37,18 +37,18 @@ class Timers:
         self._ended = False
 
     def later(self, name: str, seconds: float, call: Callable[[], None]) -> None:
-        """Calls once, later; a timer of the same name gives way."""
+        """Calls once, later. Replaces the timer of the same name."""
         self.cancel(name)
         if not self._ended:
             self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._due, name, call)
 
     def cancel(self, name: str) -> None:
-        """It is not called. Safe to repeat."""
+        """Cancels a timer. Safe to repeat."""
         if (timer := self._timers.pop(name, None)) is not None:
             timer.cancel()
 
     def end(self) -> None:
-        """None is called any more, nor set. Safe to repeat."""
+        """Cancels all timers, and sets no more. Safe to repeat."""
         self._ended = True
         for name in list(self._timers):
             self.cancel(name)

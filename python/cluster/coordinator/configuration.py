@@ -1,9 +1,8 @@
 """`zoo.cfg`: a coordinator's settings under ZooKeeper's names.
 
-Owns which names there are, what their values may be, and what becomes of those that are somebody else's
-(``QuorumPeerConfig``). ZooKeeper takes a name it does not know for a system property and says nothing; here
-every name that has no effect is told in one warning. Reads the file with the users of SASL if there is one; key stores
-are read when a server starts.
+Owns the names, the values that they may have, and the warning for a name without an effect
+(``QuorumPeerConfig``). ZooKeeper takes an unknown name for a system property and says nothing. Reads the file
+with the SASL users if there is one. Key stores are read when a server starts.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from .state.acl import Rules
 from .state.members import Member, host_and_port, split_client
 
 TICK_TIME_MS = 3000
-"""What ZooKeeper takes when ``tickTime`` is not set; its sample file has 2000."""
+"""ZooKeeper's default. Its sample file has 2000."""
 _EVERYWHERE = "0.0.0.0"
 _SNAP_COUNT_LEAST = 2
 _AS_IT_IS = {"leaderServes": "yes", "syncEnabled": "true"}
-"""What is always so here."""
+"""Settings whose only possible value here is this one."""
 
-# Settings of ensembles, of the JVM and of files' formats: they change nothing that one of our servers does.
+# Settings of ensembles, of the JVM and of file formats that have no effect here, and need no warning.
 _WITHOUT_EFFECT = frozenset(
     {
         "initLimit",
@@ -57,7 +56,8 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 
-# Of what has no effect, the numbers that ZooKeeper does not start on if they are none (``QuorumPeerConfig.parseProperties``).
+# Numbers without an effect. ZooKeeper does not start if they are not numbers
+# (``QuorumPeerConfig.parseProperties``).
 _INTS = (
     "autopurge.purgeInterval",
     "clientPortListenBacklog",
@@ -72,10 +72,12 @@ _NUMBERS = dict.fromkeys(_INTS, INT_MAX) | dict.fromkeys(_LONGS, LONG_MAX)
 
 @dataclass(frozen=True)
 class Configuration:
-    """Where a coordinator keeps its data and listens, its settings, and what of the file had no effect. A port of
-    :data:`NO_PORT` is none. ``unified``: the plain port takes TLS, too. Without ``ensemble`` the server is by itself.
-    ``properties`` are all names and values, and ``path`` is the file that had them. ``makes_directories``: those of its data, if
-    they are not there."""
+    """The settings of a coordinator, and ``warnings`` about those without an effect.
+
+    A port of :data:`NO_PORT` is none. ``unified``: the plain port takes TLS, too. Without ``ensemble`` the
+    server is standalone. ``properties`` has all names and values, and ``path`` is their file.
+    ``makes_directories``: missing data directories are made.
+    """
 
     data_dir: Path
     host: str
@@ -93,7 +95,7 @@ class Configuration:
 
 
 def parse_configuration(properties: Mapping[str, str], path: Path | None = None) -> Configuration:
-    """The configuration of a file's properties; ``path`` is the file's. Raises CoordinatorError, which names the setting."""
+    """Returns the configuration of a file's properties. Raises CoordinatorError, which names the setting."""
     return replace(_Parser(properties).configuration(), path=path)
 
 
@@ -107,19 +109,22 @@ _UNPREFIXED = frozenset(
         "znode.container.maxPerMinute",
     }
 )
-"""Java's properties whose names do not begin with ``zookeeper.``, and have an effect."""
+"""The Java properties with an effect whose names do not begin with ``zookeeper.``."""
 
 
 def system_properties(environment: Mapping[str, str]) -> dict[str, str]:
-    """What ``JVMFLAGS`` and ``SERVER_JVMFLAGS`` tell a ZooKeeper server with ``-Dname=value``, as `zkServer.sh` hands it to
-    Java: ``zookeeper.``'s names, and those that ZooKeeper reads without it. A line of `zoo.cfg` goes before them. Raises
-    CoordinatorError for quotation marks that are not closed."""
+    """Returns ZooKeeper's settings among the ``-Dname=value`` in ``JVMFLAGS`` and ``SERVER_JVMFLAGS``, as
+    `zkServer.sh` uses them.
+
+    These have names with ``zookeeper.``, or are among those that ZooKeeper reads without it. A line in
+    `zoo.cfg` takes precedence. Raises CoordinatorError for an unclosed quotation mark.
+    """
     found: dict[str, str] = {}
     for variable in ("SERVER_JVMFLAGS", "JVMFLAGS"):
         try:
             words = shlex.split(environment.get(variable, ""))
         except ValueError as error:
-            raise CoordinatorError(f"the environment's {variable} cannot be taken apart: {error}") from None
+            raise CoordinatorError(f"the environment variable {variable} cannot be parsed: {error}") from None
         for word in words:
             name, _equals, value = word.removeprefix("-D").partition("=")
             if word.startswith("-D") and (name.startswith(PREFIX) or name in _UNPREFIXED):
@@ -158,25 +163,26 @@ class _Parser:
             server_id=ensemble.server_id if ensemble is not None else 0,
         )
         if self._boolean("readonlymode.enabled", False):
-            # A client that was let in to read finds a server that writes by this word (``FourLetterCommands``).
+            # With this word a read-only client looks for a server that takes writes (``FourLetterCommands``).
             whitelist = settings.words_whitelist | {"isro"}
             settings = replace(settings, read_only_mode=True, words_whitelist=whitelist)
         if ensemble is not None and not ensemble.standalone:
             settings = replace(settings, rules=settings.rules | Rules.ONE_VOTER)
         if settings.least_session_timeout_ms > settings.most_session_timeout_ms:
             raise CoordinatorError(
-                f"minSessionTimeout ({settings.least_session_timeout_ms} ms) is larger than maxSessionTimeout "
-                f"({settings.most_session_timeout_ms} ms)"
+                f"minSessionTimeout ({settings.least_session_timeout_ms} ms) is larger than "
+                f"maxSessionTimeout ({settings.most_session_timeout_ms} ms)"
             )
         least = Settings().snapshots_retained
         if ensemble is not None and settings.snapshots_retained > least:
             self._warnings.append(
-                f"autopurge.snapRetainCount={settings.snapshots_retained}: a server of an ensemble keeps {least} snapshots besides "
-                "those that were asked for"
+                f"autopurge.snapRetainCount={settings.snapshots_retained}: a member of an ensemble keeps "
+                f"{least} snapshots, besides those that an administrator asked for"
             )
         if ensemble is not None and settings.max_buffer > REQUEST_BYTES_MAX:
             raise CoordinatorError(
-                f"jute.maxbuffer is {settings.max_buffer}, and has to be at most {REQUEST_BYTES_MAX} in an ensemble"
+                f"jute.maxbuffer is {settings.max_buffer}, and has to be at most {REQUEST_BYTES_MAX} in an "
+                "ensemble"
             )
         host, port = client or (_EVERYWHERE, NO_PORT)
         log_dir = self._text("dataLogDir")
@@ -184,8 +190,8 @@ class _Parser:
             settings = replace(settings, log_dir=Path(log_dir))
         admin = admin_settings(self._all)
         makes_directories = self._boolean("datadir.autocreate", True)
-        self._all.choice("electionAlg", "3", ("3",))  # the only one that ZooKeeper has still
-        self._tell_unused()
+        self._all.choice("electionAlg", "3", ("3",))  # the only one that ZooKeeper still has
+        self._warn_of_unused()
         return Configuration(
             Path(data_dir),
             host,
@@ -202,34 +208,38 @@ class _Parser:
         )
 
     def _client_address(self, own: Member | None) -> tuple[str, int] | None:
-        """Where clients are without TLS: what the server's own line says, if it has one, or ``clientPort``."""
+        """Returns the address for clients without TLS: that of the server's own line ``server.N``, else
+        ``clientPort``."""
         host = self._text("clientPortAddress") or _EVERYWHERE
         port = self._number("clientPort", NO_PORT, 0, 65535)
         line = own.client if own is not None else ""
         if own is None or not line:
             return (host, port) if port != NO_PORT else None
-        told = split_client(line)
-        if port not in (NO_PORT, told[1]) or (host != told[0] and not is_everywhere(host)):
+        own_address = split_client(line)
+        if port not in (NO_PORT, own_address[1]) or (host != own_address[0] and not is_everywhere(host)):
             raise CoordinatorError(
-                f"clients are at {host_and_port(host, port)} by clientPort and clientPortAddress, and at {line} by the line of this server, "
-                f"server.{own.server_id}: leave one of them out"
+                f"clientPort and clientPortAddress are {host_and_port(host, port)}, and the line "
+                f"server.{own.server_id} of this server has {line} for clients: leave one of them out"
             )
-        return told
+        return own_address
 
     def _secure_port(self) -> SecurePort | None:
         host = self._text("secureClientPortAddress")
         if "secureClientPort" not in self._values:
             if host:
                 raise CoordinatorError(
-                    "secureClientPortAddress is set, and secureClientPort is not: name it, too"
+                    "secureClientPortAddress is set, and secureClientPort is not: set it, too"
                 )
             return None
         port = self._number("secureClientPort", 0, 0, 65535)
         return SecurePort(host or _EVERYWHERE, port, self._tls())
 
     def _tls(self) -> TlsSettings:
-        """Of the ports that clients connect to. Without ``ssl.authProvider`` ZooKeeper reads the stores for each connection
-        (``NettyServerCnxnFactory.initSSL``)."""
+        """Returns the TLS settings of the client ports.
+
+        Without ``ssl.authProvider`` ZooKeeper reads the stores for each connection
+        (``NettyServerCnxnFactory.initSSL``).
+        """
         reloads = self._boolean("client.certReload", "ssl.authProvider" not in self._values)
         return replace(tls_settings(self._all), reloads=reloads)
 
@@ -239,7 +249,8 @@ class _Parser:
         retained = self._number("autopurge.snapRetainCount", defaults.snapshots_retained, INT_MIN)
         if retained < defaults.snapshots_retained:
             self._warnings.append(
-                f"autopurge.snapRetainCount={retained}: {defaults.snapshots_retained} snapshots are kept at least"
+                f"autopurge.snapRetainCount={retained}: at least {defaults.snapshots_retained} snapshots are "
+                "kept"
             )
         authentication, rules = read_authentication(self._all, has_tls)
         has_digest = authentication.digest_algorithm is not None
@@ -287,10 +298,10 @@ class _Parser:
             return None
         wanted = self._system_number("snapCount", 0, INT_MIN)
         if wanted < _SNAP_COUNT_LEAST:
-            self._warnings.append(f"snapCount={wanted}: it is taken as {_SNAP_COUNT_LEAST}")
+            self._warnings.append(f"snapCount={wanted}: the least is {_SNAP_COUNT_LEAST}, which is used")
         return max(wanted, _SNAP_COUNT_LEAST)
 
-    def _tell_unused(self) -> None:
+    def _warn_of_unused(self) -> None:
         unused = self._values.keys() - self._used
         for name in sorted(unused & _NUMBERS.keys()):
             self._number(name, 0, -_NUMBERS[name] - 1, _NUMBERS[name])
@@ -298,4 +309,4 @@ class _Parser:
             if self._values[name].lower() == _AS_IT_IS.get(name):
                 continue
             shown = HIDDEN if is_secret(name) else self._values[name]
-            self._warnings.append(f"{name}={shown}: this setting has no effect here")
+            self._warnings.append(f"{name}={shown}: this setting has no effect")

@@ -1,18 +1,19 @@
-"""One client's connection: bytes to requests, and its replies in order.
+"""A client's connection: bytes to requests, and replies in the order of the requests.
 
-Owns framing, the handshake's state, the queue that keeps a client's requests in order, and the client's
-identities. What requests do is the server's (:class:`.server.CoordinatorServer`). Runs on the event loop.
-A frame, a handshake or credentials that make no sense close the connection and nothing else, and the session
-lives on until it expires; other requests that make none are answered MarshallingError.
+Owns the framing, the handshake, and the queue of the client's requests. The server
+(:class:`.server.CoordinatorServer`) carries the requests out. Runs on the event loop; a crash ends the
+connection and not the session.
 
-Credentials are looked at as they are read, before what the client sent earlier is answered: they count for
-what it sends later. An operation that there is not is answered at once and ends the connection, as in
-ZooKeeper. So is what a client asks that has to be somebody and is nobody.
+A frame, a handshake or a login that cannot be decoded ends the connection. Any other request that cannot be
+decoded is answered MarshallingError. Three things are answered before older requests: a login, an unknown
+operation, and a request of a client that has to log in first. The last two also end the connection, as in
+ZooKeeper. A login counts for the requests that follow it.
 
-Reading stops while a handshake or too many requests are in flight, so memory per connection is bounded by the frame size and
-:data:`OUTSTANDING_BYTES_MAX`. A client that is slow to take its replies and events is read all the same, for its pings say that it
-lives; its reads are not answered while it leaves :data:`SLOW_BYTES` unread, but before a later write of its own takes effect. All that
-it leaves unread is bounded by :data:`UNSENT_BYTES_MAX`, and what all leave by :mod:`.unread`.
+Reading stops during a handshake and while too many requests are in flight, so a connection's memory is
+bounded by the frame size and :data:`OUTSTANDING_BYTES_MAX`. A client that is slow to read its replies is
+still read, because its pings keep its session alive. While it leaves :data:`SLOW_BYTES` unread, its reads are
+answered only when its next write is about to take effect. What it leaves unread is bounded by
+:data:`UNSENT_BYTES_MAX`, and what all clients leave by :mod:`.unread`.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from .client_identity import ClientIdentity, TooManyIdentitiesError
 from .clock import Clock
 from .errors import Code, JuteError, MissingValueError
 from .metrics import ClientTraffic, ServerMetrics, Sizes, Traffic
 from .ports.listener import peer_address
 from .protocol import replies
-from .protocol.jute import IDENTITIES_BYTES_MAX, Id, Reader, Writer
+from .protocol.jute import Reader, Writer
 from .protocol.requests import (
+    OPERATION_NAMES,
     READS,
     WRITES,
     Auth,
@@ -50,76 +53,54 @@ from .protocol.requests import (
     decode_sasl,
     decode_write,
 )
-from .protocol.sasl import DigestMd5, SaslError
+from .protocol.sasl import SaslError
 from .settings.server import Settings
-from .state.acl import Subject, address_identity
+from .state.acl import Subject
 from .state.machine import Machine
 from .state.sessions import deadline_of
 from .unread import Unread
 
 OUTSTANDING_MAX = 1000
-"""Requests of one client in flight; ZooKeeper's ``globalOutstandingLimit``, here per client."""
+"""The requests of one client in flight.
+
+ZooKeeper's ``globalOutstandingLimit`` is for all clients together.
+"""
 OUTSTANDING_BYTES_MAX = 4 << 20
-"""Of these requests together; one that is larger is alone."""
+"""The bytes of these requests. A larger one is in flight alone."""
 _PENDING_BYTES = 512
-"""What a request takes beside its own bytes."""
-TURN_MS = 10
-"""After so long of one client's requests it is the others' turn."""
+"""The memory of a request besides its own bytes."""
+TIME_SLICE_MS = 10
+"""After this time on one client's requests the loop serves the other clients."""
 FLUSH_BYTES = 64 << 10
-"""Output that is handed to the transport at once, which then says whether the client keeps up."""
+"""At this much output it is passed to the transport, which reports whether the client keeps up."""
 SLOW_BYTES = 1 << 20
-"""A client that leaves so much unread does not keep up: nothing is answered that can wait."""
+"""A client that leaves this much unread is slow: answers that can wait do wait."""
 UNSENT_BYTES_MAX = 64 << 20
-"""A client that leaves this much unread (watch events, in the end) is cut off."""
+"""A client that leaves this much unread is disconnected.
+
+Watch events are the only output without another bound.
+"""
 LINGER_SECONDS = 30.0
-"""What a client is left to take what it was sent before its connection was closed."""
+"""A client has this time to read its last replies after the server closed the connection."""
 
 _ALONE = frozenset({Op.GET_ALL_CHILDREN_NUMBER, Op.GET_EPHEMERALS, Op.MULTI_READ})
-"""Reads that may take long, however short they and their answers are: what comes behind one is not read before it is answered."""
+"""Reads that may take long although they and their answers are short.
+
+The next request is read once such a read is answered.
+"""
 
 _LENGTH = struct.Struct(">i")
 _LENGTH_BYTES = _LENGTH.size
-"""In front of a frame; no count of bytes has it."""
+"""The length before a frame is not part of any count of bytes."""
 
-OPERATIONS: dict[int, str] = {
-    Op.CREATE_SESSION: "SESS",
-    Op.CREATE: "CREA",
-    Op.CREATE2: "CREA",
-    Op.CREATE_CONTAINER: "CREA",
-    Op.CREATE_TTL: "CREA",
-    Op.DELETE: "DELE",
-    Op.DELETE_CONTAINER: "DELE",
-    Op.EXISTS: "EXIS",
-    Op.GET_DATA: "GETD",
-    Op.SET_DATA: "SETD",
-    Op.GET_ACL: "GETA",
-    Op.SET_ACL: "SETA",
-    Op.GET_CHILDREN: "GETC",
-    Op.GET_CHILDREN2: "GETC",
-    Op.GET_ALL_CHILDREN_NUMBER: "GETACN",
-    Op.GET_EPHEMERALS: "GETE",
-    Op.SYNC: "SYNC",
-    Op.PING: "PING",
-    Op.MULTI: "MULT",
-    Op.MULTI_READ: "MLTR",
-    Op.RECONFIG: "RECO",
-    Op.CHECK_WATCHES: "CHKW",
-    Op.REMOVE_WATCHES: "REMW",
-    Op.SET_WATCHES: "SETW",
-    Op.SET_WATCHES2: "STW2",
-    Op.ADD_WATCH: "ADDW",
-    Op.WHO_AM_I: "HOMI",
-    Op.CLOSE_SESSION: "CLOS",
-}
-"""What ``cons`` calls an operation."""
 _REFUSED = "NA"
-"""What it calls a write that was refused."""
+"""The name in ``cons`` of a write that was refused."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Phase(enum.Enum):
-    """Where a connection stands."""
+    """The state of a connection."""
 
     NEW = enum.auto()
     CONNECTING = enum.auto()
@@ -127,7 +108,7 @@ class Phase(enum.Enum):
     CLOSED = enum.auto()
 
 
-# Looked up in their class they take ten times as long, and each request has some of them.
+# A member of an enum takes ten times as long to look up, and each request needs some of them.
 _OPEN, _CLOSED = Phase.OPEN, Phase.CLOSED
 _AUTH, _SASL, _PING, _RECONFIG, _CLOSE_SESSION = Op.AUTH, Op.SASL, Op.PING, Op.RECONFIG, Op.CLOSE_SESSION
 _OK = Code.OK
@@ -138,16 +119,20 @@ class SessionGate(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is proposed already that clients are not read for a while."""
+        """Whether so much is proposed that clients are not read for now."""
 
     def heard_from(self, connection: Connection) -> None:
         """The client sent something."""
 
     def may_send(self, connection: Connection) -> bool:
-        """Whether the client may be sent anything. If not, :meth:`Connection.go_on` is called once it may."""
+        """Whether the client may be sent anything.
+
+        If not, :meth:`Connection.resume` is called once it may.
+        """
 
     def sync(self, answer: Callable[[], None]) -> bool:
-        """True if the applied state has every write answered before; else calls ``answer`` once it has."""
+        """Returns True if the applied state has every write that was answered before; else calls
+        ``answer`` once it has."""
 
 
 class Host(Protocol):
@@ -205,13 +190,12 @@ class Host(Protocol):
         """Answers at once, before older requests."""
 
 
-class _TooManyNames(Exception):
-    """The identities of one connection take more than they may."""
-
-
 class Pending:
-    """A request not answered yet: a read to be answered in its turn, by who asked then, a sync not while it ``waits``; one
-    that is refused in its turn; or a write whose answer arrives."""
+    """A request that is not answered yet.
+
+    A read is answered by the time it is first in the queue, for the identities with which it was sent; a sync
+    not while it ``waits``. A refused request has a ``refusal``. A write waits for its ``answer``.
+    """
 
     __slots__ = (
         "answer",
@@ -241,7 +225,7 @@ class Pending:
 
 
 class Connection(asyncio.Protocol):
-    """A client; ``secure`` if its transport is TLS."""
+    """``secure``: its transport is TLS."""
 
     def __init__(self, server: Host, secure: bool = False) -> None:
         self._server = server
@@ -254,12 +238,12 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._writable = True
         self._has_unread = False
-        """The server knows of some."""
-        self._held = False
-        self._had_its_turn = False
+        """What :class:`.unread.Unread` knows."""
+        self._silenced = False
+        self._yielded = False
         self._outstanding_bytes = 0
         self._answered_now = 0
-        """Of credentials, since the client does not keep up."""
+        """Logins that were answered since the client is slow."""
         self._heard = False
         self._now_ms = 0
         self._syncs = 0
@@ -270,7 +254,7 @@ class Connection(asyncio.Protocol):
         self.handshake_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self.attachment = 0
-        """The number that an ensemble's log gave this connection as its session's last."""
+        """In an ensemble, the number of this connection among those of its session."""
         self.sends_read_only = False
         self.accepts_read_only = False
         self.is_read_only = False
@@ -281,19 +265,18 @@ class Connection(asyncio.Protocol):
         self._made_ms = server.clock.monotonic_ms()
         self.traffic = ClientTraffic()
         self.is_secure = secure
-        self.subject = Subject((), server.settings.rules)
-        """Who the client is now."""
-        self._certificate: bytes | None = None
-        self._login: DigestMd5 | None = None
+        self._identity = ClientIdentity(server.settings, "")
+        self.subject = self._identity.subject
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held for this client: received and not handled, or not yet sent."""
+        """Bytes in memory for this client: received and not handled, or not yet sent."""
         return len(self._received) + self.unread_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that wait until the client reads: of what it is sent, and of what it asked."""
+        """Bytes that stay in memory until the client reads: replies, and requests that wait to be
+        answered."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return self._out_bytes + unsent + (0 if self._writable else self._outstanding_bytes)
 
@@ -309,14 +292,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def interest(self) -> int:
-        """1 while the client is read, 4 while it has to be written to: a selector's bits."""
+        """A selector's bits: 1 while the client is read, 4 while output for it waits."""
         unsent = self._transport is not None and self._transport.get_write_buffer_size() > 0
         return (1 if self._reading and self.phase is not Phase.CLOSED else 0) | (4 if unsent else 0)
 
     @property
     def deadline_ms(self) -> int:
-        """When the client is given up if it is not heard of any more, by the monotonic clock: its session is over then, or its
-        time to get one."""
+        """When the connection ends if the client sends nothing more, by the monotonic clock: the end of its
+        session, or of its time to get one."""
         settings = self._server.settings
         if self.timeout_ms == 0:
             return deadline_of(self._made_ms, settings.handshake_timeout_ms, settings.tick_time_ms)
@@ -331,28 +314,35 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = peer_address(peer) if peer else ""
         self.port = int(peer[1]) if peer else 0
-        self._become((address_identity(self.address),))
+        self._identity = ClientIdentity(self._server.settings, self.address)
+        self.subject = self._identity.subject
         if not self._server.admit(self) or not self._read_certificate(transport):
             self.close()
 
     def _read_certificate(self, transport: asyncio.Transport) -> bool:
-        """Takes the identities of the client's certificate, if it showed one; False if that cannot be."""
+        """Adds the identities of the client's certificate, if it sent one.
+
+        Returns False if the certificate is not usable.
+        """
         tls = transport.get_extra_info("ssl_object")
         if tls is None or tls.context.verify_mode == ssl.CERT_NONE:
             return True
-        self._certificate = tls.getpeercert(binary_form=True)
-        if self._certificate is None:
+        certificate = tls.getpeercert(binary_form=True)
+        if certificate is None:
             return True
         try:
-            self._add(self._server.settings.authentication.certificate_identities(self._certificate))
-        except (ValueError, _TooManyNames) as error:
-            _logger.warning("closing the connection of %s: its certificate: %s", self.address, error)
+            self._identity.add_certificate(certificate)
+        except (ValueError, TooManyIdentitiesError) as error:
+            _logger.warning(
+                "closing the connection of %s: its certificate is not usable: %s", self.address, error
+            )
             self._server.auth_failed += 1
             return False
+        self.subject = self._identity.subject
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.phase is not _CLOSED:  # the client has closed it, or the network
+        if self.phase is not _CLOSED:  # the client or the network closed it
             self._server.metrics.count("connection_drop_count")
         self.phase = Phase.CLOSED
         self._stop_timers()
@@ -360,7 +350,7 @@ class Connection(asyncio.Protocol):
         self._writes.clear()
         self._out.clear()
         self._received.clear()
-        self._server.unread.look(self, 0)
+        self._server.unread.report(self, 0)
         self._server.disconnected(self)
 
     def data_received(self, data: bytes) -> None:
@@ -385,7 +375,7 @@ class Connection(asyncio.Protocol):
     # ---- frames ----
 
     def pump(self) -> None:
-        """Handles as many received frames as may be handled now."""
+        """Handles received frames, as many as may be handled now."""
         received = self._received
         if not received:
             if not self._reading:
@@ -406,23 +396,23 @@ class Connection(asyncio.Protocol):
                 position = end
                 self._handle(bytes(received[begin:end]))
                 if end < len(received):
-                    self._end_turn(self._now_ms, self._server.clock.monotonic_ms())
+                    self._yield_after_slice(self._now_ms, self._server.clock.monotonic_ms())
         except JuteError as error:
-            _logger.info("closing the connection of %s: a malformed request: %s", self.address, error)
+            _logger.info("closing the connection of %s: it sent a malformed request: %s", self.address, error)
             self.close()
         del received[:position]
         self._set_reading(self._may_read())
         if not self._writable:
             self._bound_unsent()
 
-    def _end_turn(self, began_ms: int, now_ms: int) -> None:
-        """Leaves the rest for the loop's next turn, if this one took long."""
-        if now_ms - began_ms > TURN_MS and not self._had_its_turn:
-            self._had_its_turn = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
+    def _yield_after_slice(self, began_ms: int, now_ms: int) -> None:
+        """Leaves the rest for the loop's next turn if this one took long."""
+        if now_ms - began_ms > TIME_SLICE_MS and not self._yielded:
+            self._yielded = True
+            asyncio.get_running_loop().call_soon(self._continue)
 
-    def _next_turn(self) -> None:
-        self._had_its_turn = False
+    def _continue(self) -> None:
+        self._yielded = False
         self._answer()
         self.pump()
         self._server.send_all()
@@ -431,10 +421,10 @@ class Connection(asyncio.Protocol):
         if self.phase is not _OPEN:
             return self.phase is Phase.NEW
         return (
-            not self._held
-            and not self._had_its_turn
+            not self._silenced
+            and not self._yielded
             and not self._syncs
-            # What comes behind a change of the members takes effect behind it.
+            # A request behind a change of the members takes effect after it.
             and not (self._writes and self._writes[-1].op is _RECONFIG)
             and not (self._pending and self._pending[-1].op in _ALONE)
             and len(self._pending) < OUTSTANDING_MAX
@@ -453,11 +443,11 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _no_frame(self, word: bytes, length: int) -> None:
-        """A four-letter word of an administrator, or garbage."""
+        """The first bytes are not a length: a four-letter word of an administrator, or garbage."""
         text = self._server.four_letter_word(word, self.is_secure) if self.phase is Phase.NEW else None
         if text is None:
             _logger.info(
-                "closing the connection of %s: a frame of %d bytes, at most %d are allowed",
+                "closing the connection of %s: it sent a frame of %d bytes, and at most %d are allowed",
                 self.address,
                 length,
                 self._server.settings.max_buffer,
@@ -489,10 +479,8 @@ class Connection(asyncio.Protocol):
             self._authenticate(xid, decode_auth(reader))
         elif op == _SASL:
             self._log_in(xid, decode_sasl(reader))
-        elif not server.settings.authentication.lets_in(self.identities):
-            _logger.warning(
-                "closing the connection of %s: it is nobody, and has to be somebody", self.address
-            )
+        elif not self._identity.may_proceed:
+            _logger.warning("closing the connection of %s: it has to authenticate first", self.address)
             server.answer_now(self, xid, replies.NO_ZXID, Code.SESSION_CLOSED_REQUIRE_AUTH)
             self.close()
         else:
@@ -532,7 +520,7 @@ class Connection(asyncio.Protocol):
         self._server.write(self, op, request, body[8:])
 
     def _log_defect(self, op: int, error: Exception) -> None:
-        """A request that cannot be decoded is refused. If that is not its client's fault, the operator is told."""
+        """Logs an error in decoding that is not the client's fault."""
         if not isinstance(error, JuteError):
             _logger.error("decoding operation %d of %s failed", op, self.address, exc_info=error)
 
@@ -547,7 +535,7 @@ class Connection(asyncio.Protocol):
         self._outstanding_bytes = 0
 
     def _refuse(self, pending: Pending, code: Code) -> None:
-        """Refuses a write in its turn, without a transaction id."""
+        """Refuses a write when it is first in the queue, without a transaction id."""
         pending.refusal, pending.is_refused = code, True
         self._answer()
 
@@ -563,7 +551,8 @@ class Connection(asyncio.Protocol):
             if self.is_read_only:
                 pending.read, pending.refusal = None, Code.NOT_READ_ONLY
             else:
-                # What comes behind is not read meanwhile: a write would take effect before reads that were sent before it.
+                # No more is read meanwhile: a later write could take effect before reads that were sent
+                # before it.
                 pending.waits = not self._server.replication.sync(partial(self._synced, pending))
                 self._syncs += pending.waits
         self._answer()
@@ -577,10 +566,11 @@ class Connection(asyncio.Protocol):
     # ---- answers ----
 
     def _answer(self, always: bool = False) -> None:
-        """Answers what can be answered in order, while the client takes its replies and it is its turn, or ``always``."""
+        """Answers requests in order, while the client reads its replies and its time slice lasts, or
+        ``always``."""
         began_ms = self._server.clock.monotonic_ms()
         while self._pending and self.phase is _OPEN:
-            if not always and (self._had_its_turn or not self._writable):
+            if not always and (self._yielded or not self._writable):
                 return
             pending = self._pending[0]
             if pending.waits:
@@ -598,9 +588,9 @@ class Connection(asyncio.Protocol):
             now_ms = self._server.clock.monotonic_ms()
             self._answered(pending, now_ms)
             if pending.op is _CLOSE_SESSION:
-                # The last that is answered; the server closes the connection.
+                # Nothing behind it is answered; the server closes the connection.
                 self._forget_pending()
-            self._end_turn(began_ms, now_ms)
+            self._yield_after_slice(began_ms, now_ms)
 
     def _answered(self, pending: Pending, now_ms: int) -> None:
         traffic, server = self.traffic, self._server
@@ -610,16 +600,16 @@ class Connection(asyncio.Protocol):
         metrics = server.metrics
         changes = pending.op in WRITES or pending is self._birth
         (metrics.update_latency if changes else metrics.read_latency).add(took_ms)
-        traffic.last_operation = _REFUSED if pending.is_refused else OPERATIONS.get(pending.op, _REFUSED)
+        traffic.last_operation = _REFUSED if pending.is_refused else OPERATION_NAMES.get(pending.op, _REFUSED)
         if pending.xid >= 0:
             traffic.last_cxid = pending.xid
         traffic.last_zxid = server.machine.last_zxid
         traffic.last_response_ms = now_ms
 
     def catch_up(self) -> None:
-        """The client's next write is about to take effect. What it asked before is answered from the state before that, whether
-        it takes its replies or not (``CommitProcessor``)."""
-        if self._had_its_turn or not self._writable:
+        """Answers the reads before the client's next write, which is about to take effect, even if the client
+        is slow (``CommitProcessor``)."""
+        if self._yielded or not self._writable:
             self._answer(always=True)
 
     def complete_write(self, zxid: int, code: Code, body: bytes) -> None:
@@ -628,63 +618,33 @@ class Connection(asyncio.Protocol):
             pending = self._writes.popleft()
             pending.answer = replies.reply(pending.xid, zxid, code, body)
             pending.is_refused = code is not _OK
-            # Behind the answer to the last request the server closes the connection.
+            # The server closes the connection after the answer to this request.
             self._answer(always=pending.op is _CLOSE_SESSION)
 
     def _authenticate(self, xid: int, request: Auth) -> None:
-        """Adds identities; credentials that are none, or of a scheme that is not there, end the connection."""
-        settings = self._server.settings
-        try:
-            added = settings.authentication.identities(
-                request.scheme, request.credentials, self.address, self._certificate, settings.super_digest
-            )
-            self._add(added)
-        except (ValueError, _TooManyNames):
-            added = ()
-        except Exception:  # as in ZooKeeper, whatever an authentication scheme raises
-            _logger.exception("the credentials of %s in scheme %r failed", self.address, request.scheme)
-            added = ()
-        if not added:
+        if self._identity.authenticate(request):
+            self.subject = self._identity.subject
+            self._server.answer_now(self, xid, replies.NO_ZXID)
+        else:
             self._server.auth_failed += 1
             self._server.answer_now(self, xid, replies.NO_ZXID, Code.AUTH_FAILED)
             self.close()
-            return
-        self._server.answer_now(self, xid, replies.NO_ZXID)
-
-    def _add(self, added: tuple[Id, ...]) -> None:
-        identities = tuple(dict.fromkeys((*self.identities, *added)))
-        if len(Writer().ids(identities).out) > IDENTITIES_BYTES_MAX:
-            raise _TooManyNames(f"names of more than {IDENTITIES_BYTES_MAX} bytes")
-        self._become(identities)
-
-    def _become(self, identities: tuple[Id, ...]) -> None:
-        self.subject = Subject(identities, self.subject.rules)
-
-    @property
-    def identities(self) -> tuple[Id, ...]:
-        """All names of the client."""
-        return self.subject.identities
 
     def _log_in(self, xid: int, request: Sasl) -> None:
-        """The next step of a SASL login. Where no login is configured the client goes on without one
-        (``ZooKeeperServer.processSasl``)."""
-        authentication = self._server.settings.authentication
         token: bytes | None = None
-        if authentication.login is not None:
-            self._login = self._login or DigestMd5(authentication.login)
-            try:
-                token = self._login.answer(request.token)
-                if self._login.user is not None:
-                    self._add(authentication.sasl_identities(self._login.user))
-            except (SaslError, _TooManyNames) as error:
-                _logger.warning("%s could not log in: %s", self.address, error)
-                self._server.auth_failed += 1
-                if not authentication.allows_failed_sasl or authentication.requires_sasl:
-                    required = authentication.requires_sasl
-                    code = Code.SESSION_CLOSED_REQUIRE_AUTH if required else Code.AUTH_FAILED
-                    self._answer_sasl(xid, None, code)
-                    self.close()
-                    return
+        try:
+            token = self._identity.log_in(request.token)
+            self.subject = self._identity.subject
+        except SaslError as error:
+            _logger.warning("%s could not log in: %s", self.address, error)
+            self._server.auth_failed += 1
+            authentication = self._server.settings.authentication
+            if not authentication.allows_failed_sasl or authentication.requires_sasl:
+                required = authentication.requires_sasl
+                code = Code.SESSION_CLOSED_REQUIRE_AUTH if required else Code.AUTH_FAILED
+                self._answer_sasl(xid, None, code)
+                self.close()
+                return
         self._answer_sasl(xid, token)
 
     def _answer_sasl(self, xid: int, token: bytes | None, code: Code = Code.OK) -> None:
@@ -692,12 +652,13 @@ class Connection(asyncio.Protocol):
         self._server.answer_now(self, xid, replies.NO_ZXID, code, body)
 
     def notify(self, data: bytes) -> None:
-        """Queues a watch's event."""
+        """Queues a watch event."""
         self._server.metrics.count("watch_bytes", len(data) - _LENGTH_BYTES)
         self.send(data)
 
     def respond(self, data: bytes) -> None:
-        """Queues the answer to the oldest request: of what is sent only such count as responses, and pings not in their sum."""
+        """Queues the answer to the oldest request, and counts it as a response; the bytes of a ping's
+        answer do not count."""
         size = len(data) - _LENGTH_BYTES
         self._server.response_sizes.add(size)
         if self._pending[0].op != _PING:
@@ -705,7 +666,7 @@ class Connection(asyncio.Protocol):
         self.send(data)
 
     def send(self, data: bytes) -> None:
-        """Queues bytes; the server sends them at the end of this turn."""
+        """Queues bytes. The server sends them at the end of this turn of the loop."""
         if self.phase is _CLOSED:
             return
         self.traffic.sent += 1
@@ -718,10 +679,13 @@ class Connection(asyncio.Protocol):
             self.flush()
 
     def flush(self) -> None:
-        """Hands queued bytes to the transport; while the client may not be told anything they stay, and it is not read."""
+        """Passes queued bytes to the transport.
+
+        While nothing may be sent they stay, and the client is not read.
+        """
         if self._out and self._transport is not None:
             if not self._server.replication.may_send(self):
-                self._held = True
+                self._silenced = True
                 self._bound_unsent()
                 return
             data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
@@ -734,16 +698,16 @@ class Connection(asyncio.Protocol):
         unread = self.unread_bytes
         if unread > UNSENT_BYTES_MAX:
             _logger.warning(
-                "cutting off %s: it has left more than %d bytes unread", self.address, UNSENT_BYTES_MAX
+                "disconnecting %s: it left more than %d bytes unread", self.address, UNSENT_BYTES_MAX
             )
             self.abort()
         elif unread or self._has_unread:
             self._has_unread = unread > 0
-            self._server.unread.look(self, unread)
+            self._server.unread.report(self, unread)
 
-    def go_on(self) -> None:
-        """The client may be told what it could not be."""
-        self._held = False
+    def resume(self) -> None:
+        """The client may be sent output again."""
+        self._silenced = False
         self.flush()
 
     def opened(self, session_id: int, timeout_ms: int) -> None:
@@ -756,7 +720,7 @@ class Connection(asyncio.Protocol):
             self._answered(self._birth, self._server.clock.monotonic_ms())
 
     def abort(self) -> None:
-        """Closes without sending what is queued."""
+        """Closes, without sending queued output."""
         self.phase = Phase.CLOSED
         if self._transport is not None:
             self._transport.abort()
@@ -768,7 +732,8 @@ class Connection(asyncio.Protocol):
         self.handshake_timer = self._linger_timer = None
 
     def close(self) -> None:
-        """Sends what is queued, then closes: within :data:`LINGER_SECONDS`, whether the client has taken it or not."""
+        """Sends queued output, then closes: within :data:`LINGER_SECONDS`, whether the client has read it
+        or not."""
         if self._transport is None:
             return
         self.flush()

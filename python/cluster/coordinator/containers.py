@@ -1,8 +1,8 @@
-"""When containers and nodes with a TTL are deleted (``ContainerManager``).
+"""The deletion of expired containers and nodes with a TTL (``ContainerManager``).
 
-Owns the timer; what has lapsed is the tree's to say, and a deletion is a write like any other, so that every
-server and every restart deletes the same. A round deletes one node after the other, not more in a minute than
-is set. Runs on the event loop.
+Owns the timer. The tree knows which nodes have expired. A deletion is a write like any other, so every server
+and every restart deletes the same nodes. Nodes are deleted one at a time, at most so many a minute as is set.
+Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .settings.server import Settings
 
 
 class ContainerKeeper:
-    """Looks for what has lapsed, every ``container_check_interval_ms``."""
+    """Looks for expired nodes every ``container_check_interval_ms``."""
 
     def __init__(
-        self, settings: Settings, lapsed: Callable[[], list[str]], delete: Callable[[str], None]
+        self, settings: Settings, expired: Callable[[], list[str]], delete: Callable[[str], None]
     ) -> None:
         self._interval = settings.container_check_interval_ms / 1000
         self._pause = 60 / settings.container_max_per_minute
-        self._lapsed = lapsed
+        self._expired = expired
         self._delete = delete
         self._due: deque[str] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -31,15 +31,15 @@ class ContainerKeeper:
         self._again(self._interval)
 
     def stop(self) -> None:
-        """No deletion begins any more. Safe to repeat."""
+        """Stops to delete. Safe to repeat."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def look(self) -> None:
-        """Begins a round; the timer does, and tests."""
+        """Looks for expired nodes. Called by the timer, and by tests."""
         if not self._due:
-            self._due.extend(self._lapsed())
+            self._due.extend(self._expired())
         self._next()
 
     def _next(self) -> None:

@@ -101,12 +101,16 @@ class DataDirectoryError(CoordinatorError):
                 f"it is a link to {directory.readlink()}, which is not there" if is_link else "it is a file"
             )
         return cls(
-            f"cannot use the coordinator's data directory {directory}: {reason}; correct that, or name another one"
+            f"cannot use the coordinator's data directory {directory}: {reason}; correct that, or name "
+            "another one"
         )
 
 
 class DiskFullError(CoordinatorError):
-    """The disk is full. The log is whole, may hold part of what was to be written, and takes the same records again."""
+    """The disk is full.
+
+    The log is whole, may hold part of what was to be written, and takes the same records again.
+    """
 
 
 @contextlib.contextmanager

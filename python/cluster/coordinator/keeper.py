@@ -1,8 +1,9 @@
-"""When sessions end: their deadlines and the timer that looks at them (``SessionTrackerImpl``).
+"""The end of sessions: their deadlines, and the timer that looks at them (``SessionTrackerImpl``).
 
-Owns the timer; deadlines are :class:`.sessions.SessionExpiry`'s, and an end is a write like any other. Runs on the event
-loop. A process that did not run (suspended, starved) heard nobody, so all sessions get the time that it did not run. A
-crash forgets who was heard from: sessions then have a full timeout anew.
+Owns the timer. :class:`.state.sessions.SessionExpiry` has the deadlines, and the end of a session is a write
+like any other. Runs on the event loop. If the process did not run for a while (it was suspended, or had no
+processor), every session gets that time. A crash forgets when clients were heard from: every session has a
+full timeout then.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _logger = logging.getLogger(__name__)
 
 
 class SessionKeeper:
-    """Deadlines of sessions, while it is started."""
+    """The deadlines of sessions, while it is started."""
 
     def __init__(self, tick_time_ms: int, clock: Clock, due: Callable[[], None]) -> None:
-        """``due`` is called when a deadline has passed; it is to call :meth:`take_expired`."""
+        """``due`` is called when a deadline has passed, and calls :meth:`take_expired`."""
         self._tick_ms = tick_time_ms
         self._clock = clock
         self._due = due
@@ -31,7 +32,7 @@ class SessionKeeper:
         self._running = False
 
     def start(self, sessions: Iterable[Session]) -> None:
-        """Keeps these sessions and no others, each heard from now."""
+        """Begins with these sessions, each with a full timeout."""
         self.stop()
         self._running = True
         now = self._clock.monotonic_ms()
@@ -40,7 +41,7 @@ class SessionKeeper:
         self._arm()
 
     def stop(self) -> None:
-        """No session is kept any more. Safe to repeat."""
+        """Forgets all sessions. Safe to repeat."""
         self._running = False
         self._expiry = SessionExpiry(self._tick_ms)
         if self._timer is not None:
@@ -48,13 +49,13 @@ class SessionKeeper:
             self._timer = None
 
     def track(self, session: Session) -> None:
-        """Keeps a session, or gives it another timeout; heard from now."""
+        """Adds a session, or changes its timeout. It has a full timeout."""
         if self._running:
             self._expiry.track(session.id, session.timeout_ms, self._clock.monotonic_ms())
             self._arm()
 
     def touch(self, session_id: int) -> None:
-        """The session was heard from. Unknown ids are ignored: their end is on its way."""
+        """The session was heard from. An unknown one is ignored: its end is already proposed."""
         self._expiry.touch(session_id, self._clock.monotonic_ms())
 
     def forget(self, session_id: int) -> None:
@@ -62,11 +63,11 @@ class SessionKeeper:
         self._expiry.forget(session_id)
 
     def deadlines(self) -> list[tuple[int, set[int]]]:
-        """Which sessions would end when, in milliseconds of the monotonic clock."""
+        """Returns the deadlines in milliseconds of the monotonic clock, and their sessions."""
         return self._expiry.deadlines()
 
     def take_expired(self) -> list[int]:
-        """Sessions whose time is over by the clock, sorted; kept no longer."""
+        """Returns the sessions whose time is over, sorted, and forgets them."""
         expired = self._expiry.take_expired(self._clock.monotonic_ms())
         for session_id in expired:
             _logger.info("session %#x expired", session_id)
@@ -74,7 +75,7 @@ class SessionKeeper:
         return expired
 
     def _arm(self) -> None:
-        """Wakes up at the next deadline."""
+        """Sets the timer to the next deadline."""
         deadline = self._expiry.next_deadline()
         if deadline is None or not self._running:
             return
@@ -90,8 +91,8 @@ class SessionKeeper:
         self._timer = None
         late_ms = self._clock.monotonic_ms() - self._armed_for
         if late_ms > self._tick_ms:
-            # Clients' pings wait in their sockets. Hear them first.
-            _logger.warning("this process did not run for %d ms; sessions get that time", late_ms)
+            # Clients' pings wait in the sockets, and have to be read first.
+            _logger.warning("this process did not run for %d ms; every session gets that time", late_ms)
             self._expiry.postpone(late_ms)
             self._arm()
         else:

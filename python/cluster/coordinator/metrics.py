@@ -1,9 +1,10 @@
-"""What a server measures, under ZooKeeper's names (``ServerMetrics``).
+"""What a server measures, under ZooKeeper's names (``ServerMetrics``, ``ServerStats``).
 
-Owns counters and summaries; gauges are read from the server when they are asked for (:mod:`.view`). Changed on the event
-loop only. What has no counterpart in this server (ZooKeeper's queues between its threads, what each of its processors takes,
-Netty's buffers) has no metric either, nor has what the quorum does not tell of its messages and sockets; what is not done
-here (caching answers, slowing clients down) is there and stays at nothing.
+Owns counters and summaries. Gauges are read from the server when they are asked for (:mod:`.admin.view`).
+Changed on the event loop only. There is no metric for what this server does not have (ZooKeeper's queues
+between its threads, its request processors, Netty's buffers), or what the quorum does not report (messages
+and sockets). Metrics of what this server does not do (caching answers, throttling clients) are there and stay
+0.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections import deque
 from itertools import repeat
 
 RECENT = 1024
-"""So many of the latest numbers stand for a summary's quantiles."""
+"""A summary's quantiles are those of so many latest numbers."""
 NAMESPACES_MAX = 100
-"""So many first names of paths are told apart; whoever may create nodes chooses them."""
+"""The most namespaces with metrics of their own. Any client that may create nodes can make namespaces."""
 
 COUNTERS = (
     "bytes_received_count",
@@ -36,7 +37,7 @@ COUNTERS = (
     "unrecoverable_error_count",
     "unsuccessful_handshake",
     "watch_bytes",
-    # Of ensembles, and of what is not done here.
+    # Of ensembles, and of what this server does not do.
     "add_dead_watcher_stall_time",
     "cnxn_closed_without_zk_server_running",
     "commit_count",
@@ -68,7 +69,7 @@ COUNTERS = (
     "stale_requests_dropped",
     "throttled_ops",
 )
-"""Counters only grow."""
+"""Numbers that only grow."""
 
 BASIC = (
     "dbinittime",
@@ -83,7 +84,7 @@ BASIC = (
     "startup_txns_load_time",
     "startup_txns_loaded",
     "sync_processor_batch_size",
-    # Of ensembles, and of what is not done here.
+    # Of ensembles, and of what this server does not do.
     "connection_token_deficit",
     "election_time",
     "follower_sync_time",
@@ -94,12 +95,12 @@ BASIC = (
     "observer_sync_time",
     "unavailable_time",
 )
-"""Summaries, of milliseconds where they are times; Prometheus is told their median."""
+"""Summaries; times are in milliseconds. Prometheus gets their median."""
 
 ADVANCED = (
     "readlatency",
     "updatelatency",
-    # Of ensembles, and of what is not done here.
+    # Of ensembles, and of what this server does not do.
     "commit_propagation_latency",
     "dead_watchers_cleaner_latency",
     "jvm_pause_time_ms",
@@ -110,16 +111,16 @@ ADVANCED = (
     "proposal_latency",
     "quorum_ack_latency",
 )
-"""Summaries of which more quantiles are told."""
+"""Summaries with more quantiles."""
 
 READS, WRITES = "read_per_namespace", "write_per_namespace"
-"""Basic summaries by namespace: bytes of paths and of what was read or written."""
+"""Basic summaries by namespace: bytes of paths and of the data that was read or written."""
 QUOTA_EXCEEDED = "quota_exceeded_error_per_namespace"
 """A counter by namespace."""
 
 
 class Summary:
-    """How many numbers there were, their sum, least and most, and the latest :data:`RECENT`."""
+    """The count of numbers, their sum, least and most, and the latest :data:`RECENT`."""
 
     __slots__ = ("count", "least", "most", "recent", "total")
 
@@ -148,7 +149,7 @@ class Summary:
         return round(self.total / self.count, 4) if self.count else 0.0
 
     def quantiles(self, *shares: float) -> list[float]:
-        """Of the latest numbers; not a number before there are any."""
+        """Returns the quantiles of the latest numbers; NaN before there are any."""
         if not self.recent:
             return [math.nan] * len(shares)
         ordered = sorted(self.recent)
@@ -156,7 +157,7 @@ class Summary:
 
 
 class Sizes:
-    """The last, the least and the greatest size of something in bytes; -1 before there is any."""
+    """The last, the least and the greatest size in bytes; -1 before there is any."""
 
     __slots__ = ("last", "least", "most")
 
@@ -190,11 +191,11 @@ class ServerMetrics:
         self.counters[name] += by
 
     def add(self, name: str, value: int) -> None:
-        """Into a basic summary."""
+        """Adds to a basic summary."""
         self.basic[name].add(value)
 
     def add_in_namespace(self, name: str, path: str, size: int) -> None:
-        """Into the summary :data:`READS` or :data:`WRITES`: so many bytes beside those of the path."""
+        """Adds to the summary :data:`READS` or :data:`WRITES`: ``size`` bytes, and those of the path."""
         namespace = namespace_of(path)
         summaries = self.by_namespace[name]
         summary = summaries.get(namespace)
@@ -210,7 +211,7 @@ class ServerMetrics:
             self.quota_exceeded[namespace] = self.quota_exceeded.get(namespace, 0) + 1
 
     def reset(self) -> None:
-        """Begins anew; namespaces stay, with nothing in them."""
+        """Sets everything to 0. Namespaces stay."""
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.quota_exceeded = dict.fromkeys(self.quota_exceeded, 0)
         for summaries in (self.basic, self.advanced, *self.by_namespace.values()):
@@ -218,7 +219,7 @@ class ServerMetrics:
                 summary.reset()
 
     def values(self) -> dict[str, int | float]:
-        """As ``mntr`` has them (``DefaultMetricsProvider``)."""
+        """Returns the metrics as ``mntr`` has them (``DefaultMetricsProvider``)."""
         found: dict[str, int | float] = dict(self.counters)
         by_namespace = (
             (f"{namespace}_{name}", summary)
@@ -240,7 +241,7 @@ class ServerMetrics:
 
 
 def namespace_of(path: str) -> str:
-    """The first name of a path; none of the root."""
+    """Returns the first name of a path; an empty one for the root."""
     return path.split("/", 2)[1] if path.startswith("/") else ""
 
 
@@ -248,7 +249,8 @@ _NONE_YET = -1
 
 
 class Latency:
-    """Least, most and mean of some latencies."""
+    """The least, the most and the mean of latencies: from a request's last byte to its answer, in whole
+    milliseconds."""
 
     __slots__ = ("count", "last", "least", "most", "total")
 
@@ -280,7 +282,7 @@ class Latency:
 
 
 class Traffic:
-    """Packets of a connection, or of all together."""
+    """The packets of a connection, or of all connections."""
 
     __slots__ = ("latency", "received", "sent")
 
@@ -295,7 +297,10 @@ class Traffic:
 
 
 class ClientTraffic(Traffic):
-    """Of one connection: its last request, too. ``last_operation`` is ``NA`` before there is any."""
+    """The packets of one connection, and its last request.
+
+    ``last_operation`` is ``NA`` before there is one.
+    """
 
     __slots__ = ("last_cxid", "last_operation", "last_response_ms", "last_zxid")
 

@@ -1,9 +1,11 @@
-"""The seam between the server and what makes its writes durable and agreed on.
+"""The interface between the server and what makes its writes durable and agreed on.
 
-Owns the two protocols and nothing else. A :class:`Replication` keeps the state: it puts writes in order, makes them durable,
-applies them, and decides when sessions are over. A :class:`Service` (:class:`.server.CoordinatorServer`) keeps the clients: it
-is told what was applied, in order. There are two replications: :mod:`.local` of a server by itself, :mod:`.ensemble` of a
-member of an ensemble. Everything is called on the event loop.
+Owns the two protocols. A :class:`Replication` keeps the state: it orders writes, makes them durable, applies
+them, and ends sessions. A :class:`Service` (:class:`.server.CoordinatorServer`) keeps the clients: the
+replication tells it what was applied, in order. There are two replications:
+:class:`.durability.local.LocalReplication` of a standalone server, and
+:class:`.ensemble.replication.EnsembleReplication` of a member of an ensemble. Every call is made on the event
+loop.
 """
 
 from __future__ import annotations
@@ -24,8 +26,11 @@ from .state.sessions import Session
 
 
 class Ensemble(NamedTuple):
-    """What a member knows of its ensemble. ``leader``: its id and its host, or None. ``membership``: of ``conf``. ``state``: as
-    ``getDetailedPeerState`` tells it. ``proposals``: the sizes of a leader's."""
+    """What a member knows of its ensemble.
+
+    ``leader`` is its id and host. ``membership`` is the text in ``conf``, ``state`` that of
+    ``getDetailedPeerState``. ``proposals`` are the sizes of a leader's proposals, None at other members.
+    """
 
     server_id: int
     leader: tuple[int, str] | None
@@ -37,57 +42,57 @@ class Ensemble(NamedTuple):
 
     @property
     def own(self) -> Member | None:
-        """This server's line, if it is listed."""
+        """This server, if it is listed."""
         return next((member for member in self.members if member.server_id == self.server_id), None)
 
 
 class Service(Protocol):
-    """What a replication asks of the server that it belongs to."""
+    """What a replication asks of its server."""
 
     settings: Settings
     clock: Clock
     metrics: ServerMetrics
 
     def applied(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
-        """A command took effect: watchers are told, then ``connection``, which sent it, is answered."""
+        """A command has taken effect: sends its watch events, then answers ``connection``, which sent it."""
 
     def turn_over(self, connections: Iterable[Connection | None]) -> None:
-        """No more is applied in this turn of the loop: these go on with what they sent behind their writes, and everything
-        queued is sent."""
+        """Nothing more is applied in this turn of the loop: handles what these connections sent behind
+        their writes, and sends."""
 
     def established(self, connection: Connection, session: Session) -> None:
-        """The connection has the session."""
+        """The session is the connection's."""
 
     def refused(self, connection: Connection) -> None:
-        """The session that the connection asked for is over: it is told so, and closed."""
+        """Answers that the session which the connection asked for is over, and closes the connection."""
 
     def from_the_future(self, connection: Connection, zxid: int) -> None:
-        """The connection's client has seen a state that is newer than the newest there is: it is closed."""
+        """Closes the connection of a client that has seen a newer state than there is."""
 
     def release(self, session_id: int) -> None:
-        """Whoever has the session here loses it: its connection is closed."""
+        """Closes the connection that has the session here, if any."""
 
     def holder(self, session_id: int) -> Connection | None:
-        """Who has the session here."""
+        """Returns the connection that has the session here."""
 
     def everybody(self) -> list[Connection]:
-        """All connections."""
+        """Returns all connections."""
 
     def is_watched(self) -> bool:
         """Whether any client here has a watch."""
 
     def abort_all(self) -> None:
-        """Every connection is closed, with nothing more sent."""
+        """Closes every connection, without sending queued output."""
 
     def listen_at(self, host: str, port: int) -> None:
-        """Clients without TLS are served there from here on; those that are there stay."""
+        """Moves the port for clients without TLS. Open connections stay."""
 
     def fail(self, error: BaseException) -> None:
-        """The state can change no more: the service ends."""
+        """Ends the service, because the state cannot be changed any more."""
 
 
 class Replication(SessionGate, Protocol):
-    """What the server asks of the state that it serves."""
+    """What the server asks of its state."""
 
     @property
     def machine(self) -> Machine:
@@ -99,34 +104,34 @@ class Replication(SessionGate, Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether connections are taken, if only to be asked with four-letter words."""
+        """Whether connections are accepted, at least for four-letter words."""
 
     @property
     def is_serving(self) -> bool:
-        """Whether clients' requests are taken."""
+        """Whether clients' requests are served."""
 
     @property
     def is_reading_only(self) -> bool:
-        """Whether clients that said they may be served without writes are, and no others."""
+        """Whether only reads are served, to clients that accept a read-only server."""
 
     @property
     def is_leading(self) -> bool:
-        """Whether it is for this server to end what has lapsed."""
+        """Whether this server deletes expired containers and nodes with a TTL."""
 
     async def start(self) -> None:
-        """Recovers. Raises CoordinatorError."""
+        """Recovers the state. Raises CoordinatorError."""
 
     async def stop(self) -> None:
-        """Ends; what was answered stays. The connections are closed before. Safe to repeat."""
+        """Stops, after the connections are closed. What was answered stays. Safe to repeat."""
 
     def fail(self) -> None:
-        """Nothing is proposed or applied any more."""
+        """Stops to propose and to apply."""
 
     def connect(self, connection: Connection, request: ConnectRequest, timeout_ms: int) -> None:
-        """A handshake: begins a session or finds one again, then tells the service which."""
+        """Creates or finds the session of a handshake, and reports it to the service."""
 
     def disconnected(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """The connection is gone."""
 
     def propose(
         self,
@@ -137,33 +142,35 @@ class Replication(SessionGate, Protocol):
         body: bytes,
         connection: Connection | None = None,
     ) -> None:
-        """Sends a write on its way. The service is told when it took effect."""
+        """Proposes a write. The service's ``applied`` is called when it has taken effect."""
 
     def expire_sessions(self) -> None:
-        """Ends the sessions whose time is over by the clock; a timer calls it, and tests that bring a clock."""
+        """Ends the sessions whose time is over. Called by a timer, and by tests with a clock of their own."""
 
     def deadlines(self) -> list[tuple[int, set[int]]]:
-        """Which sessions would end when, by the monotonic clock, as far as this server knows."""
+        """Returns the deadlines that this server knows, by the monotonic clock, and their sessions."""
 
     async def take_snapshot(self) -> tuple[int, Path]:
-        """Saves the applied state in a file, and returns its zxid and the file. Raises OSError."""
+        """Saves the applied state in a file. Returns its zxid and the file. Raises OSError."""
 
     async def restore(self, data: bytes) -> int:
-        """Puts a snapshot in the place of everything there is, ends every connection, and returns the zxid that the restored
-        state has. Raises JuteError or ValueError for what is no snapshot, OSError when it cannot be done; then nothing is
-        changed."""
+        """Replaces the whole state by a snapshot, ends every connection, and returns the new zxid.
+
+        Raises JuteError or ValueError if the data is not a snapshot, OSError if it fails; nothing is changed
+        then.
+        """
 
     def data_bytes(self) -> tuple[int, int]:
-        """Bytes of snapshots and of logs on disk."""
+        """Returns the bytes of snapshots and of logs on disk."""
 
     def last_snapshot(self) -> tuple[int, int] | None:
-        """The newest one's zxid, and its time in seconds of the epoch."""
+        """Returns the zxid of the newest snapshot, and its time in seconds since 1970."""
 
     def configuration(self) -> Mapping[str, object]:
-        """What ``conf`` tells of an ensemble."""
+        """Returns what ``conf`` shows of an ensemble."""
 
     def ensemble(self) -> Ensemble | None:
-        """What this server knows of its ensemble; None by itself."""
+        """Returns what this server knows of its ensemble; None if it is standalone."""
 
     def gauges(self) -> Mapping[str, int]:
-        """What ``mntr`` tells of an ensemble."""
+        """Returns what ``mntr`` shows of an ensemble."""

@@ -1,7 +1,7 @@
-"""A coordinator that runs alone in its process, until a signal stops it.
+"""A coordinator that runs in a process of its own, until a signal stops it.
 
-Owns the order in which its parts start and stop, and what each server starts on: its directories, and its replication. Imports
-no broker, so it starts sooner. Runs on the event loop of `logcore coordinator`.
+Owns the order in which its parts start and stop, and what each server starts on: its directories, and its
+replication. Imports no broker, so it starts sooner. Runs on the event loop of `logcore coordinator`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ async def run_coordinator(
 ) -> None:
     """Runs a coordinator until SIGINT or SIGTERM, with its admin server and metrics.
 
-    Calls ``ready`` once clients are served. ``text`` is that of the `zoo.cfg`. Raises CoordinatorError if the coordinator
-    cannot start, or its disk fails.
+    Calls ``ready`` once clients are served. ``text`` is that of the `zoo.cfg`. Raises CoordinatorError if the
+    coordinator cannot start, or its disk fails.
     """
     log_to_stderr(None)
     print_stacks_on_quit()
@@ -91,8 +91,8 @@ async def run_coordinator(
 def require_directories(configuration: Configuration) -> None:
     """Raises DataDirectoryError if a server would start without the data that the operator expects.
 
-    That is so where there is data of Apache ZooKeeper and none of a coordinator, and, with ``datadir.autocreate=false``, where
-    there is no data or no directory.
+    That is so where there is data of Apache ZooKeeper and none of a coordinator, and, with
+    ``datadir.autocreate=false``, where there is no data or no directory.
     """
     try:
         _require_directories(configuration)
@@ -100,7 +100,8 @@ def require_directories(configuration: Configuration) -> None:
         raise
     except OSError as error:
         raise DataDirectoryError(
-            f"cannot read {error.filename}: {error.strerror}; correct that, or name other directories in dataDir and dataLogDir"
+            f"cannot read {error.filename}: {error.strerror}; correct that, or name other directories in "
+            "dataDir and dataLogDir"
         ) from error
 
 
@@ -112,25 +113,27 @@ def _require_directories(configuration: Configuration) -> None:
         if not has_data and has_apache_data(directory / APACHE_VERSIONED):
             logs = f" --log-dir {log_dir}" if log_dir is not None else ""
             raise DataDirectoryError(
-                f"{directory / APACHE_VERSIONED} has the data of Apache ZooKeeper, and this server would start without it: run "
-                f"`logcore coordinator import {data_dir} DIR{logs}`, then name DIR in dataDir; to start without the data, move "
-                f"{directory / APACHE_VERSIONED} away"
+                f"{directory / APACHE_VERSIONED} has the data of Apache ZooKeeper, and this server would "
+                f"start without it: run `logcore coordinator import {data_dir} DIR{logs}`, then name DIR in "
+                f"dataDir; to start without the data, move {directory / APACHE_VERSIONED} away"
             )
     if configuration.makes_directories:
         return
     if not has_data and not (data_dir / APACHE_VERSIONED).is_dir():
         raise DataDirectoryError(
-            f"{data_dir} has no data of a coordinator, and datadir.autocreate is false: mount the disk that has the data; to start "
-            f"with no data make {data_dir / APACHE_VERSIONED}, as zkServer-initialize.sh does, or leave the setting out"
+            f"{data_dir} has no data of a coordinator, and datadir.autocreate is false: mount the disk that "
+            f"has the data; to start with no data make {data_dir / APACHE_VERSIONED}, as "
+            "zkServer-initialize.sh does, or leave the setting out"
         )
     if log_dir is not None and not log_dir.is_dir():
         raise DataDirectoryError(
-            f"the dataLogDir {log_dir} is not there, and datadir.autocreate is false: mount its disk, make it, or leave the setting out"
+            f"the dataLogDir {log_dir} is not there, and datadir.autocreate is false: mount its disk, make "
+            "it, or leave the setting out"
         )
 
 
 def replication_of(configuration: Configuration) -> Callable[[Service], Replication] | None:
-    """Returns what makes the replication of a member of an ensemble; None for a server that runs alone."""
+    """Returns what makes the replication of a member of an ensemble; None for a standalone server."""
     settings, data_dir = configuration.ensemble, configuration.data_dir
     if settings is None:
         return None

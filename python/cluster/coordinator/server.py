@@ -1,14 +1,14 @@
 """The coordinator's server: ZooKeeper's client protocol over one replicated tree.
 
-Owns the listening sockets, the connections and their watches. What is stored, how it becomes durable, and when a session is
-over is the :mod:`.replication`'s. All state is touched on the event loop only.
+Owns the ports, the connections and their watches. The replication (:mod:`.replication`) owns the state: how a
+write becomes durable, and when a session ends. All state is used on the event loop.
 
-A write goes to the replication, which says when it took effect: watch events go out then, and its client is answered. A read
-is answered from the applied state once its client's earlier requests are. So every client's requests take effect in order,
-and an event precedes the state it announces.
+A write goes to the replication, which reports when it takes effect. Then its watch events are sent, and its
+client is answered. A read is answered from the applied state, after the client's earlier requests. So each
+client's requests take effect in order, and an event is sent before any answer that shows its change.
 
-When the replication fails, every connection is closed, :attr:`CoordinatorServer.failed` gets the error, and nothing is
-answered any more. A crash loses what nobody was answered.
+If the replication fails, every connection is closed, :attr:`CoordinatorServer.failed` gets the error, and no
+request is answered any more. A crash loses only what was not answered.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ _WATCH_METRICS = {
 class CoordinatorServer:
     """A ZooKeeper-compatible server on one data directory.
 
-    A ``port`` of -1 is none, but for the ``secure`` one; with ``unified`` the plain port takes TLS, too. ``replicate`` makes
-    its replication; without one it is by itself, and with ``expire_sessions_at_start`` every session of an earlier process
-    is over then, and its ephemeral nodes gone, before the first client is served.
+    With a ``port`` of -1 there is only the ``secure`` one. With ``unified`` the plain port takes TLS, too.
+    ``replicate`` makes the replication; without it the server is standalone. A standalone server with
+    ``expire_sessions_at_start`` ends the sessions of the last process, with their ephemeral nodes, before the
+    first client is served.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class CoordinatorServer:
         self.traffic = Traffic()
         self.response_sizes = Sizes()
         self.auth_failed = self.plain_remote = self.plain_local = 0
-        self._containers = ContainerKeeper(self.settings, self._lapsed, self._propose_deletion)
+        self._containers = ContainerKeeper(self.settings, self._expired_nodes, self._propose_deletion)
         self._ports = ClientPorts(
             partial(Connection, self),
             self._may_enter,
@@ -132,10 +133,13 @@ class CoordinatorServer:
         self.started_ms = 0
         self.failed: asyncio.Future[None] | None = None
 
-    # ---- life ----
+    # ---- start and stop ----
 
     async def start(self) -> int:
-        """Recovers, listens, and returns the port, the secure one if there is no other. Raises CoordinatorError."""
+        """Recovers, listens, and returns the port: the secure one if there is no other.
+
+        Raises CoordinatorError.
+        """
         self.failed = asyncio.get_running_loop().create_future()
         try:
             await self.replication.start()
@@ -152,37 +156,39 @@ class CoordinatorServer:
 
     @property
     def handshakes(self) -> int:
-        """Connections that are in TLS's handshake."""
+        """The number of connections in a TLS handshake."""
         return self._ports.handshakes
 
     @property
     def client_address(self) -> tuple[str, int] | None:
-        """Where clients are served without TLS, if they are."""
+        """The host and port for clients without TLS, if there is one."""
         return (self._host, self.port) if self.port != NO_PORT else None
 
     def _may_enter(self, address: str, of_it: int, entering: int) -> bool:
-        """Whether one more may begin its handshake: they count as connections do."""
+        """Whether one more connection may begin its TLS handshake. Handshakes count as connections."""
         settings = self.settings
         if 0 < settings.max_handshakes <= entering:
             self.metrics.count("tls_handshake_exceeded")
             return False
-        return self._has_room(address, self._by_address[address] + of_it, len(self.connections) + entering)
+        return self._may_connect(address, self._by_address[address] + of_it, len(self.connections) + entering)
 
-    def _has_room(self, address: str, same: int, all_together: int) -> bool:
-        """Whether there may be one more connection of an address of which there are so many."""
+    def _may_connect(self, address: str, same: int, all_together: int) -> bool:
+        """Whether there may be one more connection of an address that has ``same`` ones."""
         for what, count, most in (
             (f"{address} has", same, self.settings.max_client_connections),
-            ("all together have", all_together, self.settings.max_connections),
+            ("all clients together have", all_together, self.settings.max_connections),
         ):
             if 0 < most <= count:
                 self.metrics.count("connection_rejected")
-                _logger.warning("refusing a connection of %s: %s %d already", address, what, most)
+                _logger.warning("refusing a connection of %s: %s %d connections already", address, what, most)
                 return False
         return True
 
     def _handshake_failed(self, address: str, error: Exception) -> None:
         self.metrics.count("unsuccessful_handshake")
-        _logger.info("closing the connection of %s: no TLS: %s", address, error or "it took too long")
+        _logger.info(
+            "closing the connection of %s: the TLS handshake failed: %s", address, error or "it took too long"
+        )
 
     @property
     def machine(self) -> Machine:
@@ -195,8 +201,10 @@ class CoordinatorServer:
         return not self._stopping and self.replication.is_serving
 
     async def stop(self) -> None:
-        """Ends the service; what was answered is on disk. Sessions stay open for a next start. Safe to
-        repeat."""
+        """Ends the service.
+
+        What was answered is on disk, and sessions stay open for the next start. Safe to repeat.
+        """
         self._close_connections()
         try:
             await self.replication.stop()
@@ -212,15 +220,15 @@ class CoordinatorServer:
     # ---- called by the replication ----
 
     def abort_all(self) -> None:
-        """Every connection is closed, with nothing more sent."""
+        """Closes every connection, without sending queued output."""
         for connection in list(self.connections):
             connection.abort()
 
     def listen_at(self, host: str, port: int) -> None:
-        """Clients without TLS are served there from here on; those that are there stay."""
+        """Moves the port for clients without TLS. Open connections stay."""
         if not self._stopping and self.port != NO_PORT and (host, port) != (self._host, self.port):
             _logger.info(
-                "clients are served at %s:%d from here on, no more at %s:%d",
+                "the client port moves to %s:%d, from %s:%d",
                 host,
                 port,
                 self._host,
@@ -230,7 +238,7 @@ class CoordinatorServer:
             self._ports.move(host, port, self._unified)
 
     def fail(self, error: BaseException) -> None:
-        """The state can change no more: the service ends."""
+        """Ends the service, because the state cannot be changed any more."""
         _logger.error("the coordinator stops: %s: %s", self.directory, error)
         self.metrics.count("unrecoverable_error_count")
         self._close_connections()
@@ -239,10 +247,10 @@ class CoordinatorServer:
             self.failed.set_exception(
                 CoordinatorError(f"the coordinator's log in {self.directory} failed: {error}")
             )
-            self.failed.exception()  # seen: nobody has to await it
+            self.failed.exception()  # so that asyncio does not report it as never retrieved
 
     def established(self, connection: Connection, session: Session) -> None:
-        """The connection has the session."""
+        """The session is the connection's."""
         self._by_session[session.id] = connection
         connection.opened(session.id, session.timeout_ms)
         connection.send(
@@ -256,15 +264,17 @@ class CoordinatorServer:
         )
 
     def refused(self, connection: Connection) -> None:
-        """The session that the connection asked for is over: it is told so, and closed."""
+        """Answers that the session which the connection asked for is over, and closes the connection."""
         connection.send(replies.connected(0, 0, bytes(PASSWORD_BYTES), connection.sends_read_only))
         connection.close()
 
     def from_the_future(self, connection: Connection, zxid: int) -> None:
-        """The connection's client has seen a state that is newer than the newest there is: serving it would take it back in
-        time."""
+        """Closes the connection of a client that has seen a newer state.
+
+        Serving it would take it back in time.
+        """
         _logger.warning(
-            "closing the connection of %s: it has seen zxid %#x, we are at %#x",
+            "closing the connection of %s: it has seen zxid %#x, and this server is at %#x",
             connection.address,
             zxid,
             self.machine.last_zxid,
@@ -272,18 +282,18 @@ class CoordinatorServer:
         connection.close()
 
     def release(self, session_id: int) -> None:
-        """Whoever has the session here loses it: its connection is closed."""
+        """Closes the connection that has the session here, if any."""
         previous = self._by_session.pop(session_id, None)
         if previous is not None:
             previous.close()
             self.watches.remove_watcher(previous)
 
     def holder(self, session_id: int) -> Connection | None:
-        """Who has the session here."""
+        """Returns the connection that has the session here."""
         return self._by_session.get(session_id)
 
     def everybody(self) -> list[Connection]:
-        """All connections."""
+        """Returns all connections."""
         return list(self.connections)
 
     def is_watched(self) -> bool:
@@ -291,7 +301,7 @@ class CoordinatorServer:
         return not self.watches.is_empty
 
     def applied(self, command: Command, outcome: Outcome, connection: Connection | None) -> None:
-        """Tells everybody concerned what a command did: watchers first, then its client."""
+        """A command has taken effect: sends its watch events, then answers its client."""
         self._count_write(command, outcome)
         if not self.watches.is_empty:
             for change in outcome.changes:
@@ -300,7 +310,7 @@ class CoordinatorServer:
                         self.metrics.add(_WATCH_METRICS[event], count)
                     self._notify(fired, command.zxid)
         if outcome.opened_session is not None:
-            # If the client left during its handshake, the session ends like any other.
+            # If the client has left during the handshake, the session ends like any other.
             if connection is not None and connection.phase is Phase.CONNECTING:
                 self.established(connection, outcome.opened_session)
         elif connection is not None:
@@ -310,10 +320,10 @@ class CoordinatorServer:
             if current is not None and current is connection:
                 current.close()
             elif current is not None:
-                current.abort()  # it may not read, and what it has not read was for its session
+                current.abort()  # it may not read, and its queued output was for this session
 
     def _encode(self, command: Command, outcome: Outcome) -> tuple[Code, bytes]:
-        """The answer to a write, which has taken effect whatever becomes of its answer."""
+        """Encodes the answer to a write. The write has taken effect even if this fails."""
         try:
             return replies.encode_result(outcome.result)
         except Exception:
@@ -321,7 +331,8 @@ class CoordinatorServer:
             return Code.MARSHALLING_ERROR, b""
 
     def turn_over(self, connections: Iterable[Connection | None]) -> None:
-        """These go on with what they sent behind their writes, and everything queued is sent."""
+        """Nothing more is applied in this turn of the loop: handles what these connections sent behind
+        their writes, and sends."""
         for connection in connections:
             if connection is not None:
                 connection.pump()
@@ -333,12 +344,12 @@ class CoordinatorServer:
         """Whether a new connection may stay."""
         if self._stopping or not self.replication.is_open:
             return False
-        has_room = self._has_room(
+        is_allowed = self._may_connect(
             connection.address, self._by_address[connection.address], len(self.connections)
         )
         self.connections[connection] = None
         self._by_address[connection.address] += 1
-        if not has_room:
+        if not is_allowed:
             return False
         if not connection.is_secure:
             if connection.address.startswith("127.") or connection.address == "0:0:0:0:0:0:0:1":
@@ -351,7 +362,7 @@ class CoordinatorServer:
         return True
 
     def _sessionless(self, connection: Connection) -> None:
-        """The connection has no session after all this time."""
+        """The connection has no session, and its time to get one is over."""
         self.metrics.count("sessionless_connections_expired")
         connection.close()
 
@@ -367,12 +378,12 @@ class CoordinatorServer:
             del self._by_session[connection.session_id]
 
     def four_letter_word(self, word: bytes, on_secure: bool = False) -> str | None:
-        """The answer to an administrator, or None for what is no question."""
+        """Returns the answer to a four-letter word, None for other bytes."""
         self.traffic.received += 1
         return words.answer(word, self.settings.words_whitelist, lambda: view(self, on_secure))
 
     def connect(self, connection: Connection, request: ConnectRequest) -> None:
-        """A handshake: a new session, or one of this client's again."""
+        """Handles a handshake, which asks for a new session or an existing one."""
         self.metrics.count("connection_request_count")
         if not self.is_serving and not self.replication.is_reading_only:
             connection.close()
@@ -381,7 +392,7 @@ class CoordinatorServer:
             self.replication.connect(connection, request, timeout_ms)
 
     def write(self, connection: Connection, op: Op, request: Write, body: bytes) -> None:
-        """Sends a write on its way; the connection hears of it by ``complete_write``."""
+        """Proposes a write. The connection's ``complete_write`` is called when it has taken effect."""
         if isinstance(request, Reconfig) and (refused := self._refused_reconfig()) is not None:
             self.refuse(connection, refused)
         else:
@@ -394,7 +405,7 @@ class CoordinatorServer:
         return Code.UNIMPLEMENTED if self.replication.ensemble() is None else None
 
     def refuse(self, connection: Connection, code: Code) -> None:
-        """Refuses a write that takes a transaction id all the same."""
+        """Refuses a write that takes a transaction id nevertheless."""
         self.replication.propose(
             connection.session_id, Op.ERROR, (), Refuse(code), encode_refusal(code), connection
         )
@@ -408,7 +419,7 @@ class CoordinatorServer:
             self.reply(connection, xid, error.code)
             return
         except AnswerTooLargeError as error:
-            _logger.warning("cutting off %s: %s", connection.address, error)
+            _logger.warning("disconnecting %s: %s", connection.address, error)
             connection.abort()
             return
         except Exception:
@@ -422,7 +433,7 @@ class CoordinatorServer:
         self.reply(connection, xid, answered.code, answered.body)
 
     def _count_read(self, request: Read) -> None:
-        """As in ``DataTree.updateReadStat``: a Stat counts 68 bytes."""
+        """Counts as ``DataTree.updateReadStat``: a Stat has 68 bytes."""
         if not isinstance(request, _COUNTED_READS) or request.path is None:
             return
         node = self.machine.tree.find(request.path)
@@ -435,29 +446,29 @@ class CoordinatorServer:
             self.metrics.add_in_namespace(READS, request.path, size)
 
     def reply(self, connection: Connection, xid: int, code: Code = Code.OK, body: bytes = b"") -> None:
-        """Answers the connection's oldest request with the newest transaction id."""
+        """Answers the connection's oldest request, with the newest transaction id."""
         connection.respond(replies.reply(xid, self.machine.last_zxid, code, body))
 
     def answer_now(
         self, connection: Connection, xid: int, zxid: int, code: Code = Code.OK, body: bytes = b""
     ) -> None:
-        """Answers, whatever else the client waits for."""
+        """Answers at once, before older requests."""
         connection.send(replies.reply(xid, zxid, code, body))
 
     def has_output(self, connection: Connection) -> None:
         self._with_output.append(connection)
 
     def send_all(self) -> None:
-        """Sends what this turn of the loop produced, one write per connection, and has the writes that came go on."""
+        """Sends what this turn of the loop produced, with one write for each connection."""
         while self._with_output:
             self._with_output.pop().flush()
 
     # ---- writes ----
 
-    def _lapsed(self) -> list[str]:
+    def _expired_nodes(self) -> list[str]:
         if not self.is_serving or not self.replication.is_leading:
             return []
-        return self.machine.tree.lapsed(self.clock.wall_ms(), self.settings.container_max_never_used_ms)
+        return self.machine.tree.expired(self.clock.wall_ms(), self.settings.container_max_never_used_ms)
 
     def _propose_deletion(self, path: str) -> None:
         if self.is_serving and self.replication.is_leading:
@@ -465,7 +476,7 @@ class CoordinatorServer:
             self.replication.propose(0, Op.DELETE_CONTAINER, (), DeleteContainer(path), body)
 
     def _count_write(self, command: Command, outcome: Outcome) -> None:
-        """As in ``DataTree.updateWriteStat``; and what a quota forbade."""
+        """Counts as ``DataTree.updateWriteStat``, and what a quota refused."""
         for event, path, *_acls in outcome.changes:
             node = self.machine.tree.find(path) if event is not _DELETED else None
             self.metrics.add_in_namespace(WRITES, path, node.state.size if node is not None else 0)
@@ -486,7 +497,7 @@ class CoordinatorServer:
                 self.metrics.count_quota_exceeded(request.path or "")
 
     def _notify(self, notifications: list[Notification[Connection]], zxid: int) -> None:
-        """Tells those who may read what has changed."""
+        """Sends watch events to the clients that may read the node."""
         encoded: dict[tuple[Event, str], bytes] = {}
         for connection, event, path, acl in notifications:
             if connection.subject.may(READ, acl):
@@ -495,19 +506,20 @@ class CoordinatorServer:
                     data = encoded[event, path] = replies.notification(event, path, zxid)
                 connection.notify(data)
 
-    # ---- the whole state ----
+    # ---- for administrators ----
 
     async def take_snapshot(self) -> tuple[int, Path]:
-        """Saves the applied state, and returns its zxid and its file. Raises OSError."""
+        """Saves the applied state in a file. Returns its zxid and the file. Raises OSError."""
         return await self.replication.take_snapshot()
 
     async def restore(self, data: bytes) -> int:
-        """Puts a snapshot in the place of everything there is, ends every connection, and returns the zxid that the
-        restored state has. Raises JuteError or ValueError for what is no snapshot, OSError when it cannot be done; then
-        nothing is changed.
+        """Replaces the whole state by a snapshot, ends every connection, and returns the new zxid.
+
+        Raises JuteError or ValueError if the data is not a snapshot, OSError if it fails; nothing is changed
+        then.
         """
         return await self.replication.restore(data)
 
     def expire_sessions(self) -> None:
-        """Ends the sessions whose time is over by the clock; for tests that bring a clock."""
+        """Ends the sessions whose time is over. For tests with a clock of their own."""
         self.replication.expire_sessions()

@@ -321,7 +321,7 @@ def test_what_is_no_snapshot_is_refused() -> None:
     for length in range(len(whole)):
         with pytest.raises((JuteError, ValueError)):
             read(whole[:length])
-    with pytest.raises(JuteError, match="behind the last node"):
+    with pytest.raises(JuteError, match="after the last node"):
         read(whole + b"x")
 
 

@@ -60,9 +60,9 @@ def test_lines_of_servers() -> None:
         ({"server.x": "a:1:2"}, "server.x: a server's id"),
         (
             {"server.1001": "a:1:2"},
-            "from 1 to 255, ZooKeeper's own range; renumber it, in its line on every server and in its myid",
+            "from 1 to 255, as in ZooKeeper; give it such a number in its line on every server and in its myid",
         ),
-        ({"server.1": "a:1:2", "server.01": "b:1:2"}, "server.1 is there twice"),
+        ({"server.1": "a:1:2", "server.01": "b:1:2"}, "server.1 appears twice"),
         ({"server.1": "a"}, "has to be host:quorumPort"),
         ({"server.1": "a:1"}, "has to be host:quorumPort"),
         ({"server.1": "a:1:2:3"}, "has to be host:quorumPort"),
@@ -71,11 +71,11 @@ def test_lines_of_servers() -> None:
         ({"server.1": "a:1:2;"}, "has to be host:quorumPort"),
         ({"server.1": "a:1:2|"}, "has to be host:quorumPort"),
         ({"server.1": "a:1:2:observer|b:1:2"}, "either a participant or an observer"),
-        ({"server.1": "a:0:2"}, "0 is no port"),
-        ({"server.1": "a:1:65536"}, "65536 is no port"),
-        ({"server.1": "a:1:2;70000"}, "70000 is no port"),
-        ({"server.1": "a:2:2"}, "have to be two"),
-        ({"server.1": "a:1:2", "server.2": "A:3:1"}, "server.1 and server.2 are both at A:1"),
+        ({"server.1": "a:0:2"}, "0 is not a port"),
+        ({"server.1": "a:1:65536"}, "65536 is not a port"),
+        ({"server.1": "a:1:2;70000"}, "70000 is not a port"),
+        ({"server.1": "a:2:2"}, "have to differ"),
+        ({"server.1": "a:1:2", "server.2": "A:3:1"}, "server.1 and server.2 are at A:1"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_named(lines: dict[str, str], told: str) -> None:
@@ -101,10 +101,10 @@ def test_what_a_reconfig_may_join_starts_again(data_dir: Path, tmp_path: Path) -
         configuration = parse_configuration(least | {"dynamicConfigFile": str(dynamic)})
         assert configuration.ensemble is not None
         assert configuration.ensemble.members == found
-        assert " are both at " in configuration.warnings[0]
+        assert " are at " in configuration.warnings[0]
         assert configured_members(members_text(found).encode()) == found
         # Whoever writes it by hand has made a mistake.
-        with pytest.raises(CoordinatorError, match=r"are both at .*: give each its own$"):
+        with pytest.raises(CoordinatorError, match=r"are at .*: give each its own$"):
             parse_configuration(least | dict(line.split("=") for line in members_text(found).split()))
         with pytest.raises(ZooKeeperError, match="BAD_ARGUMENTS"):
             reconfigured(members, Reconfig(None, None, members_text(found), -1), Rules.NONE)
@@ -122,16 +122,16 @@ def test_an_ensembles_file(data_dir: Path) -> None:
     assert configuration.settings.server_id == 2
     assert configuration.settings.read_only_mode
     assert configuration.warnings == (
-        "peerType=observer: the line server.2 says a participant, and that counts",
-        "2 servers vote: the loss of either stops the ensemble; run 3",
+        "peerType=observer: has no effect, because the line server.2 says a participant",
+        "2 servers vote: the loss of one stops the ensemble; run 3",
     )
 
 
 def test_how_many_snapshots_a_member_keeps_is_told(data_dir: Path) -> None:
     *_others, told = parse_configuration(properties(data_dir, **{"autopurge.snapRetainCount": "9"})).warnings
-    assert (
-        told
-        == "autopurge.snapRetainCount=9: a server of an ensemble keeps 3 snapshots besides those that were asked for"
+    assert told == (
+        "autopurge.snapRetainCount=9: a member of an ensemble keeps 3 snapshots, besides those that an "
+        "administrator asked for"
     )
 
 
@@ -139,8 +139,8 @@ def test_a_host_that_is_everywhere_is_told(data_dir: Path) -> None:
     """ZooKeeper takes it for a server's own line, as files for containers often have it; the others' files name another host then."""
     lines = {"server.1": "0.0.0.0:2888:3888", "server.2": "[::]:2888:3888", "server.3": "zoo3:2888:3888"}
     first, second = parse_configuration(properties(data_dir) | lines).warnings
-    assert first.startswith("server.1 is at 0.0.0.0, where every machine finds itself: ")
-    assert "give it the host by which the others reach it" in first
+    assert first.startswith("server.1 is at 0.0.0.0, which on each machine is that machine: ")
+    assert "write the host by which the others reach it" in first
     assert second.startswith("server.2 is at ::, ")
 
 
@@ -152,8 +152,8 @@ def test_an_even_number_is_told(data_dir: Path) -> None:
     assert configuration.ensemble.reconfigurable
     assert not configuration.settings.rules & Rules.ONE_VOTER
     assert configuration.warnings == (
-        "localSessionsEnabled=true: every session is known to all servers, as without the setting",
-        "4 servers vote: no more of them may be lost than of 3; run an odd number",
+        "localSessionsEnabled=true: has no effect, every session is global",
+        "4 servers vote: that survives no more losses than 3 servers; run an odd number",
     )
 
 
@@ -162,19 +162,23 @@ def test_an_even_number_is_told(data_dir: Path) -> None:
     [
         ({}, None, "myid is missing: write this server's number into it"),
         ({}, "x", "myid has 'x' in it"),
-        ({}, "1" + "0" * 5000, "and has to have this server's number"),
-        ({}, "0000000010000", "and has to have this server's number"),
+        ({}, "1" + "0" * 5000, "write this server's number"),
+        ({}, "0000000010000", "write this server's number"),
         ({}, "", "myid has '' in it"),
-        ({}, "7", "says that this is server 7, and there are lines for server.1, server.2, server.3 only"),
+        ({}, "7", "has the number 7, and there are lines only for server.1, server.2, server.3"),
         ({"initLimit": "0"}, "1", "the file names 3 servers, and initLimit is not set"),
         ({"syncLimit": ""}, "1", "syncLimit is ''"),
         ({"jute.maxbuffer": "20000000"}, "1", "jute.maxbuffer is 20000000, and has to be at most 15728640"),
-        ({"group.1": "1:2"}, "1", "group.1: there are no groups and weights"),
+        ({"group.1": "1:2"}, "1", "group.1: groups and weights are not supported"),
         ({"sslQuorum": "true"}, "1", "sslQuorum=true"),
-        ({"server.2": "b:1:2:observer"}, "1", "no ensemble unless standaloneEnabled=false"),
-        ({"server.1": "a:1:2:observer", "server.2": "b:1:2:observer"}, "1", "somebody has to vote"),
-        ({"dynamicConfigFile": "/f"}, "1", "dynamicConfigFile is set, and server.1 is here"),
-        ({"server.1": "a:1:2;2999"}, "1", "clients are at 0.0.0.0:2181 by clientPort"),
+        ({"server.2": "b:1:2:observer"}, "1", "an ensemble only with standaloneEnabled=false"),
+        ({"server.1": "a:1:2:observer", "server.2": "b:1:2:observer"}, "1", "at least one has to vote"),
+        ({"dynamicConfigFile": "/f"}, "1", "dynamicConfigFile is set, and server.1 is in zoo.cfg"),
+        (
+            {"server.1": "a:1:2;2999"},
+            "1",
+            "clientPort and clientPortAddress are 0.0.0.0:2181, and the line server.1",
+        ),
     ],
 )
 def test_what_stops_a_start_is_told(

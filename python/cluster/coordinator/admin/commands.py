@@ -1,7 +1,7 @@
-"""The admin server's commands: what ``/commands/<name>`` tells, as ZooKeeper 3.9's ``Commands`` do.
+"""The admin server's commands, ``/commands/<name>``, as ZooKeeper 3.9's ``Commands``.
 
-Owns names, aliases and fields; over :class:`.words.Seen`, which the server fills. Values of settings whose names say that
-they are secret are not told, unlike in ZooKeeper. Snapshot and restore are :mod:`.admin`'s. Runs on the event loop.
+Owns names, aliases and fields, over :class:`.words.Seen`. Unlike in ZooKeeper, secret settings have no value
+in the answers. Snapshot and restore are in :mod:`.server`. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Data = dict[str, object]
 Parameters = Mapping[str, str]
 
 _TRACE_MASK = 306
-"""ZooKeeper's default: client requests, server's packets, sessions, warnings. Nothing is traced here."""
+"""ZooKeeper's default: client requests, server's packets, sessions, warnings. This server traces nothing."""
 _SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[=:\s]\s*")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _LONG = range(-(1 << 63), 1 << 63)
@@ -66,18 +66,18 @@ _PREFIXES_OF_THE_FILE = (
     "multiAddress.",
     "jvm.",
 )
-"""What ZooKeeper's parser knows itself; all other names become system properties there."""
+"""The names that ZooKeeper's parser knows. All others become system properties there."""
 
 
 class Command(NamedTuple):
-    """``names``: the first is its own, the others are aliases."""
+    """The first of ``names`` is its own, the others are aliases."""
 
     names: tuple[str, ...]
     run: Callable[[Seen, Parameters], Data]
 
 
 class Commands:
-    """All of them. ``initial`` is the text of the `zoo.cfg`, ``properties`` are its names and values."""
+    """All commands. ``initial`` is the text of the `zoo.cfg`, ``properties`` are its names and values."""
 
     def __init__(self, initial: str, properties: Mapping[str, str]) -> None:
         self._initial = without_secrets(initial)
@@ -93,7 +93,7 @@ class Commands:
         return self._by_name.get(name)
 
     def names(self) -> list[str]:
-        """Their own names, in order."""
+        """Returns the commands' own names, in order."""
         return sorted({command.names[0] for command in self._by_name.values()})
 
     def _all(self) -> list[Command]:
@@ -147,7 +147,7 @@ class Commands:
 
 
 def without_secrets(text: str) -> str:
-    """The text of a `zoo.cfg` with its passwords left out."""
+    """Returns the text of a `zoo.cfg` without its passwords."""
     lines = []
     hides = False
     for line in _LINE.findall(text):
@@ -166,17 +166,17 @@ def without_secrets(text: str) -> str:
 
 
 def _configuration(seen: Seen, _parameters: Parameters) -> Data:
-    told = seen.configuration()
+    shown = seen.configuration()
     return {
-        "client_port": told["clientPort"],
-        "data_dir": str(told["dataDir"]),
-        "data_log_dir": str(told["dataLogDir"]),
-        "tick_time": told["tickTime"],
-        "max_client_cnxns": told["maxClientCnxns"],
-        "min_session_timeout": told["minSessionTimeout"],
-        "max_session_timeout": told["maxSessionTimeout"],
-        "server_id": told["serverId"],
-        "client_port_listen_backlog": told["clientPortListenBacklog"],
+        "client_port": shown["clientPort"],
+        "data_dir": str(shown["dataDir"]),
+        "data_log_dir": str(shown["dataLogDir"]),
+        "tick_time": shown["tickTime"],
+        "max_client_cnxns": shown["maxClientCnxns"],
+        "min_session_timeout": shown["minSessionTimeout"],
+        "max_session_timeout": shown["maxSessionTimeout"],
+        "server_id": shown["serverId"],
+        "client_port_listen_backlog": shown["clientPortListenBacklog"],
     }
 
 
@@ -230,7 +230,7 @@ def _zabstate(seen: Seen, _parameters: Parameters) -> Data:
 
 
 def _addresses(member: Member, port: int) -> Data:
-    """A ``MultipleAddresses`` of one."""
+    """Returns a ``MultipleAddresses`` with one address."""
     one = host_and_port(member.host, port)
     return {
         "empty": False,

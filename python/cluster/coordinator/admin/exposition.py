@@ -1,6 +1,7 @@
-"""ZooKeeper's metrics as text: names and types as 3.9's Prometheus provider gives them (exposition format 0.0.4).
+"""ZooKeeper's metrics as text: names and types as those of 3.9's Prometheus provider (exposition format
+0.0.4).
 
-There is no prefix and no ``_total`` behind counters; summaries have quantiles. Pure.
+Names have no prefix, and counters no ``_total``. Summaries have quantiles. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _KEY = "key"
 
 
 class Sample(NamedTuple):
-    """One line: a name, its labels, and a number."""
+    """A line: a name, its labels, and a number."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
@@ -27,7 +28,7 @@ class Sample(NamedTuple):
 def exposition(
     metrics: ServerMetrics, gauges: Mapping[str, int | float], gauge_sets: GaugeSets = _NONE
 ) -> str:
-    """The whole text but for the process; ``gauge_sets`` are by namespace."""
+    """Returns the text, without the process's metrics. ``gauge_sets`` are by namespace."""
     lines = []
     for name, kind, family in _families(metrics, gauges, gauge_sets):
         lines += [f"# HELP {name} {name}", f"# TYPE {name} {kind}"]
@@ -40,7 +41,8 @@ def exposition(
 def samples(
     metrics: ServerMetrics, gauges: Mapping[str, int | float], gauge_sets: GaugeSets = _NONE
 ) -> dict[str, float]:
-    """As ``mntr`` has them where this provider is set: every number a double, labels in the name."""
+    """Returns the metrics as ``mntr`` has them with this provider: every number is a double, and the name
+    has the labels."""
     found = {}
     for _name, _kind, family in _families(metrics, gauges, gauge_sets):
         for sample in family:
@@ -87,7 +89,7 @@ def _escaped(value: str) -> str:
 
 
 def java_double(value: float) -> str:
-    """A number as Java's ``Double.toString`` writes it, infinity as Prometheus does."""
+    """Writes a number as Java's ``Double.toString``, and infinity as Prometheus."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -1,4 +1,4 @@
-"""JSON as Jackson indents it, which is how ZooKeeper's admin server writes. Pure."""
+"""JSON as Jackson indents it, which ZooKeeper's admin server uses. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .exposition import java_double
 
 
 def indented(value: object, depth: int = 0) -> str:
-    """Objects a line a field, lists in a line. Raises TypeError for what JSON has no place for."""
+    """Writes each field of an object on a line of its own, and a list on one line. Raises TypeError."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -32,4 +32,4 @@ def indented(value: object, depth: int = 0) -> str:
         return "{\n" + ",\n".join(fields) + "\n" + "  " * depth + "}"
     if isinstance(value, Sequence):
         return "[ " + ", ".join(indented(each, depth) for each in value) + " ]" if value else "[ ]"
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,7 +1,7 @@
 """ZooKeeper's metrics for Prometheus: ``metricsProvider.className=...PrometheusMetricsProvider``.
 
-Owns its settings and its HTTP port; the text is :mod:`.exposition`'s. A restart begins all numbers anew, ``srst`` does
-not. With ``exportJvmInfo`` there is also what is known of the process. Runs on the event loop.
+Owns its settings and its HTTP port. :mod:`.exposition` has the text. A restart sets all numbers to 0,
+``srst`` does not. With ``exportJvmInfo`` there are metrics of the process, too. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ _WORKERS = {
     "metricsProvider.maxQueueSize": (1, INT_MAX),
     "metricsProvider.workerShutdownTimeoutMs": (-LONG_MAX - 1, LONG_MAX),
 }
-"""Without effect here, as there are no such threads; what ZooKeeper does not start on is refused."""
+"""Settings without an effect, because there are no such threads.
+
+Values on which ZooKeeper does not start are refused.
+"""
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _IDLE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class PrometheusSettings:
-    """Where it is listened, and whether the process is told of."""
+    """The address, and whether there are metrics of the process."""
 
     host: str = "0.0.0.0"
     port: int = 7000
@@ -43,7 +46,10 @@ class PrometheusSettings:
 
 
 def prometheus_settings(values: Values) -> PrometheusSettings | None:
-    """None for ZooKeeper's other providers. Raises CoordinatorError for one that is not there, or names the setting."""
+    """Returns None for ZooKeeper's other providers.
+
+    Raises CoordinatorError for an unknown one, or a bad setting.
+    """
     name = values.text(CLASS_NAME)
     settings = PrometheusSettings(
         values.text("metricsProvider.httpHost") or PrometheusSettings.host,
@@ -56,12 +62,14 @@ def prometheus_settings(values: Values) -> PrometheusSettings | None:
         else:
             values.text(worker)
     if name and name not in (PROMETHEUS, *_OTHERS):
-        raise CoordinatorError(f"{CLASS_NAME} is {name!r}, a class that is not here: use {PROMETHEUS}")
+        raise CoordinatorError(
+            f"{CLASS_NAME} is {name!r}, a Java class, which cannot be used here: use {PROMETHEUS}"
+        )
     return settings if name == PROMETHEUS else None
 
 
 class PrometheusProvider:
-    """Serves ``/metrics``. ``gauges`` are read at each scrape, those by namespace beside the others."""
+    """Serves ``/metrics``. ``gauges`` returns the gauges, and those by namespace, at each scrape."""
 
     def __init__(
         self,
@@ -73,7 +81,7 @@ class PrometheusProvider:
         self._metrics = metrics
         self._gauges = gauges
         self._http = HttpServer(self._answer, _IDLE_SECONDS)
-        # Few servers have this port, and each would take a tenth longer to start, and 5 MB, for it.
+        # Imported late: it takes 5 MB and a tenth of the start, and few servers have this port.
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
         process = CollectorRegistry(auto_describe=False)
@@ -97,8 +105,8 @@ class PrometheusProvider:
 
     async def _answer(self, request: Request) -> Response:
         if request.path != "/metrics":
-            return Response(b"there is /metrics here\n", status=404)
+            return Response(b"the metrics are at /metrics\n", status=404)
         if request.method not in ("GET", "HEAD"):
-            return Response(b"ask with GET\n", status=405, headers={"Allow": "GET, HEAD"})
+            return Response(b"use GET\n", status=405, headers={"Allow": "GET, HEAD"})
         text = exposition(self._metrics, *self._gauges()).encode()
         return Response(text + self._process(), _CONTENT_TYPE)

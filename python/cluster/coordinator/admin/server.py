@@ -1,12 +1,13 @@
 """The admin server: ZooKeeper's commands over HTTP, with answers in JSON (``JettyAdminServer``).
 
-Owns ``/commands`` and ``/commands/<name>``, who may take and restore snapshots, and how often. Commands are gathered one
-after the other on the event loop and written out by a thread, so that whoever asks for much keeps the clients waiting as
-little as can be. Where a port is taken a server by itself does not start, as in ZooKeeper.
+Owns ``/commands`` and ``/commands/<name>``, the permission to take and restore snapshots, and their rate
+limits. Commands run one after the other on the event loop, and a thread encodes the answer, so that a large
+one delays clients as little as possible. As in ZooKeeper, a standalone server does not start if the port is
+in use.
 
-Anybody who reaches the port may ask; only snapshot and restore need an ``Authorization`` header, ``digest user:password``,
-``ip``, or ``x509``, of somebody who may do everything to ``/``. A snapshot is a file of this server's format
-(:mod:`.snapshot`).
+Every peer may send commands. Only snapshot and restore need an ``Authorization`` header, ``digest
+user:password``, ``ip``, or ``x509``, with all permissions on ``/``. A snapshot has this server's format
+(:mod:`cluster.coordinator.durability.snapshot`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .view import Observed, view
 from .words import NOT_SERVING
 
 RESTORE_BYTES_MAX = 1 << 30
-"""It is in memory while it is restored, one at a time."""
+"""The largest snapshot that can be restored. It is in memory meanwhile, one at a time."""
 SNAPSHOT, RESTORE = "snapshot", "restore"
 _ALIASES = {"snap": SNAPSHOT, "rest": RESTORE}
 _JSON = "application/json;charset=utf-8"
@@ -54,7 +55,10 @@ class AdminServerError(CoordinatorError):
 
 @dataclass(frozen=True)
 class AdminSettings:
-    """Where the commands are, times in milliseconds. ``tls``: HTTPS, and plain HTTP beside it if ``accepts_plain``."""
+    """The address of the commands; times are in milliseconds.
+
+    ``tls`` means HTTPS, with plain HTTP too if ``accepts_plain``.
+    """
 
     host: str = "0.0.0.0"
     port: int = 8080
@@ -68,7 +72,10 @@ class AdminSettings:
 
 
 def admin_settings(values: Values) -> AdminSettings | None:
-    """The settings ``admin.*``; None when it is switched off. Raises CoordinatorError, which names the setting."""
+    """Returns the settings ``admin.*``, None if it is off.
+
+    Raises CoordinatorError, which names the setting.
+    """
     enabled = values.text("admin.enableServer") != "false"
     defaults = AdminSettings()
     url = "/" + (values.text("admin.commandURL") or defaults.url).strip("/")
@@ -95,17 +102,23 @@ def admin_settings(values: Values) -> AdminSettings | None:
 
 
 class Administered(Observed, Protocol):
-    """What commands do to a server, besides reading it."""
+    """A server to which commands do more than read it."""
 
     async def take_snapshot(self) -> tuple[int, Path]:
-        """Saves the applied state, and returns its zxid and its file. Raises OSError."""
+        """Saves the applied state. Returns its zxid and its file. Raises OSError."""
 
     async def restore(self, data: bytes) -> int:
-        """Replaces the whole state by a snapshot's, and returns its zxid. Raises JuteError, ValueError, OSError."""
+        """Replaces the whole state by a snapshot.
+
+        Returns the new zxid. Raises JuteError, ValueError, OSError.
+        """
 
 
 class AdminServer:
-    """The commands of one coordinator. ``initial`` is the text of its `zoo.cfg`, ``properties`` are its settings."""
+    """The commands of one coordinator.
+
+    ``initial`` is the text of its `zoo.cfg`, ``properties`` are its settings.
+    """
 
     def __init__(
         self,
@@ -117,7 +130,7 @@ class AdminServer:
         self._coordinator = coordinator
         self._settings = settings
         self._commands = Commands(initial, properties)
-        self._turn = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._restoring = asyncio.Lock()
         self._last: dict[str, int] = {}
         self._http = HttpServer(
@@ -133,7 +146,10 @@ class AdminServer:
         try:
             return await self._http.start(host, port)
         except (OSError, UnicodeError) as error:
-            mend = "stop what uses the port, choose another with admin.serverPort, or do without with admin.enableServer=false"
+            mend = (
+                "stop what uses the port, choose another with admin.serverPort, or turn the admin server "
+                "off with admin.enableServer=false"
+            )
             raise AdminServerError(
                 str(cannot_listen("the admin server", host, port, error, "admin.serverAddress", mend))
             ) from error
@@ -156,15 +172,15 @@ class AdminServer:
             return await self._privileged(name, asked, request)
         if request.method == "POST" and self._commands.find(name) is not None:
             return _refused("GET, HEAD")
-        async with self._turn:
-            return await self._told(asked, request.query)
+        async with self._one_at_a_time:
+            return await self._run_command(asked, request.query)
 
     def _links(self) -> Response:
         names = sorted([*self._commands.names(), SNAPSHOT, RESTORE])
         lines = [f'<a href="{self._settings.url}/{name}">{name}</a>\n<br/>\n' for name in names]
         return Response("".join(lines).encode(), "text/html;charset=utf-8")
 
-    async def _told(self, asked: str, parameters: Mapping[str, str]) -> Response:
+    async def _run_command(self, asked: str, parameters: Mapping[str, str]) -> Response:
         command = self._commands.find(asked)
         if command is None:
             return await _written(asked, {"error": f"Unknown command: {asked}"}, first=False)
@@ -177,7 +193,7 @@ class AdminServer:
     # ---- snapshots ----
 
     async def _privileged(self, name: str, asked: str, request: Request) -> Response:
-        """A command that needs to know who asks."""
+        """Runs a command that needs a permission."""
         if not self._coordinator.is_serving:
             return await _written(asked, {"error": NOT_SERVING}, first=False)
         header = request.headers.get("authorization", "")
@@ -216,7 +232,7 @@ class AdminServer:
             return ()
 
     def _in_time(self, name: str) -> bool:
-        """Whether the last one was long enough ago."""
+        """Whether the rate limit allows another one now."""
         now = self._coordinator.clock.monotonic_ms()
         last = self._last.get(name)
         if last is not None and now - last < self._settings.rate_interval_ms:
@@ -226,7 +242,7 @@ class AdminServer:
 
     async def _snapshot(self, request: Request) -> Response:
         try:
-            async with self._turn:
+            async with self._one_at_a_time:
                 zxid, path = await self._coordinator.take_snapshot()
             size = path.stat().st_size
         except OSError as error:
@@ -248,22 +264,25 @@ class AdminServer:
         if not data:
             return await _written(RESTORE, {}, 400)
         try:
-            async with self._turn:
+            async with self._one_at_a_time:
                 zxid = await self._coordinator.restore(data)
         except (JuteError, ValueError, OSError) as error:
             self._coordinator.metrics.count("restore_error_count")
-            _logger.error("what %s sent was not restored: %s", request.address, error)
+            _logger.error("the snapshot that %s sent was not restored: %s", request.address, error)
             return await _written(RESTORE, {"error": f"not restored: {error}"}, 500)
         _logger.warning("%s restored a snapshot of %d bytes", request.address, len(data))
         return await _written(RESTORE, {"last_zxid": zxid})
 
 
 def _refused(allowed: str) -> Response:
-    return Response(f"ask with {allowed}\n".encode(), status=405, headers={"Allow": allowed})
+    return Response(f"use {allowed}\n".encode(), status=405, headers={"Allow": allowed})
 
 
 async def _written(command: str, data: Data, status: int = 200, first: bool = True) -> Response:
-    """The answer in JSON: what it tells ``first``, then the command's name and its error, null if there is none."""
+    """Returns the answer in JSON: its data, the command's name, and its error or null.
+
+    ``first``: the data comes before the others.
+    """
     fields: Data = {**data, "command": command} if first else {"command": command, **data}
     fields.setdefault("error", None)
     text = await asyncio.get_running_loop().run_in_executor(None, indented, fields)

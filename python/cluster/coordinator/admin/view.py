@@ -1,6 +1,6 @@
-"""What a running server shows of itself to four-letter words and metrics.
+"""What a running server shows of itself in four-letter words, commands and metrics.
 
-Owns nothing; reads the server's parts on the event loop.
+Reads the server's parts on the event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _QUOTA_GAUGES = (
 
 
 class Observed(Protocol):
-    """What is read of a server (:class:`.server.CoordinatorServer`)."""
+    """The part of a server that is read (:class:`cluster.coordinator.server.CoordinatorServer`)."""
 
     directory: Path
     settings: Settings
@@ -63,15 +63,18 @@ class Observed(Protocol):
 
     @property
     def client_address(self) -> tuple[str, int] | None:
-        """Host and port of the port without TLS."""
+        """The host and the port for clients without TLS."""
 
     @property
     def handshakes(self) -> int:
-        """TLS handshakes that are not over yet."""
+        """The number of connections in a TLS handshake."""
 
 
 def view(server: Observed, on_secure: bool = False) -> Seen:
-    """The server as it is now, asked on its plain or its secure port; what is dear is found when it is asked for."""
+    """Returns the present state of a server, for a request on its plain or its secure port.
+
+    Expensive parts are functions.
+    """
     return Seen(
         mode=server.replication.mode,
         is_serving=server.is_serving or server.replication.is_reading_only,
@@ -79,7 +82,7 @@ def view(server: Observed, on_secure: bool = False) -> Seen:
         ensemble=server.replication.ensemble(),
         client_address=server.client_address,
         last_zxid=server.machine.last_zxid,
-        # ZooKeeper counts the root twice, for it has two names.
+        # ZooKeeper counts the root twice, because it has two names.
         node_count=len(server.machine.tree) + 1,
         outstanding=sum(connection.outstanding for connection in server.connections),
         traffic=server.traffic,
@@ -142,7 +145,10 @@ def _configuration(server: Observed) -> Mapping[str, object]:
 
 
 def _quotas(server: Observed) -> Mapping[str, Mapping[str, int]]:
-    """Limits, the hard one before the other, and what is used of them, added up by namespace (``QuotaMetricsUtils``)."""
+    """Returns limits and their use, summed by namespace.
+
+    A hard limit replaces the other (``QuotaMetricsUtils``).
+    """
     found: dict[str, dict[str, int]] = {name: {} for name in _QUOTA_GAUGES}
     for path, limits, used in server.machine.tree.quotas():
         count = limits.nodes_hard_limit if limits.nodes_hard_limit > UNSET else limits.nodes
@@ -172,7 +178,7 @@ def _deadlines(server: Observed, on_secure: bool) -> list[Expiry[Client]]:
 
 
 def _at(server: Observed, found: Mapping[int, Sequence[T]]) -> list[Expiry[T]]:
-    """By the time, of which there is the monotonic clock's."""
+    """Sorts by time, and converts it from the monotonic clock to the wall clock."""
     to_wall = server.clock.wall_ms() - server.clock.monotonic_ms()
     return [Expiry(at + to_wall, found[at]) for at in sorted(found)]
 
@@ -202,7 +208,7 @@ def _reset(server: Observed, whole: bool, on_secure: bool) -> None:
         server.traffic.reset()
         server.response_sizes.reset()
         server.auth_failed = 0
-        if not server.settings.prometheus:  # whose counters only grow
+        if not server.settings.prometheus:  # Prometheus needs counters that only grow
             server.metrics.reset()
         return
     for connection in server.connections:

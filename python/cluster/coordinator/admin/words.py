@@ -1,8 +1,8 @@
-"""Four-letter words: the questions an administrator asks with ``nc``.
+"""Four-letter words: the questions that an administrator asks with ``nc``.
 
-Owns the texts as ZooKeeper's tools and other people's monitoring expect them
-(``org.apache.zookeeper.server.command``), and which may be asked: ``srvr`` may always, the others if
-``4lw.commands.whitelist`` names them. Pure over :class:`Seen`, which the server fills.
+Owns the texts that ZooKeeper's tools and monitoring programs expect
+(``org.apache.zookeeper.server.command``), and the whitelist. ``srvr`` is always answered, the other words if
+``4lw.commands.whitelist`` names them. Pure, over :class:`Seen`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ ALWAYS = "srvr"
 
 @cache
 def full_version() -> str:
-    """The version in ZooKeeper's form, ``<version>-<revision>, built on <date>`` (``Version.getFullVersion``).
+    """The version in ZooKeeper's form, ``<version>-<revision>, built on <date>``
+    (``Version.getFullVersion``).
 
     The date is that of the extension's file: when it was built, or when the package was installed.
     """
@@ -47,8 +48,10 @@ def full_version() -> str:
 
 
 class Client(NamedTuple):
-    """A connection. ``interest``: 1 while it is read, 4 while it has to be written to; times in milliseconds of
-    the epoch."""
+    """A connection.
+
+    ``interest`` is 1 while it is read, and 4 while output waits. Times are in milliseconds since 1970.
+    """
 
     address: str
     port: int
@@ -61,7 +64,7 @@ class Client(NamedTuple):
 
 
 class Expiry(NamedTuple, Generic[T]):
-    """Sessions, or connections, that end at the same time if nothing is heard of them."""
+    """Sessions, or connections, with the same deadline."""
 
     at_ms: int
     members: Sequence[T]
@@ -69,15 +72,15 @@ class Expiry(NamedTuple, Generic[T]):
 
 @dataclass
 class Seen:
-    """What there is to tell of a server."""
+    """The present state of a server."""
 
     mode: str
     is_serving: bool
     is_read_only: bool
     ensemble: Ensemble | None
-    """None for a server by itself."""
+    """None for a standalone server."""
     client_address: tuple[str, int] | None
-    """Of the port without TLS."""
+    """That of the port without TLS."""
     last_zxid: int
     node_count: int
     outstanding: int
@@ -86,38 +89,38 @@ class Seen:
     secure: Sequence[Client]
     """Those of the port with TLS."""
     on_secure: bool
-    """Whether it is asked on that port: some words tell of those on the same port only."""
+    """Whether the request came on that port. Some words show only the connections of the request's port."""
     auth_failed: int
     plain_remote: int
-    """Connections without TLS that there were from other machines, and from this one."""
+    """The number of connections without TLS, from other machines and from this one."""
     plain_local: int
     handshakes: int
-    """Of TLS, not over yet."""
+    """Connections in a TLS handshake."""
     response_sizes: Sizes
     metrics: ServerMetrics
     quotas: Callable[[], Mapping[str, Mapping[str, int]]]
     """Gauges of quotas, by namespace."""
     prometheus: bool
-    """Whether ``mntr`` tells what the Prometheus provider does."""
+    """Whether ``mntr`` has the metrics of the Prometheus provider."""
     last_snapshot: Callable[[], tuple[int, int] | None]
-    """Its zxid, and its time in seconds of the epoch."""
+    """Its zxid, and its time in seconds since 1970."""
     configuration: Callable[[], Mapping[str, object]]
-    """Of ``conf``, in its order."""
+    """The fields of ``conf``, in order."""
     data_bytes: Callable[[], tuple[int, int]]
     """Bytes of snapshots and of logs."""
     data_watches: Callable[[], Iterable[tuple[str | None, Sequence[int]]]]
-    """Watched paths and the sessions that watch them."""
+    """Watched paths, and the sessions that watch them."""
     expiries: Callable[[], Sequence[Expiry[int]]]
-    """Of the sessions, the first to end first."""
+    """The deadlines of the sessions, in order."""
     deadlines: Callable[[], Sequence[Expiry[Client]]]
-    """Of the connections of the port it is asked on."""
+    """The deadlines of the connections on the request's port, in order."""
     timeouts: Callable[[], Mapping[int, int]]
-    """Of all sessions."""
+    """The timeout of each session."""
     ephemerals: Callable[[], Mapping[int, Sequence[str]]]
     monitor: Callable[[], Mapping[str, int]]
-    """Gauges that are not in the fields above."""
+    """The gauges that are not among the fields above."""
     reset: Callable[[bool], None]
-    """Forgets what was counted: of the connections of the port it is asked on, or (True) of the server."""
+    """Sets counts to 0: those of the connections on the request's port, or (True) those of the server."""
 
     @property
     def clients(self) -> Sequence[Client]:
@@ -125,22 +128,22 @@ class Seen:
 
     @property
     def alive(self) -> int:
-        """All connections."""
+        """The number of all connections."""
         return len(self.plain) + len(self.secure)
 
 
 def answer(word: bytes, whitelist: Iterable[str], seen: Callable[[], Seen]) -> str | None:
-    """The answer, or None for what is no word."""
+    """Returns the answer, None if it is not a word."""
     name = word.decode("latin-1")
-    tell = _WORDS.get(name)
-    if tell is None:
+    show = _WORDS.get(name)
+    if show is None:
         return None
     if name != ALWAYS and EVERY_WORD not in whitelist and name not in whitelist:
         return f"{name} is not executed because it is not in the whitelist.\n"
     found = seen()
     if not found.is_serving and name not in _WITHOUT_SERVING:
         return NOT_SERVING + "\n"
-    return tell(found)
+    return show(found)
 
 
 def _lines(lines: Iterable[str]) -> str:
@@ -214,12 +217,12 @@ def _dirs(seen: Seen) -> str:
 
 
 def _conf(seen: Seen) -> str:
-    told = _lines(f"{name}={value}" for name, value in seen.configuration().items())
-    return told if seen.ensemble is None else f"{told}membership: \n{seen.ensemble.membership}"
+    text = _lines(f"{name}={value}" for name, value in seen.configuration().items())
+    return text if seen.ensemble is None else f"{text}membership: \n{seen.ensemble.membership}"
 
 
 def environment() -> dict[str, str]:
-    """ZooKeeper's names; what only a Java machine has is not there."""
+    """Returns the environment under ZooKeeper's names. Java's values are not available."""
     unknown = "<NA>"
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
@@ -247,7 +250,7 @@ def _envi(_seen: Seen) -> str:
 
 
 def _user() -> str:
-    """In a container it may have no name."""
+    """Returns the user's name, or the number: a container may have no name for it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -255,7 +258,7 @@ def _user() -> str:
 
 
 def _wchs(seen: Seen) -> str:
-    """As in ZooKeeper, without those for children."""
+    """As in ZooKeeper, watches of children do not count."""
     watched = list(seen.data_watches())
     sessions = {session for _path, watchers in watched for session in watchers}
     total = sum(len(watchers) for _path, watchers in watched)
@@ -291,7 +294,7 @@ def _dump(seen: Seen) -> str:
 
 
 def _sessions(seen: Seen) -> list[str]:
-    """When they end, which the leader alone knows; of the others their timeouts."""
+    """Shows the deadlines, which only the leader knows; the other members show the timeouts."""
     if seen.ensemble is not None and seen.ensemble.proposals is None:
         timeouts = seen.timeouts()
         lines = [f"{_long(session)}\t{timeouts[session]}ms" for session in sorted(timeouts)]
@@ -304,19 +307,19 @@ def _connection(client: Client) -> str:
     return f"ip: /{address} sessionId: {_long(client.session_id)}"
 
 
-def _sets(what: str, expiries: Sequence[Expiry[T]], told: Callable[[T], str]) -> list[str]:
-    """Who ends when (``ExpiryQueue.dump``)."""
+def _sets(what: str, expiries: Sequence[Expiry[T]], show: Callable[[T], str]) -> list[str]:
+    """Shows the deadlines, and what ends at each (``ExpiryQueue.dump``)."""
     count = sum(len(expiry.members) for expiry in expiries)
     lines = [f"{what} Sets ({len(expiries)})/({count}):"]
     for expiry in expiries:
         when = datetime.fromtimestamp(expiry.at_ms / 1000).astimezone()
         lines.append(f"{len(expiry.members)} expire at {when:%a %b %d %H:%M:%S %Z %Y}:")
-        lines += [f"\t{told(member)}" for member in expiry.members]
+        lines += [f"\t{show(member)}" for member in expiry.members]
     return lines
 
 
 def gauges(seen: Seen) -> dict[str, int | float]:
-    """What is read from the server when it is asked for."""
+    """Returns the numbers that are read at each request."""
     latency, sizes = seen.traffic.latency, seen.response_sizes
     return {
         "avg_latency": latency.mean,
@@ -340,19 +343,19 @@ def gauges(seen: Seen) -> dict[str, int | float]:
 
 
 def all_gauges(seen: Seen) -> tuple[dict[str, int | float], Mapping[str, Mapping[str, int]]]:
-    """Those of the server, and those of quotas by namespace."""
+    """Returns the gauges of the server, and those of quotas by namespace."""
     return gauges(seen), seen.quotas()
 
 
 def monitored(seen: Seen) -> dict[str, str | int | float]:
-    """Everything there is to watch: of ``mntr``, and of the admin server's ``monitor``."""
+    """Returns the data of ``mntr``, and of the admin server's ``monitor``."""
     values, quotas = all_gauges(seen)
     if seen.prometheus:
         return {"version": full_version(), "server_state": seen.mode, **samples(seen.metrics, values, quotas)}
     state = {"peer_state": seen.ensemble.state} if seen.ensemble is not None else {}
     of_quotas = {f"{key}_{name}": value for name, each in quotas.items() for key, value in each.items()}
-    told = values | of_quotas | seen.metrics.values()
-    return {"version": full_version(), "server_state": seen.mode, **told, **state}
+    numbers = values | of_quotas | seen.metrics.values()
+    return {"version": full_version(), "server_state": seen.mode, **numbers, **state}
 
 
 def _mntr(seen: Seen) -> str:
@@ -364,7 +367,7 @@ def _number(value: str | float) -> str:
 
 
 def _long(value: int) -> str:
-    """A long of Java in hexadecimal."""
+    """Writes a Java long in hexadecimal."""
     return f"{value & 0xFFFF_FFFF_FFFF_FFFF:#x}"
 
 

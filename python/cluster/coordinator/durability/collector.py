@@ -1,5 +1,7 @@
-"""Python's search for cycles of objects nobody needs, which is kept away from loads: they make millions of objects that stay, and
-it would look at all of them each time there are a quarter more. Any thread; every server of a process shares the one collector.
+"""Python's cyclic garbage collector, kept from running while a large state is loaded.
+
+A load makes millions of objects that stay, and the collector would look at all of them each time there are a
+quarter more. The process has one collector for all its servers. Any thread.
 """
 
 from __future__ import annotations
@@ -8,17 +10,16 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LARGE = 10_000
-"""Nodes of a state that is worth :func:`keep`."""
+NODES_WORTH_FREEZING = 10_000
 
 
 @contextmanager
 def spared() -> Iterator[None]:
-    """Keeps the collector away meanwhile, if it is not away already."""
+    """Turns the collector off in this block, unless it is off already."""
     if not gc.isenabled():
         yield
         return
-    gc.collect(1)  # what :func:`keep` would keep
+    gc.collect(1)  # so that :func:`keep` does not keep garbage
     gc.disable()
     try:
         yield
@@ -27,8 +28,11 @@ def spared() -> Iterator[None]:
 
 
 def keep(nodes: int) -> None:
-    """A state with so many nodes has been loaded: where there are many, what there is now is never looked at again (``gc.freeze``).
-    It has no cycles, each object goes once nobody has it, and the first look would take a fifth of the load. What has cycles among
-    the rest stays for good; that is what the process has beside it at a start, or when a member is given another's state."""
-    if nodes >= LARGE:
+    """A state with so many nodes has been loaded. If they are many, the collector never looks at the present
+    objects again.
+
+    The state has no cycles, and its objects are freed by their reference counts. The collector's first look
+    at them would take a fifth of the load. Other objects in cycles are never freed; few exist at a start.
+    """
+    if nodes >= NODES_WORTH_FREEZING:
         gc.freeze()

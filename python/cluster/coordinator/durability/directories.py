@@ -2,20 +2,22 @@
 
 Owns the names in both::
 
-    <dataDir>/.lock                  held while a server runs alone on the directory
-    <dataDir>/snapshot.<zxid>        of a server that runs alone (:mod:`.log`)
+    <dataDir>/.lock                  held while a standalone server uses the directory
+    <dataDir>/snapshot.<zxid>        of a standalone server (:mod:`.log`)
     <dataLogDir>/log.<zxid>/         its logs
     <dataDir>/quorum/                of a member of an ensemble (:mod:`cluster.coordinator.ensemble.engine`)
     <dataLogDir>/quorum/log/         its log; <dataDir>/quorum/log is a link to it
-    <dataDir>/standalone.<zxid>/     files of a server that ran alone, after an ensemble took them over
+    <dataDir>/standalone.<zxid>/     files of a standalone server, after an ensemble took them over
     <dataDir>/standalone.tmp/        the same, half moved
     <dataDir>/data.id                32 hexadecimal digits, and the same in <dataLogDir>/data.id
 
-Without ``dataLogDir`` everything is in ``dataDir``, and there is no ``data.id``. The first start with a ``dataLogDir`` writes a
-new id to both directories, first to the ``dataLogDir``. A later start with two directories that differ in it is refused. ZooKeeper
-has no such check: it starts without the transactions, or with another server's.
+Without ``dataLogDir`` everything is in ``dataDir``, and there is no ``data.id``. The first start with a
+``dataLogDir`` writes a new id to both directories, first to the ``dataLogDir``. A later start with two
+directories that differ in it is refused. ZooKeeper has no such check: it starts without the transactions, or
+with another server's.
 
-All calls block. A crash while the ids are written leaves one in the ``dataLogDir`` only, which the next start takes.
+All calls block. A crash while the ids are written leaves one in the ``dataLogDir`` only, which the next start
+takes.
 """
 
 from __future__ import annotations
@@ -49,7 +51,10 @@ APACHE_LOG = re.compile(r"log\.([0-9a-fA-F]{1,16})")
 
 
 def has_apache_data(versioned: Path) -> bool:
-    """Whether a directory has a snapshot or a log of Apache ZooKeeper's. Raises OSError if it cannot be read."""
+    """Whether a directory has a snapshot or a log of Apache ZooKeeper's.
+
+    Raises OSError if it cannot be read.
+    """
     try:
         names = os.listdir(versioned)
     except (FileNotFoundError, NotADirectoryError):
@@ -82,14 +87,14 @@ class Directories(NamedTuple):
     # ---- what is there ----
 
     def has_standalone_data(self) -> bool:
-        """Whether there are snapshots or logs of a server that runs alone."""
+        """Whether there are snapshots or logs of a standalone server."""
         return bool(standalone_files(self.data) or standalone_files(self.logs))
 
     def has_member_data(self) -> bool:
         """Whether there are files of a member.
 
-        If there is data of a server that runs alone, a member's directory counts only once it has data, too. A member that
-        was never part of an ensemble would have begun with the other data.
+        If there is data of a standalone server, a member's directory counts only once it has data, too. A
+        member that was never part of an ensemble would have begun with the other data.
         """
         if not self.has_standalone_data():
             return self.quorum.exists()
@@ -99,35 +104,42 @@ class Directories(NamedTuple):
         return any(path.exists() for path in known)
 
     def require_standalone(self) -> None:
-        """Raises CoordinatorError if a server cannot run alone here: a member has the directory, or took part of the data."""
+        """Raises CoordinatorError if a standalone server cannot use the directory: a member has the
+        directory, or took part of the data."""
         if self.has_member_data():
             raise CoordinatorError(
-                f"{self.data} has the data of a member of an ensemble, and this server is configured to run alone: add the "
-                "ensemble's lines server.N (for an ensemble of one, standaloneEnabled=false too), or name another dataDir; to run "
-                f"alone with this data, use `logcore coordinator export {self.data}` and then `logcore coordinator import`"
+                f"{self.data} has the data of a member of an ensemble, and this server is configured as a "
+                "standalone one: add the ensemble's lines server.N (for an ensemble of one, "
+                "standaloneEnabled=false too), or name another dataDir; to run alone with this data, use "
+                f"`logcore coordinator export {self.data}` and then `logcore coordinator import`"
             )
         self.require_whole()
 
     def require_whole(self) -> None:
-        """Raises CoordinatorError if a member was moving the data away when it ended, and the member is gone."""
+        """Raises CoordinatorError if a member was moving the data away when it ended, and the member is
+        gone."""
         moving = [path for path in {self.data / MOVING, self.logs / MOVING} if path.exists()]
         if moving:
             raise CoordinatorError(
-                f"{moving[0]} has some of the data of {moving[0].parent}: a member of an ensemble ended while it moved the data "
-                "there, and the member is gone; move the files back, or remove them"
+                f"{moving[0]} has some of the data of {moving[0].parent}: a member of an ensemble ended "
+                "while it moved the data there, and the member is gone; move the files back, or remove them"
             )
 
     # ---- whether the two belong together ----
 
     def require_pair(self) -> None:
-        """Raises DataDirectoryError if ``dataDir`` and ``dataLogDir`` do not belong to one server. Changes nothing."""
+        """Raises DataDirectoryError if ``dataDir`` and ``dataLogDir`` do not belong to one server.
+
+        Changes nothing.
+        """
         with directory_error(f"{self.data} and {self.logs} cannot be used"):
             if self.are_separate:
                 self._require_separate()
             elif (self.data / ID_FILE).exists():
                 raise DataDirectoryError(
-                    f"the logs of {self.data} are in another directory: name it in dataLogDir (for an export, with --log-dir); or "
-                    f"move the logs from there to {self.data} and remove {self.data / ID_FILE}"
+                    f"the logs of {self.data} are in another directory: name it in dataLogDir (for an "
+                    f"export, with --log-dir); or move the logs from there to {self.data} and remove "
+                    f"{self.data / ID_FILE}"
                 )
 
     def _require_separate(self) -> None:
@@ -137,8 +149,8 @@ class Directories(NamedTuple):
         for path in (*_logs(self.data), self.quorum / MEMBER_LOG):
             if path.exists() and not path.is_symlink():
                 raise DataDirectoryError(
-                    f"{self.data} has a log, {path.relative_to(self.data)}, and dataLogDir is {self.logs}: move every log from "
-                    "dataDir to the same name in dataLogDir, or leave dataLogDir out"
+                    f"{self.data} has a log, {path.relative_to(self.data)}, and dataLogDir is {self.logs}: "
+                    "move every log from dataDir to the same name in dataLogDir, or leave dataLogDir out"
                 )
         if _is_data_directory(self.logs):
             raise DataDirectoryError(
@@ -146,19 +158,22 @@ class Directories(NamedTuple):
             )
         if data_id is not None and log_id is None:
             raise DataDirectoryError(
-                f"the dataLogDir {self.logs} is not the one that {self.data} was used with, for it has no file {ID_FILE}: mount "
-                "the disk that has the logs, or name their directory"
+                f"the dataLogDir {self.logs} is not the one that {self.data} was used with, for it has no "
+                f"file {ID_FILE}: mount the disk that has the logs, or name their directory"
             )
         if data_id is None and log_id is not None and not self._has_logs():
             return  # a crash after the first of the two ids
         if data_id != log_id:
             raise DataDirectoryError(
-                f"{self.data} and the dataLogDir {self.logs} are of different servers, their files {ID_FILE} are not the same: "
-                "name the two directories of one server, or restore both from one backup"
+                f"{self.data} and the dataLogDir {self.logs} are of different servers, their files {ID_FILE} "
+                "are not the same: name the two directories of one server, or restore both from one backup"
             )
 
     def pair(self) -> None:
-        """Writes the id to both directories at the first start with a ``dataLogDir``. Raises DataDirectoryError."""
+        """Writes the id to both directories at the first start with a ``dataLogDir``.
+
+        Raises DataDirectoryError.
+        """
         self.require_pair()
         if not self.are_separate:
             return
@@ -175,7 +190,10 @@ class Directories(NamedTuple):
                 _write_id(self.data, identity)
 
     def link_member_log(self) -> None:
-        """Makes ``<dataDir>/quorum/log`` a link to a member's log in ``dataLogDir``. Raises DataDirectoryError."""
+        """Makes ``<dataDir>/quorum/log`` a link to a member's log in ``dataLogDir``.
+
+        Raises DataDirectoryError.
+        """
         if not self.are_separate:
             return
         link, target = self.quorum / MEMBER_LOG, self.member_log.absolute()
@@ -194,7 +212,7 @@ class Directories(NamedTuple):
 
 
 def standalone_files(directory: Path) -> list[Path]:
-    """The snapshots and logs of a server that runs alone."""
+    """The snapshots and logs of a standalone server."""
     return [path for path in directory.glob("*.*") if _STANDALONE_FILE.fullmatch(path.name)]
 
 

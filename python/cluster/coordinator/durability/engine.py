@@ -1,8 +1,9 @@
 """The transaction log's storage: an embedded log of :mod:`logcore`.
 
-Owns how commands become records. No other module of the coordinator's single server knows the log engine. Opened, read and
-closed on the server's writer thread; appends are begun on its event loop. A thread of the engine writes and flushes them, and
-wakes the loop through a descriptor. A crash loses only appends that were not reported as done.
+Owns how commands become records. No other module of the coordinator's single server knows the log engine.
+Opened, read and closed on the server's writer thread; appends are begun on its event loop. A thread of the
+engine writes and flushes them, and wakes the loop through a descriptor. A crash loses only appends that were
+not reported as done.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class EngineLog:
         try:
             self._log.close()
         except logcore.LogIOError as error:
-            # Every record is on disk. Only the mark of a clean close is missing, so the next open reads the whole log.
+            # Every record is on disk. Only the mark of a clean close is missing, so the next open reads the
+            # whole log.
             if not _is_full(error):
                 raise
 
@@ -90,7 +92,8 @@ def _failure(error: Exception) -> Exception:
 def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLog:
     """Opens a log, or makes it, for commands of requests of at most so many bytes. Cuts a torn tail.
 
-    Raises CoordinatorError, also if data on disk is damaged; DataDirectoryError if the path cannot be used, DiskFullError.
+    Raises CoordinatorError, also if data on disk is damaged; DataDirectoryError if the path cannot be used,
+    DiskFullError.
     """
     try:
         return EngineLog(path, request_bytes_max)
@@ -100,9 +103,9 @@ def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLo
             kind = DiskFullError if error.errno in DISK_FULL_ERRNOS else kind
             kind = DataDirectoryError if error.errno in UNUSABLE_ERRNOS else kind
         advice = (
-            ": transactions that clients got answers for are missing. Restore a backup, or let the server join its ensemble "
-            f"again; `logcore repair {path}` shows what can be kept, and a log that is only too short opens once its file "
-            "`flushed` is removed"
+            ": transactions that clients got answers for are missing. Restore a backup, or let the server "
+            f"join its ensemble again; `logcore repair {path}` shows what can be kept, and a log that is "
+            "only too short opens once its file `flushed` is removed"
             if isinstance(error, logcore.CorruptLogError)
             else ""
         )

@@ -1,14 +1,17 @@
-"""The replication of a server that runs alone: one transaction log in its data directory.
+"""The replication of a standalone server: one transaction log in its data directory.
 
-Owns the way of a write (log, apply, answer), session ids, the end of sessions, and the times of snapshots. All state is used on
-the event loop. A thread of the log engine appends, one worker thread opens, rolls and closes logs, and another writes snapshots.
+Owns the way of a write (log, apply, answer), session ids, the end of sessions, and the times of snapshots.
+All state is used on the event loop. A thread of the log engine appends, one worker thread opens, rolls and
+closes logs, and another writes snapshots.
 
-Writes that are proposed in one turn of the loop, or while an append is running, become the next append, with one flush. When
-that is durable they are applied in order, and the service is told of each. So no client sees anything that a crash could undo.
+Writes that are proposed in one turn of the loop, or while an append is running, become the next append, with
+one flush. When that is durable they are applied in order, and the service is told of each. So no client sees
+anything that a crash could undo.
 
-A failed append ends the service, because the state of the disk is unknown then. A full disk does not. The same records are
-appended again until there is space; later writes wait behind them, while reads and handshakes are answered. Part of a refused
-append may be in the log: recovery takes each transaction id once. A crash loses only writes that were not answered.
+A failed append ends the service, because the state of the disk is unknown then. A full disk does not. The
+same records are appended again until there is space; later writes wait behind them, while reads and
+handshakes are answered. Part of a refused append may be in the log: recovery takes each transaction id once.
+A crash loses only writes that were not answered.
 """
 
 from __future__ import annotations
@@ -50,8 +53,8 @@ class _Proposal(NamedTuple):
 class LocalReplication:
     """A :class:`.replication.Replication` on one data directory.
 
-    With ``expire_sessions_at_start`` all sessions of the last process end, with their ephemeral nodes, before the first client
-    is served.
+    With ``expire_sessions_at_start`` all sessions of the last process end, with their ephemeral nodes, before
+    the first client is served.
     """
 
     mode = "standalone"
@@ -121,7 +124,10 @@ class LocalReplication:
         self._keeper.start(self.machine.sessions.all())
 
     async def stop(self) -> None:
-        """Sessions stay open for the next start. Writes that wait on a full disk are dropped; none of them was answered."""
+        """Sessions stay open for the next start.
+
+        Writes that wait on a full disk are dropped; none of them was answered.
+        """
         self._stopping = True
         self._keeper.stop()
         if self._retry is not None:
@@ -347,7 +353,10 @@ class LocalReplication:
         return self._since_snapshot >= settings.transactions_until_snapshot(len(tree), tree.data_size())
 
     def _begin_snapshot(self, log: TransactionLog) -> None:
-        """Begins to save the applied state. No append is running, so the next log begins exactly after that state."""
+        """Begins to save the applied state.
+
+        No append is running, so the next log begins exactly after that state.
+        """
         self._since_snapshot = 0
         self._save(log).add_done_callback(self._report_failure)
         self._roll(log, self.machine.last_zxid + 1)
@@ -407,7 +416,10 @@ class LocalReplication:
         return zxid, await asyncio.shield(saving)
 
     async def restore(self, data: bytes) -> int:
-        """The restored state gets the next zxid, so that zxids never go back. Its sessions are open for a full timeout."""
+        """The restored state gets the next zxid, so that zxids never go back.
+
+        Its sessions are open for a full timeout.
+        """
         loop = asyncio.get_running_loop()
         machine = await loop.run_in_executor(None, lambda: Machine(decode(data)))
         log = self.log
@@ -431,7 +443,8 @@ class LocalReplication:
         machine.sessions.last_id = max(self.machine.sessions.last_id, machine.sessions.last_id)
         saved = snapshot_path(self._directory, zxid)
         try:
-            # A stop drops writes that wait on a full disk. Part of them may be in the log, which then has to stay the newest.
+            # A stop drops writes that wait on a full disk. Part of them may be in the log, which then has to
+            # stay the newest.
             self._require_space()
             try:
                 await loop.run_in_executor(self._snapshotter, log.save, machine.export())

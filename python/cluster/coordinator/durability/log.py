@@ -1,21 +1,22 @@
-"""The transaction log and the snapshots of a server that runs alone, and recovery from both.
+"""The transaction log and the snapshots of a standalone server, and recovery from both.
 
-Owns ``log.<zxid>/`` and ``snapshot.<zxid>`` (:mod:`.directories` has the whole layout; zxids are 16 hexadecimal digits).
-A log's records are commands (:mod:`cluster.coordinator.state.machine`), and its first command has the zxid in its name. A
-snapshot is the state after the transaction with its zxid. Each snapshot begins a new log, so purging removes whole logs. The
-three newest snapshots or more stay, with every log since the oldest of them, so one unreadable snapshot loses nothing.
+Owns ``log.<zxid>/`` and ``snapshot.<zxid>`` (:mod:`.directories` has the whole layout; zxids are 16
+hexadecimal digits). A log's records are commands (:mod:`cluster.coordinator.state.machine`), and its first
+command has the zxid in its name. A snapshot is the state after the transaction with its zxid. Each snapshot
+begins a new log, so purging removes whole logs. The three newest snapshots or more stay, with every log since
+the oldest of them, so one unreadable snapshot loses nothing.
 
-Recovery reads the newest whole snapshot and applies what the logs hold after it. Zxids must be consecutive: a gap stops the
-start. A crash leaves one of these:
+Recovery reads the newest whole snapshot and applies what the logs hold after it. Zxids must be consecutive: a
+gap stops the start. A crash leaves one of these:
 
 * a torn tail in the newest log. Nobody was answered for it, and the engine cuts it at the next open;
 * an unfinished ``snapshot.*.tmp``, which the next start removes;
 * a snapshot without its new log, which the next start makes;
 * old files that are half purged, which the next snapshot purges again.
 
-:meth:`TransactionLog.recover` runs before service, or :meth:`TransactionLog.read` where there is none. After that ``roll`` and
-``close`` are called on one writer thread, ``save``, ``begin_snapshot`` and ``keep`` on any one thread, and ``append`` on the
-event loop, one at a time.
+:meth:`TransactionLog.recover` runs before service, or :meth:`TransactionLog.read` where there is none. After
+that ``roll`` and ``close`` are called on one writer thread, ``save``, ``begin_snapshot`` and ``keep`` on any
+one thread, and ``append`` on the event loop, one at a time.
 """
 
 from __future__ import annotations
@@ -52,13 +53,16 @@ _logger = logging.getLogger(__name__)
 
 
 class RecordLog(Protocol):
-    """What :class:`TransactionLog` needs of a log of byte strings. :class:`.engine.EngineLog` is the real one."""
+    """What :class:`TransactionLog` needs of a log of byte strings.
+
+    :class:`.engine.EngineLog` is the real one.
+    """
 
     def append(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
         """Appends in order, without waiting. One append at a time.
 
-        ``done`` is called on the running event loop: with None once a power cut cannot lose the records, else with the
-        error. After a DiskFullError the same records may be appended again.
+        ``done`` is called on the running event loop: with None once a power cut cannot lose the records, else
+        with the error. After a DiskFullError the same records may be appended again.
         """
 
     def records(self) -> Iterator[bytes]:
@@ -100,12 +104,13 @@ class TransactionLog:
         except OSError as error:
             os.close(self._lock)
             raise CoordinatorError(
-                f"the coordinator's data directory {directory} is in use by another process; "
-                "stop that one or name another directory"
+                f"the coordinator's data directory {directory} is in use by another process; stop that one "
+                "or name another directory"
             ) from error
 
     def recover(self) -> tuple[Machine, int]:
-        """Returns the machine as of the last durable transaction, and how many transactions its snapshot lacks.
+        """Returns the machine as of the last durable transaction, and how many transactions its snapshot
+        lacks.
 
         Opens the log for appends. Raises CoordinatorError if transactions are missing.
         """
@@ -120,8 +125,8 @@ class TransactionLog:
     def read(self) -> Machine:
         """Returns the machine that :meth:`recover` would, without opening the log for appends.
 
-        The only change on disk is the engine's: a log that was not closed loses its torn tail and gets new indexes. Raises
-        CoordinatorError as :meth:`recover` does.
+        The only change on disk is the engine's: a log that was not closed loses its torn tail and gets new
+        indexes. Raises CoordinatorError as :meth:`recover` does.
         """
         self.directories.require_pair()
         try:
@@ -159,19 +164,22 @@ class TransactionLog:
         if machine.last_zxid < newest:
             self.close_log()
             raise CoordinatorError(
-                f"{snapshot_path(self._directory, newest)} cannot be read, and the logs end at {machine.last_zxid:#x}: restore the "
-                f"logs and snapshots of {self._directory} from one backup"
+                f"{snapshot_path(self._directory, newest)} cannot be read, and the logs end at "
+                f"{machine.last_zxid:#x}: restore the logs and snapshots of {self._directory} from one backup"
             )
         return machine, machine.last_zxid - snapshot_zxid
 
     def append(self, commands: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
-        """Makes commands durable, as :meth:`RecordLog.append` says. After an error other than DiskFullError the log must not
-        be used again."""
+        """Makes commands durable, as :meth:`RecordLog.append` says. After an error other than DiskFullError
+        the log must not be used again."""
         assert self._log is not None, "append comes after recover"
         self._log.append(commands, done)
 
     def roll(self, first_zxid: int) -> None:
-        """Begins a new log, whose first command will be ``first_zxid``. After a DiskFullError it may be called again."""
+        """Begins a new log, whose first command will be ``first_zxid``.
+
+        After a DiskFullError it may be called again.
+        """
         if self._log is not None:
             previous, self._log = self._log, None
             previous.close()
@@ -240,8 +248,8 @@ class TransactionLog:
                 continue
             if command.zxid != machine.last_zxid + 1:
                 raise CoordinatorError(
-                    f"transactions {machine.last_zxid + 1:#x} to {command.zxid - 1:#x} are missing "
-                    f"before {path}; restore the logs and snapshots of {self._directory} from one backup"
+                    f"transactions {machine.last_zxid + 1:#x} to {command.zxid - 1:#x} are missing before "
+                    f"{path}; restore the logs and snapshots of {self._directory} from one backup"
                 )
             machine.apply(command)
         return last_zxid

@@ -1,25 +1,26 @@
 """Snapshots: the whole state of the machine in one file.
 
-Owns the file format and its atomic replacement; knows nothing of the log. :func:`walk` gives the bytes piece by piece: they are of
-the state at its call, however much is applied meanwhile. A :class:`SnapshotFile` and what reads one block, and are used from a worker
-thread or before service; :func:`write_in_turns` brings the two together on the event loop. A crash while writing leaves a ``.tmp``
-file that nobody reads; a finished file is either whole (CRC-32) or refused. A path is under :data:`SNAPSHOT_PREFIX` plus the zxid in
-16 hex digits.
+Owns the file format, and its atomic replacement. :func:`walk` yields the bytes piece by piece: they are of
+the state at its call, while later commands are applied. A :class:`SnapshotFile` and the readers block, and
+are used on a worker thread, or before service. :func:`write_in_turns` lets the event loop make the pieces,
+and a thread write them. A crash while writing leaves a ``.tmp`` file, which is never read. A finished file is
+whole (CRC-32) or refused. Its name is :data:`SNAPSHOT_PREFIX` and the zxid in 16 hexadecimal digits.
 
-Format, version 4 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`; versions 2 and 3 are :mod:`.walk`'s)::
+Format, version 4 (big-endian; ``buffer`` and ``vector`` as in :mod:`cluster.coordinator.protocol.jute`;
+version 3 is that of :mod:`cluster.coordinator.ensemble.snapshot`)::
 
     0   8 bytes  magic "LCZNODES"
     8   int      format version, 4
     12  long     last zxid applied
-    20  long     last session id given
+    20  long     last session id given out
     28  vector   sessions:   long id, int timeout (ms), buffer password
     ..  int      nodes, each:
-                             ustring path, buffer data (null allowed), int ACL's number; vector<ACL> if no node had it before,
-                             long czxid, mzxid, pzxid, ctime, mtime,
-                             int version, creations of children, ACL version, long ephemeral owner
+                     ustring path, buffer data (may be null), int number of the ACL,
+                     vector<ACL> at the number's first use, long czxid, mzxid, pzxid, ctime, mtime,
+                     int version, creations of children, ACL version, long ephemeral owner
     end-4 int    CRC-32 (IEEE) of everything before it
 
-Version 1 is read, too: it has a vector of all ACLs before the nodes, and none among them.
+Version 1 can be read, too: it has a vector of all ACLs before the nodes, and none among them.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ SNAPSHOT_PREFIX = "snapshot."
 MAGIC = b"LCZNODES"
 VERSION = 4
 SLICE_NODES = 64
-"""So many nodes are written at once: 100 microseconds or so, by which whoever asks meanwhile waits longer."""
+"""The nodes of one slice, which takes about 100 microseconds. A request may wait for that long."""
 SLICE_BYTES = 64 << 10
-"""Or fewer, if they have this much."""
+"""A slice ends at this size, too."""
 PAUSE_SECONDS = 0.001
-"""Between two turns at writing, for everybody else."""
+"""Between two turns of writing, for other work of the event loop."""
 _SLICES_PER_MS = 4
 _TURN_SLICES = 128
 _TURN_BYTES = 2 << 20
-"""What is written in one turn at most: so many slices, and none behind so many bytes."""
+"""The limits of one turn."""
 
 Nodes = Generator[tuple[str, NodeState], None, None]
 
@@ -70,22 +71,22 @@ def snapshot_path(directory: Path, zxid: int) -> Path:
 
 
 class SnapshotFile:
-    """A snapshot that is being written; nobody takes it for one before it is finished."""
+    """A snapshot that is being written. It has its name once it is finished."""
 
     def __init__(self, directory: Path, zxid: int) -> None:
-        """Raises OSError."""
+        """Opens a temporary file. Raises OSError."""
         self.path = snapshot_path(directory, zxid)
         self._temporary = self.path.with_name(self.path.name + ".tmp")
-        self._file: BinaryIO = open(self._temporary, "wb")  # noqa: SIM115 - it is closed by its end
+        self._file: BinaryIO = open(self._temporary, "wb")  # noqa: SIM115 - `finish` or `abandon` closes it
         self._crc = 0
 
     def write(self, piece: bytes) -> None:
-        """Raises OSError."""
+        """Appends a piece. Raises OSError."""
         self._crc = zlib.crc32(piece, self._crc)
         self._file.write(piece)
 
     def finish(self) -> Path:
-        """Its file, which a crash can no longer lose. Raises OSError."""
+        """Returns the file, which a crash cannot lose any more. Raises OSError."""
         self._file.write(struct.pack(">I", self._crc))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -95,14 +96,14 @@ class SnapshotFile:
         return self.path
 
     def abandon(self) -> None:
-        """Removes what there is of it: on a full disk half a snapshot takes the room that others wait for."""
-        with contextlib.suppress(OSError):  # the rest of it may have no room, either
+        """Removes the temporary file, which takes space that a full disk needs."""
+        with contextlib.suppress(OSError):  # buffered data may not fit on the disk, either
             self._file.close()
         self._temporary.unlink(missing_ok=True)
 
 
 def write_snapshot(directory: Path, state: State) -> Path:
-    """Writes the state and returns its file, which a crash can no longer lose. Raises OSError."""
+    """Writes the state. Returns its file, which a crash cannot lose any more. Raises OSError."""
     file = SnapshotFile(directory, state.last_zxid)
     try:
         for piece in _pieces_of(state):
@@ -120,8 +121,11 @@ async def write_in_turns(
     executor: Executor | None,
     hurries: Callable[[], bool],
 ) -> Path:
-    """Writes the pieces in a thread, in turns: in between the event loop is everybody else's, a little less once it ``hurries``.
-    Returns what ``finish`` does. Raises OSError."""
+    """Writes the pieces in a thread, in turns, between which the event loop does other work. Once it
+    ``hurries`` there is no pause.
+
+    Returns the result of ``finish``. Raises OSError.
+    """
     loop = asyncio.get_running_loop()
     run = partial(loop.run_in_executor, executor)
     try:
@@ -133,7 +137,7 @@ async def write_in_turns(
                 await run(file.write, turn)
                 if not hurries():
                     await asyncio.sleep(PAUSE_SECONDS)
-                busy = time.thread_time() - ended  # what the disk takes is not the loop's
+                busy = time.thread_time() - ended  # the time that the disk took does not count
             return await run(finish, file)
         except BaseException:
             file.abandon()
@@ -143,8 +147,12 @@ async def write_in_turns(
 
 
 def turn_of(pieces: Iterator[bytes], milliseconds: int) -> Iterator[bytes]:
-    """What is written in a turn, when the loop was others' for so long since the last: four slices for each millisecond, a third of a
-    busy loop's time, and one where it was not busy, so that nobody waits long. Nothing once there is nothing left."""
+    """Yields the pieces of one turn: one if the loop was idle since the last turn, four for each millisecond
+    that it was busy.
+
+    So a busy loop spends about a third of its time on the snapshot, and an idle one delays no request for
+    long.
+    """
     size = 0
     for piece in itertools.islice(pieces, min(max(milliseconds * _SLICES_PER_MS, 1), _TURN_SLICES)):
         yield piece
@@ -154,15 +162,21 @@ def turn_of(pieces: Iterator[bytes], milliseconds: int) -> Iterator[bytes]:
 
 
 def read_snapshot(path: Path) -> State:
-    """The state of a file. Raises CoordinatorError when it is not whole, OSError when it cannot be read."""
+    """Returns the state of a file.
+
+    Raises CoordinatorError if it is not whole, OSError if it cannot be read.
+    """
     try:
         return decode(path.read_bytes())
     except JuteError as error:
-        raise CoordinatorError(f"{path} is no whole snapshot: {error}") from error
+        raise CoordinatorError(f"{path} is not a whole snapshot: {error}") from error
 
 
 def walk(machine: Machine) -> Generator[bytes, None, None]:
-    """The pieces of a snapshot of the state as it is now, all but the checksum. The iterator is to be read to its end or closed."""
+    """Yields the pieces of a snapshot of the present state, without the checksum.
+
+    The iterator has to be read to its end, or closed.
+    """
     sessions = machine.sessions
     head = _head(machine.last_zxid, sessions.last_id, sessions.all(), len(machine.tree))
     return node_pieces(head, machine.tree.walk())
@@ -189,7 +203,7 @@ def _head(last_zxid: int, last_session_id: int, sessions: list[Session], nodes: 
 
 
 def node_pieces(writer: PlainWriter, nodes: Nodes) -> Generator[bytes, None, None]:
-    """What is written already, then the nodes."""
+    """Yields what the writer has, then the nodes."""
     acls: dict[tuple[Acl, ...], int] = {}
     since = 0
     try:
@@ -210,9 +224,9 @@ def node_pieces(writer: PlainWriter, nodes: Nodes) -> Generator[bytes, None, Non
 
 
 def decode(data: bytes) -> State:
-    """Raises JuteError for anything :func:`encode` did not make, of this version or of the first."""
+    """Returns the state of a snapshot of version 4 or 1. Raises JuteError."""
     if len(data) < len(MAGIC) + 8 or data[: len(MAGIC)] != MAGIC:
-        raise JuteError("it does not begin as one")
+        raise JuteError("it does not begin like a snapshot")
     if struct.unpack(">I", data[-4:])[0] != zlib.crc32(memoryview(data)[:-4]):
         raise JuteError("its checksum is wrong")
     reader = Reader(data[:-4], len(MAGIC))
@@ -226,14 +240,15 @@ def decode(data: bytes) -> State:
 
 
 def read_nodes(reader: Reader, all_acls: list[list[Acl] | None] | None = None) -> list[tuple[str, NodeState]]:
-    """What :func:`node_pieces` wrote, to the end of the data; with ``all_acls`` none are among the nodes. Raises JuteError.
+    """Reads the nodes up to the end of the data. With ``all_acls`` there are no ACLs among them. Raises
+    JuteError.
 
-    There may be millions: each is read without a call for each field.
+    There may be millions, so each is decoded without a call for each field.
     """
     count = reader.i32()
     data = reader.rest()
     if not 0 <= count <= len(data) // _NODE_BYTES_MIN:
-        raise JuteError(f"a vector of {count} nodes in {len(data)} bytes")
+        raise JuteError(f"it has {count} nodes in {len(data)} bytes")
     acls = [stored(acl or ()) for acl in all_acls or ()]
     int_at, tail_at, tail_size = _INT.unpack_from, _NODE_TAIL.unpack_from, _NODE_TAIL.size
     node_of = partial(tuple.__new__, NodeState)
@@ -260,14 +275,14 @@ def read_nodes(reader: Reader, all_acls: list[list[Acl] | None] | None = None) -
             nodes.append((path, node_of((content, acls[acl], *tail_at(data, position)))))
             position += tail_size
     except (struct.error, UnicodeDecodeError) as error:
-        raise JuteError(f"a node ends beyond the file or has no name: {error}") from error
+        raise JuteError(f"a node ends after the file, or its path is not UTF-8: {error}") from error
     if position != len(data):
-        raise JuteError(f"{len(data) - position} bytes remain behind the last node")
+        raise JuteError(f"{len(data) - position} bytes remain after the last node")
     return nodes
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes names in a directory durable."""
+    """Flushes a directory's entries to disk. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

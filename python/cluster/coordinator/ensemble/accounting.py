@@ -1,6 +1,7 @@
 """The metrics of a member's log: what was agreed on, what was written, and how long each took.
 
-Owns what was reported and is not counted yet. The member counts after it has answered its clients. Runs on the event loop.
+Owns what was reported and is not counted yet. The member counts after it has answered its clients. Runs on
+the event loop.
 """
 
 from __future__ import annotations
@@ -35,20 +36,24 @@ class Accounting:
         return bool(self._applied)
 
     def take_transactions(self) -> int:
-        """Returns how many transactions were counted since the last call. An entry without commands counts as one."""
+        """Returns how many transactions were counted since the last call.
+
+        An entry without commands counts as one.
+        """
         transactions, self._transactions = self._transactions, 0
         return transactions
 
     def count(self, applied_ms: int) -> None:
-        """Counts what was reported, in the role that the member has now. ``applied_ms`` is the wall clock's time at which the
-        entries were applied."""
+        """Counts what was reported, in the role that the member has now. ``applied_ms`` is the wall clock's
+        time at which the entries were applied."""
         self._count_flushes()
         self._count_applied(applied_ms)
 
     def _count_applied(self, now: int) -> None:
         entries, self._applied = self._applied, []
         metrics, role, latency_ms = self._metrics, self._contact.role, self._contact.latency_ms
-        # A member learns at once that its own command is agreed on, and some milliseconds later that another's is.
+        # A member learns at once that its own command is agreed on, and some milliseconds later that
+        # another's is.
         agreed = "quorum_ack_latency" if role == "leader" else "commit_propagation_latency"
         acknowledged, propagated = metrics.advanced[agreed], metrics.advanced["propagation_latency"]
         total = 0

@@ -1,25 +1,31 @@
-"""What the members of an ensemble agree on: the machine, and what gives each command its place in it.
+"""The state that the members of an ensemble agree on: the machine, and what each command needs to be applied
+to it.
 
-Owns zxids, times, session ids and attachments, all given as entries of the log are applied, so that every member gives the
-same. Pure and deterministic. Called by :mod:`.ensemble` on the event loop; a crash loses nothing that the log holds.
+Owns zxids, times, session ids and attachment numbers. They are assigned when the entries of the log are
+applied, so every member assigns the same ones. Pure and deterministic. Called on the event loop; a crash
+loses nothing that the log has.
 
-* A zxid is ``epoch << 32 | counter``. The epoch grows with the term; it grows by itself when the counter is used up. Each
-  command takes one, refused ones too, as does a change of the members; a term's first entry takes none.
-* A time is its entry's, but never before the last one's: clocks that are set back move no time of a znode back.
-* A session's attachment number tells which of its connections is the last: it grows with each that finds the session again.
-  A write with an older one is refused (SESSION_MOVED), wherever it comes from.
-* What a leader ends of its own accord counts only if it comes in the leader's own term and to the attachment that it meant.
-
-* A change of the members (``reconfig``) begins with its command, if its texts are right, and there is one at a time. It ends
-  with the entry from which on the members are those that it asked for, or with the leader's refusal.
+* A zxid is ``epoch << 32 | counter``. The epoch grows with the term, and when the counter is used up. Each
+  command takes a zxid, even a refused one, and so does a change of the members. The first entry of a term
+  takes none.
+* A command's time is its entry's, but never before the last one's. So the times of znodes never go back,
+  whatever clocks do.
+* An attachment number tells which connection of a session is the newest: it grows with each reconnect. A
+  write with an older number is refused (SESSION_MOVED), on whichever server it comes.
+* A command of the leader's own takes effect only in the leader's term, and only for the attachment that it
+  names.
+* A change of the members (``reconfig``) begins with its command, if its texts are valid. There is one at a
+  time. It ends with the entry that makes the members those that it asked for, or with the leader's refusal.
 
 A command as it is proposed (jute's types)::
 
-    short version, 2    short rules    short operation    long session id    long attachment    long term, 0 but for a leader's own
+    short version, 2    short rules    short operation    long session id    long attachment
+    long term: 0, or the term of the leader whose own command it is
     vector<Id> identities, then the request's own body
 
-For CREATE_SESSION the session id is the id of the server that it is created on. ATTACH (-12) finds a session again; its body
-is that of CREATE_SESSION. END_RECONFIG (-13) is a leader's refusal; its body is ``long zxid, int error``.
+For CREATE_SESSION the session id is the id of the server on which it is created. ATTACH (-12) moves a session
+to a connection; its body is that of CREATE_SESSION. END_RECONFIG (-13) is a leader's refusal; its body is
+``long zxid, int error``.
 """
 
 from __future__ import annotations
@@ -47,14 +53,13 @@ _EPOCH_MAX = (1 << 31) - 1
 _UNPROVEN = Outcome(Failed(Code.SESSION_EXPIRED), [])
 _MOVED = Outcome(Failed(Code.SESSION_MOVED), [])
 
-
-# Looked up in their class they take ten times as long, and each command has some of them.
+# A member of an enum takes ten times as long to look up, and each command needs some of them.
 _CREATE_SESSION, _ATTACH = Op.CREATE_SESSION, Op.ATTACH
 
 
 class Proposed(NamedTuple):
-    """A command without a place. ``attachment``: of the connection that it came over. ``term``: of the leader whose own it
-    is, or 0."""
+    """A command that has no zxid yet. ``attachment`` is its connection's number. ``term`` is 0, or that of
+    the leader whose own command it is."""
 
     session_id: int
     attachment: int
@@ -71,7 +76,7 @@ class Proposed(NamedTuple):
 
 
 def decode_proposed(data: bytes) -> Proposed:
-    """Raises JuteError for what is no command of this version."""
+    """Decodes a command. Raises JuteError, also for another version."""
     reader = Reader(data)
     version = reader.i16()
     if version != VERSION:
@@ -87,8 +92,8 @@ def decode_proposed(data: bytes) -> Proposed:
 
 
 class Applied(NamedTuple):
-    """A command in its place, and what it did. ``attachment``: that a session which was created or found again has.
-    ``ends_reconfig``: it is the answer to who asked for a change of the members."""
+    """A command with its zxid, and its outcome. ``attachment`` is the new number of a created or attached
+    session. ``ends_reconfig``: it is the answer to the client that asked for a change of the members."""
 
     command: Command
     outcome: Outcome
@@ -97,7 +102,10 @@ class Applied(NamedTuple):
 
 
 class Reconfiguration(NamedTuple):
-    """A change of the members that is under way. ``zxid``: of its command. ``is_allowed``: whoever asked may do so."""
+    """A change of the members that has begun with the command ``zxid``.
+
+    ``is_allowed``: its client has the permission.
+    """
 
     zxid: int
     members: tuple[Member, ...]
@@ -105,7 +113,10 @@ class Reconfiguration(NamedTuple):
 
 
 class Agreed:
-    """The state after the entry ``index``. ``last_ids``: of the sessions whose ids begin alike, the last one's."""
+    """The state after the entry ``index``.
+
+    ``last_ids`` has the last session id of each server, by the id's first byte.
+    """
 
     def __init__(self, machine: Machine | None = None) -> None:
         self.machine = machine or Machine()
@@ -120,12 +131,15 @@ class Agreed:
 
     @property
     def configuration(self) -> bytes:
-        """What ``/zookeeper/config`` is to say."""
+        """The data of ``/zookeeper/config``."""
         return configuration_text(members_text(self.members), self.version) if self.members else b""
 
     def begin_with_state(self, index: int, time_ms: int, members: Sequence[Member]) -> None:
-        """The machine's state, which no member agreed on, is that after the entry ``index`` of an ensemble of these. Their
-        configuration, whose version is 0, is one transaction more. Sessions begin anew to count their connections."""
+        """Makes the machine's state that after the entry ``index`` of a new ensemble.
+
+        The members' configuration, with version 0, is one transaction more. The attachment number of each
+        session is 1.
+        """
         machine = self.machine
         self.index, self.time_ms, self.members = index, time_ms, tuple(sorted(members))
         self.epoch, self.counter = machine.last_zxid >> 32, machine.last_zxid & _COUNTER_MAX
@@ -136,8 +150,8 @@ class Agreed:
         machine.tree.put_configuration(self.configuration, 0, machine.last_zxid, time_ms)
 
     def begin(self, index: int, term: int, time_ms: int) -> None:
-        """The next entry; ``time_ms`` is 0 when it has none."""
-        assert index == self.index + 1, f"entry {index} comes behind {self.index}"
+        """Begins the next entry. ``time_ms`` is 0 if it has none."""
+        assert index == self.index + 1, f"entry {index} comes after {self.index}"
         assert term >= self.term, f"entry {index} is of term {term}, the one before of {self.term}"
         self.index = index
         self.time_ms = max(self.time_ms, time_ms)
@@ -146,11 +160,14 @@ class Agreed:
             self._begin_epoch(max(term, self.epoch + 1))
 
     def apply(self, data: bytes) -> Applied:
-        """Applies the next command of the entry. Raises JuteError for what is none: members that run different programs."""
+        """Applies the next command of the entry.
+
+        Raises JuteError if another member runs a different version.
+        """
         return self.apply_proposed(decode_proposed(data))
 
     def apply_proposed(self, proposed: Proposed) -> Applied:
-        """As :meth:`apply`, of what the command's bytes say."""
+        """As :meth:`apply`, for a decoded command."""
         session_id, attachment, term, op, rules, identities, request, body = proposed
         zxid = self._next_zxid()
         if op is _CREATE_SESSION:
@@ -180,8 +197,10 @@ class Agreed:
         return Applied(command, outcome)
 
     def apply_members(self, members: Sequence[Member]) -> Applied | None:
-        """Who the members are from this entry on; None if they were that before. The first are there from the beginning: they
-        have no zxid."""
+        """Sets the members from this entry on.
+
+        Returns None if they are the same, or the first ones, which have no zxid.
+        """
         machine, asked = self.machine, self.reconfiguration
         members = tuple(sorted(members))
         if members_text(members) == members_text(self.members):
@@ -203,7 +222,7 @@ class Agreed:
         return applied._replace(ends_reconfig=is_asked)
 
     def _begin_reconfig(self, command: Command, request: Reconfig) -> Applied:
-        """In ZooKeeper's order; what only the leader knows, it says."""
+        """Checks in ZooKeeper's order. The leader makes the checks that only it can."""
         try:
             if self.reconfiguration is not None:
                 raise ZooKeeperError(Code.RECONFIG_IN_PROGRESS)
@@ -223,7 +242,7 @@ class Agreed:
         return self._reconfigured(command)
 
     def _end_reconfig(self, command: Command, request: EndReconfig) -> Applied:
-        """Refused, unless it has ended before."""
+        """Refuses the change, if it has not ended before."""
         asked = self.reconfiguration
         if asked is None or asked.zxid != request.zxid:
             return Applied(command, _MOVED)
@@ -231,7 +250,7 @@ class Agreed:
         return Applied(command, Outcome(Failed(request.code), []), ends_reconfig=True)
 
     def _reconfigured(self, command: Command) -> Applied:
-        """The configuration has this version."""
+        """Writes the configuration of this version into the tree."""
         data, tree = self.configuration, self.machine.tree
         change = tree.put_configuration(data, -1, command.zxid, self.time_ms)
         return Applied(command, Outcome(Reconfigured(data, tree.node(CONFIG).stat()), [change]))
@@ -258,6 +277,6 @@ class Agreed:
         return self.epoch << 32 | self.counter
 
     def _begin_epoch(self, epoch: int) -> None:
-        assert epoch <= _EPOCH_MAX, "zxids are used up"
+        assert epoch <= _EPOCH_MAX, "there are no more zxids"
         self.epoch, self.counter = epoch, 0
         self.machine.last_zxid = epoch << 32

@@ -1,8 +1,8 @@
 """The way of agreed entries into a member's state, and of their outcomes to its clients.
 
-Owns the applied state. Every member applies the same entries in the same order. Each member answers the commands that it proposed
-itself, once it has applied them. Runs on the event loop; a snapshot is read in a thread. A crash loses nothing: the next start
-installs the newest snapshot and applies the log behind it.
+Owns the applied state. Every member applies the same entries in the same order. Each member answers the
+commands that it proposed itself, once it has applied them. Runs on the event loop; a snapshot is read in a
+thread. A crash loses nothing: the next start installs the newest snapshot and applies the log behind it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class Applier:
                 self._membership.has_changed |= agreed.members != before
 
     def install(self, agreed: Agreed) -> None:
-        """Replaces the state by a snapshot's. The clients' connections end: which watches would have fired is not known."""
+        """Replaces the state by a snapshot's.
+
+        The clients' connections end: which watches would have fired is not known.
+        """
         self.agreed = agreed
         self._membership.ended()
         self._membership.has_changed = True

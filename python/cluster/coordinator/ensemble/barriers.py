@@ -1,7 +1,8 @@
 """Waiting until everything that was agreed on before is applied: what ``sync`` does.
 
-Owns the callbacks that wait. All requests of one turn of the loop share one barrier of the quorum. A barrier that is refused,
-because there is no leader, is requested again. Runs on the event loop; a crash forgets the callbacks.
+Owns the callbacks that wait. All requests of one turn of the loop share one barrier of the quorum. A barrier
+that is refused, because there is no leader, is requested again. Runs on the event loop; a crash forgets the
+callbacks.
 """
 
 from __future__ import annotations

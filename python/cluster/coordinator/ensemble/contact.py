@@ -1,9 +1,10 @@
-"""What a member is in its ensemble, and whether it serves clients: by what the quorum tells.
+"""A member's role in its ensemble, and whether it serves clients.
 
-Owns the role, the contact to a majority, and when read-only service begins. A server that has been without a majority for
-``syncLimit`` ticks closes its clients; with ``readonlymode.enabled`` it serves reads some time after that, if it has a state: what a
-start finds in the log and does not know to be agreed on is applied once a majority is there. The deadlines of sessions are kept
-while it leads and has contact, from anew each time. Runs on the event loop; a crash begins without contact.
+Owns the role, the contact to a majority, and the begin of read-only service; the quorum reports both. Without
+a majority for ``syncLimit`` ticks a member closes its clients. With ``readonlymode.enabled`` it serves reads
+some time later, if it has a state. After a start it has none before there was a majority, because it does not
+know which entries of its log were agreed on. The deadlines of sessions are kept while the member leads and
+has contact; each time they begin with a full timeout. Runs on the event loop; a crash begins without contact.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from ..replication import Service
 from ..state.sessions import Session
 
 READ_ONLY_MS_MIN = 2000
-"""Read-only service begins no earlier than this, and a tick, after the other ended (``QuorumPeer``)."""
+"""Read-only service begins at the earliest this long after the normal service ended, and one tick
+(``QuorumPeer``)."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Contact:
-    """``patience_ms``: how long clients are kept without a majority. ``sessions`` are those of the applied state, if ``has_state``
-    says that there is one."""
+    """``disconnect_after_ms`` is the time for which clients stay connected without a majority.
+
+    ``sessions`` returns those of the applied state, and ``has_state`` whether there is one.
+    """
 
     def __init__(
         self,
@@ -33,14 +37,14 @@ class Contact:
         keeper: SessionKeeper,
         sessions: Callable[[], Iterable[Session]],
         has_state: Callable[[], bool],
-        patience_ms: int,
+        disconnect_after_ms: int,
     ) -> None:
         self._service = service
         self._timers = timers
         self._keeper = keeper
         self._sessions = sessions
         self._has_state = has_state
-        self._patience_ms = patience_ms
+        self._disconnect_after_ms = disconnect_after_ms
         self.role = "looking"
         self.term = self.leader = 0
         self.has_majority = False
@@ -50,26 +54,26 @@ class Contact:
         self.is_serving = self.is_reading_only = False
         self._heard_of: dict[int, int] = {}
         self._looking_since_ms = self._lost_at_ms = service.clock.monotonic_ms()
-        """Since when there was no leader, and no majority; at first since it began."""
+        """The times since when there is no leader, and no majority; at first those of the start."""
         self._following_since_ms = 0
-        self._is_in_step = self._is_empty_told = False
+        self._is_in_step = self._has_warned = False
         self._since_wall_ms = 0
-        """Since when there is this leader, by the wall clock."""
+        """The time since when there is this leader, by the wall clock."""
 
     def begin(self) -> None:
-        """There is no contact yet."""
+        """Begins without contact."""
         settings = self._service.settings
         if settings.read_only_mode:
             wait_ms = max(READ_ONLY_MS_MIN, settings.tick_time_ms)
             self._timers.later("read-only", wait_ms / 1000, self._read_only)
 
     def end(self) -> None:
-        """Nobody is served any more. Safe to repeat."""
+        """Ends the service. Safe to repeat."""
         self.is_serving = self.is_reading_only = False
         self._keeper.stop()
 
     def took_role(self, role: str, term: int, leader: int, has_majority: bool) -> None:
-        """The quorum's event."""
+        """The quorum's event ``role``."""
         if (role, term, leader) != (self.role, self.term, self.leader):
             _logger.info("%s in term %d, the leader is server %d", role, term, leader)
             self._count_election(role, term)
@@ -97,15 +101,18 @@ class Contact:
         else:
             self._lost_at_ms = now
             self._keeper.stop()
-            self._timers.later("contact", self._patience_ms / 1000, self._close)
+            self._timers.later("contact", self._disconnect_after_ms / 1000, self._close)
 
     def latency_ms(self, time_ms: int, at_ms: int) -> int | None:
-        """From the time of what was proposed under this leader until then, by the clocks of two machines; None of what is older,
-        which comes late to whoever was away, and where the clocks differ too much, as in ZooKeeper."""
+        """Returns the time since a command was proposed, by the clocks of two machines.
+
+        None for a command of an earlier leader, which a member that was away gets late, and if the clocks
+        differ too much, as in ZooKeeper.
+        """
         return at_ms - time_ms if self._since_wall_ms <= time_ms <= at_ms and self.leader else None
 
     def _count_election(self, role: str, term: int) -> None:
-        """An election is over where somebody leads in a new term; whoever does not vote takes no part in it."""
+        """An election is over once there is a leader in a new term. Observers take no part in it."""
         metrics, now = self._service.metrics, self._service.clock.monotonic_ms()
         if role == "looking":
             metrics.count("looking_count")
@@ -115,7 +122,7 @@ class Contact:
             metrics.add("election_time", now - self._looking_since_ms if self.role == "looking" else 0)
 
     def leading(self, term: int) -> None:
-        """The quorum's event: this member leads, and has applied everything of before."""
+        """The quorum's event ``leading``: this member leads, and has applied every entry of earlier terms."""
         if term < self.term:
             return
         self.leads_in = term
@@ -125,13 +132,13 @@ class Contact:
             self._keeper.start(self._sessions())
 
     def heard_of(self, server_id: int) -> None:
-        """The leader heard of another member."""
+        """At the leader: another member has reported."""
         self._heard_of[server_id] = self._service.clock.monotonic_ms()
 
     def in_step(self) -> set[int]:
-        """The members that the leader heard of lately."""
+        """Returns the members that have reported lately."""
         now = self._service.clock.monotonic_ms()
-        return {number for number, at in self._heard_of.items() if now - at < self._patience_ms}
+        return {number for number, at in self._heard_of.items() if now - at < self._disconnect_after_ms}
 
     def _serve(self) -> None:
         self._timers.cancel("contact")
@@ -141,16 +148,16 @@ class Contact:
         self.is_reading_only = False
         self.is_serving = True
         if self.leads_in:
-            # While it had no contact it heard of nobody: every session has a full timeout anew.
+            # Without contact it got no reports, so every session has a full timeout.
             self._keeper.start(self._sessions())
 
     def _close(self) -> None:
-        """Without a majority for so long that clients had better look for another server."""
+        """There was no majority for so long that clients should look for another server."""
         if self.is_serving:
             _logger.warning(
-                "no contact to a majority of the ensemble for %d ms: clients are closed until there is; look whether the "
-                "other servers run and are reached",
-                self._patience_ms,
+                "no contact to a majority of the ensemble for %d ms: clients are disconnected until there "
+                "is; check that the other servers run and can be reached",
+                self._disconnect_after_ms,
             )
         self.is_serving = False
         self._service.abort_all()
@@ -160,13 +167,16 @@ class Contact:
         if self.is_serving:
             return
         if self._has_state():
-            _logger.warning("serving reads only, to clients that said they may be: there is no majority")
+            _logger.warning(
+                "serving only reads, to clients that accept a read-only server: there is no majority"
+            )
             self.is_reading_only = True
             return
-        if not self._is_empty_told:
-            self._is_empty_told = True
+        if not self._has_warned:
+            self._has_warned = True
             _logger.warning(
-                "no reads are served, either: there was no majority since this server was started, and what of its log was "
-                "agreed on is not known without; look whether the other servers run and are reached"
+                "no reads are served, either: without a majority since its start this server does not know "
+                "which entries of its log were agreed on; check that the other servers run and can be "
+                "reached"
             )
         self.begin()

@@ -15,15 +15,15 @@ from .own_data import OwnData
 from .quorum import Quorum
 
 ENTRIES_KEPT = 10_000
-"""Entries that stay in a member's log behind a snapshot. An entry is one transaction or more. A member that lacks more of them is
-sent the snapshot."""
+"""Entries that stay in a member's log behind a snapshot. An entry is one transaction or more. A member that
+lacks more of them is sent the snapshot."""
 
 
 def open_quorum(settings: EnsembleSettings, tick_ms: int, own: OwnData) -> Quorum:
     """Opens a member's files, which are made if missing. Blocks.
 
-    If the files do not know of an ensemble, and there is the data of a server that ran alone, an ensemble can only begin with
-    that data. Otherwise that data is moved away. Raises CoordinatorError.
+    If the files do not know of an ensemble, and there is the data of a standalone server, an ensemble can
+    only begin with that data. Otherwise that data is moved away. Raises CoordinatorError.
     """
     has_state = own.take()
     directories: Directories = own.directories

@@ -1,13 +1,14 @@
 """The ensemble's configuration in a server's files, as ZooKeeper keeps it (``QuorumPeerConfig``).
 
-Owns ``<zoo.cfg>.dynamic.<version>``, with the lines ``server.N`` of one version of the configuration, and what of `zoo.cfg` itself
-gives way to it: the lines ``server.N``, ``group.N``, ``weight.N``, ``peerType``, ``dynamicConfigFile``, and the clients' address if the
-configuration has it; its last line names the dynamic file. All other bytes of it stay, whatever they are, comments too (ZooKeeper
-leaves these out). A file that had the servers in it is kept as ``<zoo.cfg>.bak``. Called
-on the event loop; the files are written in a thread, one version after the other, and nothing older than what is there.
+Owns ``<zoo.cfg>.dynamic.<version>``, which has the lines ``server.N`` of one version. From `zoo.cfg` it
+removes the lines that this file replaces: ``server.N``, ``group.N``, ``weight.N``, ``peerType``,
+``dynamicConfigFile``, and the client address if the configuration has it. The last line of `zoo.cfg` names
+the dynamic file. All its other bytes stay, comments too (ZooKeeper removes comments). A file that had the
+servers in it is kept as ``<zoo.cfg>.bak``. Called on the event loop. A thread writes the files, one version
+after the other, and never an older one.
 
-Each file is replaced whole, the dynamic one first: a crash leaves the configuration before or this one. Files that cannot be
-written are told and the server goes on: its members are what the log says.
+Each file is replaced whole, the dynamic one first, so a crash leaves the configuration before or this one. If
+the files cannot be written the operator is told, and the server goes on: the log decides its members.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class ConfigurationFiles:
         self._writing: asyncio.Future[None] | None = None
 
     def follow(self, members: Sequence[Member], version: int) -> None:
-        """Has the files say this; those of a server that was not listed yet stay as they are, so that it can start again."""
+        """Begins to write this configuration.
+
+        The files of a server that was never listed stay, so that it can start again.
+        """
         self._was_listed |= any(member.server_id == self._server_id for member in members)
         if not self._was_listed:
             return
@@ -54,10 +58,10 @@ class ConfigurationFiles:
             self._write()
 
     async def wait(self) -> None:
-        """Returns once nothing is being written."""
+        """Returns once no file is being written."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-            await asyncio.sleep(0)  # what was asked for meanwhile begins
+            await asyncio.sleep(0)  # a write that was asked for meanwhile begins
 
     def _write(self) -> None:
         wanted, self._wanted = self._wanted, None
@@ -75,7 +79,8 @@ class ConfigurationFiles:
             return
         if (error := writing.exception()) is not None:
             _logger.error(
-                "%s does not say what the ensemble's members are: %s; correct it before the server starts again",
+                "%s could not be updated with the ensemble's members: %s; correct it before the next start "
+                "of the server",
                 self._config,
                 error,
             )
@@ -83,7 +88,7 @@ class ConfigurationFiles:
 
 
 def dynamic_version(path: str) -> int:
-    """The version in a dynamic file's name; 0 when it has none."""
+    """Returns the version in a dynamic file's name, 0 if there is none."""
     _name, _dot, digits = path.rpartition(".") if "." in path else ("", "", "")
     with contextlib.suppress(ValueError):
         return int(digits, 16)
@@ -91,7 +96,7 @@ def dynamic_version(path: str) -> int:
 
 
 def write_configuration(config: Path, server_id: int, members: Sequence[Member], version: int) -> None:
-    """Has a server's files say who the members are, unless they say something newer. Raises OSError, ValueError."""
+    """Writes the members to a server's files, unless these have newer ones. Raises OSError, ValueError."""
     before = config.read_bytes()
     settings = parse_properties(decode_properties(before))
     current = settings.get("dynamicConfigFile", "")
@@ -110,7 +115,7 @@ def write_configuration(config: Path, server_id: int, members: Sequence[Member],
 def _static(before: bytes, server_id: int, members: Sequence[Member], dynamic: Path) -> bytes:
     own = next((member for member in members if member.server_id == server_id), None)
     dropped = _GIVE_WAY_NAMES | (_CLIENTS if own is not None and own.client else frozenset())
-    # A character a byte: the names that matter are ASCII, and the rest goes back as it came.
+    # One character for each byte: the relevant names are ASCII, and all other bytes are written back.
     lines = properties_lines(before.decode("iso-8859-1"))
     kept = "".join(
         line.text
@@ -120,13 +125,13 @@ def _static(before: bytes, server_id: int, members: Sequence[Member], dynamic: P
     if kept and not kept.endswith(("\n", "\r")):
         kept += "\n"
     if _GOES_ON.search(kept):
-        kept += "\n"  # what was last goes on no further
+        kept += "\n"  # the last line must not continue
     return f"{kept}dynamicConfigFile={_escaped(str(dynamic))}\n".encode("iso-8859-1")
 
 
 def _escaped(value: str) -> str:
-    """As a properties file has it, for Java and whatever else is in the file: a value may have backslashes, line breaks, blanks in
-    front, and characters beyond ASCII."""
+    """Escapes a value for a properties file: backslashes, line breaks, blanks in front, and characters
+    outside ASCII."""
     for plain, escape in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\f", "\\f")):
         value = value.replace(plain, escape)
     units = value.encode("utf-16-be", "surrogatepass").hex(" ", 2).split()
@@ -135,7 +140,7 @@ def _escaped(value: str) -> str:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """All of it or nothing, and on disk."""
+    """Replaces a file whole, and on disk. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(data)

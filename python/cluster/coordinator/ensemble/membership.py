@@ -1,7 +1,8 @@
 """Changes of an ensemble's members, as the member sees them that carries them out (``reconfig``).
 
-Owns the connection whose change is under way here, and the configuration in the server's files (:mod:`.files`). What a change
-means for the state is :mod:`.agreed`'s. Runs on the event loop; a crash leaves the change to the next leader.
+Owns the connection whose change is under way here, and the configuration in the server's files
+(:mod:`.files`). What a change means for the state is :mod:`.agreed`'s. Runs on the event loop; a crash leaves
+the change to the next leader.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Membership:
-    """``files`` are those that follow the configuration, if any do. ``agreed`` returns the applied state, ``propose`` sends a
-    command on its way."""
+    """``files`` are those that follow the configuration, if any do. ``agreed`` returns the applied state,
+    ``propose`` sends a command on its way."""
 
     def __init__(
         self,
@@ -68,7 +69,8 @@ class Membership:
         """This member leads, and has applied every entry of earlier terms."""
         self.change(waits=True)
         if self._files is not None and not self._agreed().version:
-            # As in ZooKeeper, the first configuration has a version. A change that changes nothing gives it one.
+            # As in ZooKeeper, the first configuration has a version. A change that changes nothing gives it
+            # one.
             same = Reconfig(None, None, None, -1)
             rules = self._service.settings.rules | Rules.SKIP_ACL
             self._propose(Proposed(0, 0, term, Op.RECONFIG, rules, (), same, encode_reconfig(same)), NOBODY)
@@ -87,7 +89,8 @@ class Membership:
     def change(self, waits: bool = False) -> None:
         """At the leader: makes the change that is under way, or refuses it.
 
-        With ``waits`` it looks again after a while if too few servers are there: they may not have reported yet.
+        With ``waits`` it looks again after a while if too few servers are there: they may not have reported
+        yet.
         """
         asked, term, quorum = self._agreed().reconfiguration, self._contact.leads_in, self._quorum
         if asked is None or not term or quorum is None:
@@ -113,7 +116,8 @@ class Membership:
         )
 
     def follow(self) -> None:
-        """If the members have changed: warns of an unwise number, updates the files, and listens at the configured address."""
+        """If the members have changed: warns of an unwise number, updates the files, and listens at the
+        configured address."""
         # Before there is a majority the applied members may be those of long ago.
         if not self.has_changed or not self._contact.has_majority:
             return

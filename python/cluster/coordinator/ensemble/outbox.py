@@ -1,8 +1,8 @@
 """The commands that a member proposes, and the clients that wait for their outcome.
 
-Owns the order: commands are proposed, and take effect, in the order in which they were put in. Commands for which the quorum has
-no space wait here. The server stops reading its clients then, so at most one turn of the loop adds to them. Runs on the event
-loop. A crash forgets the clients, whose connections end with it.
+Owns the order: commands are proposed, and take effect, in the order in which they were put in. Commands for
+which the quorum has no space wait here. The server stops reading its clients then, so at most one turn of the
+loop adds to them. Runs on the event loop. A crash forgets the clients, whose connections end with it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ W = TypeVar("W")
 class Waiting(NamedTuple):
     """The client that waits for a command.
 
-    For a handshake it has the time at which it was proposed, and the request. For another request it has the decoded command,
-    so that the command's bytes are not decoded again.
+    For a handshake it has the time at which it was proposed, and the request. For another request it has the
+    decoded command, so that the command's bytes are not decoded again.
     """
 
     connection: Connection | None
@@ -45,8 +45,8 @@ NOBODY = Waiting(None)
 
 
 class Outbox(Generic[W]):
-    """``W`` is what waits for a command: :class:`Waiting`. ``guard`` runs a call and handles what it raises. ``has_space`` is
-    called once all commands that waited for space are proposed."""
+    """``W`` is what waits for a command: :class:`Waiting`. ``guard`` runs a call and handles what it raises.
+    ``has_space`` is called once all commands that waited for space are proposed."""
 
     def __init__(
         self, guard: Callable[[Callable[[], None]], None], timers: Timers, has_space: Callable[[], None]

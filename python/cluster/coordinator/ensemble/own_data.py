@@ -1,11 +1,12 @@
-"""The data of a server that ran alone, where it starts as a member of an ensemble: the ensemble's first state.
+"""The data of a standalone server that starts as a member of an ensemble: the ensemble's first state.
 
 Owns the way of that data into the quorum's first snapshot, and what happens to its files afterwards
-(:mod:`cluster.coordinator.durability.directories` has the layout). The files are only read until the quorum has the state on disk
-as its own, which one rename decides. Then they are moved to ``standalone.<zxid>``, on which a server can still run alone.
+(:mod:`cluster.coordinator.durability.directories` has the layout). The files are only read until the quorum
+has the state on disk as its own, which one rename decides. Then they are moved to ``standalone.<zxid>``, on
+which a standalone server can still start.
 
-A crash before that rename leaves the files for the next start, alone or as a member. A crash after it leaves them for the next
-start as a member, which moves the rest. All calls block, on one thread at a time.
+A crash before that rename leaves the files for the next start, alone or as a member. A crash after it leaves
+them for the next start as a member, which moves the rest. All calls block, on one thread at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _logger = logging.getLogger(__name__)
 
 
 class OwnData:
-    """The data in ``dataDir`` and ``dataLogDir`` besides a member's. ``members`` are those of the ensemble that may begin with it."""
+    """The data in ``dataDir`` and ``dataLogDir`` besides a member's.
+
+    ``members`` are those of the ensemble that may begin with it.
+    """
 
     def __init__(self, data_dir: Path, members: tuple[Member, ...], log_dir: Path | None = None) -> None:
         self.directories = Directories.of(data_dir, log_dir)
@@ -43,7 +47,8 @@ class OwnData:
     def take(self) -> bool:
         """Returns whether there is any, and locks it until :meth:`release`.
 
-        Raises CoordinatorError if another server has it, or if an ensemble may begin with it and its logs are not there.
+        Raises CoordinatorError if another server has it, or if an ensemble may begin with it and its logs are
+        not there.
         """
         if not self.directories.has_standalone_data():
             return False
@@ -78,7 +83,8 @@ class OwnData:
         sink.finish()
 
     def put_away(self) -> None:
-        """Moves the files away, so that no start takes them again, and tells the operator. Does nothing if there are none.
+        """Moves the files away, so that no start takes them again, and tells the operator. Does nothing if
+        there are none.
 
         If that fails the next start tries again.
         """
@@ -92,12 +98,14 @@ class OwnData:
                         (directory / MOVING).rename(directory / kept.name)
                         sync_directory(directory)
                 _logger.warning(
-                    "the ensemble has taken over the data that this server had when it ran alone; its files are in %s and can be removed",
+                    "the ensemble has taken over the data that this server had as a standalone one; its "
+                    "files are in %s and can be removed",
                     " and ".join(str(directory / kept.name) for directory in dict.fromkeys((data, logs))),
                 )
         except OSError as error:
             _logger.error(
-                "the ensemble has taken over the data that this server had when it ran alone, and the files in %s cannot be moved: %s",
+                "the ensemble has taken over the data that this server had as a standalone one, and the "
+                "files in %s cannot be moved: %s",
                 data,
                 error,
             )
@@ -132,7 +140,8 @@ def _move(directory: Path) -> bool:
 
 
 def first_agreed(machine: Machine, members: tuple[Member, ...], time_ms: int) -> Agreed:
-    """Returns the state that an ensemble begins with: the server's state, and one transaction more, the configuration.
+    """Returns the state that an ensemble begins with: the server's state, and one transaction more, the
+    configuration.
 
     Raises CoordinatorError if too few zxids are left.
     """

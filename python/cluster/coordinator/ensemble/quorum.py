@@ -1,7 +1,9 @@
-"""What a member of an ensemble is given by the consensus of :mod:`logcore`: one log that all of them agree on.
+"""The interface between a member of an ensemble and the consensus of :mod:`logcore`: a log on which all
+members agree.
 
-Owns the types of that seam: tests bring an ensemble of their own. Its calls are thread-safe and return at once, unless they
-say otherwise. The file behind it, and the ways to the other members, are the quorum's; what a command means is not.
+Owns the types of that interface; tests implement it, too. Calls are thread-safe, and return at once unless
+they say otherwise. The quorum owns the log's files and the connections to the other members. It does not know
+what a command means.
 """
 
 from __future__ import annotations
@@ -18,104 +20,126 @@ Role = Literal["leader", "follower", "observer", "looking"]
 
 
 class SnapshotSink(Protocol):
-    """Where a snapshot is written to."""
+    """Takes a snapshot that is being written."""
 
     def write(self, data: bytes) -> bool:
-        """False: it was taken, and the disk is slower than this; come back in some milliseconds. Once the disk has failed, of which
-        the event ``snapshot`` tells, what comes is dropped. Raises QuorumFullError."""
+        """Takes data. Returns False if the disk is slower: the next call should come some milliseconds later.
+
+        After the disk has failed, which the event ``snapshot`` reports, data is dropped. Raises
+        QuorumFullError.
+        """
 
     def finish(self) -> None:
-        """All is written: the event ``snapshot`` tells when it is on disk, or why it is not."""
+        """All data is written. The event ``snapshot`` reports when it is on disk, or why it is not."""
 
     def abort(self) -> None:
-        """It comes to nothing."""
+        """Drops the snapshot."""
 
 
 class SnapshotSource(Protocol):
-    """A snapshot to begin with: of the state after the entry ``index``."""
+    """A snapshot of the state after the entry ``index``."""
 
     index: int
     term: int
 
     def read(self, max: int) -> bytes:
-        """The next bytes, at most so many; none at the end. Blocks."""
+        """Returns the next bytes, at most so many; none at the end. Blocks."""
 
 
 MemberTuple = tuple[int, str, int, int, str, bool]
-"""A :class:`.members.Member`'s fields."""
+"""The fields of a :class:`cluster.coordinator.state.members.Member`."""
 Entry = tuple[int, int, int, Sequence[tuple[bool, int, bytes]], Sequence[MemberTuple] | None]
-"""Index, term and time in milliseconds (0 when it has none) of an agreed entry. Of each command whether this member proposed it
-since it started, its ticket and its bytes. Who the members are from here on, if that changes."""
+"""An agreed entry: its index, its term, its time in milliseconds (0 if it has none), its commands, and the
+new members if it changes them. A command has: whether this member proposed it since its start, its ticket,
+and its bytes."""
 Flush = tuple[int, Sequence[tuple[int, int, int, int]]]
-"""What it took the disk, in milliseconds. Of each entry that was written how many commands it has, and in milliseconds since 1970 its
-time, when it came to this member's log, and when it was on disk."""
+"""The milliseconds that a write took, and its entries. An entry has: the number of its commands, and three
+times in milliseconds since 1970: its own, that of its arrival in this member's log, and that at which it was
+on disk."""
 Event = tuple[object, ...]
 """Its kind, then:
 
-===================  =========================================================================================================
-``entries``          list of :data:`Entry`: every one, once, without a hole
-``install``          :class:`SnapshotSource` to begin anew with, and the ticket of the first command of this member that is not in it
-``role``             :data:`Role`, term, the leader's server id or 0, whether there is contact to a majority
-``leading``          term: this member leads in it, and every entry of earlier terms was delivered before
-``renewed``          at the leader: a server id, and the packed session ids that it heard from
-``renewal_ack``      round: the leader had it, and a majority acknowledged the leader after it came
-``barrier``          number, and whether every write that was agreed on before it was asked for was delivered by now
-``snapshot``         index, and why it is not on disk or None
-``flushed``          list of :data:`Flush`: since the last time; beside another event
-``warning``          text for the operator
-``failed``           text; nothing follows
-===================  =========================================================================================================
+===============  =============================================================================================
+``entries``      list of :data:`Entry`: every entry once, in order
+``install``      :class:`SnapshotSource` that replaces the state; ticket of the first own command not in it
+``role``         :data:`Role`; term; the leader's server id or 0; whether there is contact to a majority
+``leading``      term: this member leads in it, and every entry of earlier terms was delivered
+``renewed``      at the leader: a server id, and the packed ids of the sessions that it heard from
+``renewal_ack``  number of a report: the leader got it, and after that a majority acknowledged the leader
+``barrier``      number; whether every write that was agreed on before the request is delivered
+``snapshot``     index; None if it is on disk, else why it is not
+``flushed``      list of :data:`Flush` since the last time; it comes with another event
+``warning``      text for the operator
+``failed``       text; no event follows
+===============  =============================================================================================
 """
 
 
 class Quorum(Protocol):
-    """One member of an ensemble's log. :class:`QuorumStoppedError` may come of everything but ``take`` and ``stop``."""
+    """One member's side of the log.
+
+    All calls except ``take`` and ``stop`` may raise :class:`QuorumStoppedError`.
+    """
 
     @property
     def wake_fd(self) -> int:
-        """Readable while :meth:`take` may have something."""
+        """A descriptor that is readable while :meth:`take` may return events."""
 
     def start(self) -> None:
-        """Begins; blocks for as long as it takes to bind its ports."""
+        """Starts. Blocks until its ports are bound."""
 
     def propose(self, commands: Sequence[bytes]) -> int:
-        """Sends commands on their way; each counts once. Their tickets are consecutive, the first is returned. Raises
-        QuorumFullError: none of them is taken."""
+        """Proposes commands, each of which takes effect once. Returns the first of their consecutive tickets.
+
+        Raises QuorumFullError, and takes none of them then.
+        """
 
     def take(self, max_bytes: int) -> list[Event]:
-        """What happened, in order."""
+        """Returns the next events, in order."""
 
     def set_wake_interval(self, milliseconds: int) -> None:
-        """From here on nobody is woken more often than this for what other members propose; every millisecond at first."""
+        """Sets the least time between two wake-ups for commands of other members.
+
+        At first it is a millisecond.
+        """
 
     def applied(self, index: int) -> None:
         """Every entry up to this one is applied."""
 
     def read_barrier(self) -> int:
-        """The number of an event ``barrier`` to come."""
+        """Requests a barrier. Returns the number that its event will have."""
 
     def renew_sessions(self, sessions: bytes) -> int:
-        """Tells the leader which sessions were heard from, packed as big-endian longs; returns the round's number."""
+        """Reports to the leader which sessions were heard from: big-endian longs.
+
+        Returns the report's number.
+        """
 
     def has_quorum(self, servers: Sequence[MemberTuple]) -> bool:
-        """At the leader: whether a majority of those that would vote could at once."""
+        """At the leader: whether a majority of the voters among these servers could vote now."""
 
     def change_members(self, term: int, servers: Sequence[MemberTuple]) -> None:
-        """Has this member, if it leads in this term, make these the members; an :data:`Entry` says when they are."""
+        """Makes these the members, if this member leads in this term.
+
+        An :data:`Entry` reports when they are.
+        """
 
     def status(self) -> dict[str, object]:
-        """Role, term, leader, members and how far they are."""
+        """Returns role, term, leader, members, and their progress."""
 
     def snapshot_begin(self, index: int) -> SnapshotSink:
-        """A snapshot of the state after this entry, the last that was applied."""
+        """Begins a snapshot of the state after this entry, the last applied one."""
 
     @property
     def awaits_state(self) -> bool:
-        """Whether the ensemble is to begin with a state that this member was promised."""
+        """Whether the ensemble is to begin with a state that this member has."""
 
     def first_state(self) -> SnapshotSink:
-        """That state, after the entry :data:`FIRST_STATE`; the ensemble begins with it when it is finished and a majority of the
-        servers is there that has nothing. A crash before that leaves nothing of it."""
+        """Takes that state, which counts as the one after the entry :data:`FIRST_STATE`.
+
+        The ensemble begins with it once it is finished, and a majority of the servers is there without data.
+        A crash before that leaves nothing of it.
+        """
 
     def stop(self) -> None:
-        """Ends, and hands leadership over. Blocks."""
+        """Hands leadership over, and stops. Blocks."""

@@ -1,6 +1,6 @@
-"""What a ``reconfig`` makes of an ensemble's members (``PrepRequestProcessor``).
+"""The members that a ``reconfig`` asks for (``PrepRequestProcessor``).
 
-Owns the request's texts and what is wrong with them, in ZooKeeper's order. Pure.
+Owns the checks of its texts, in ZooKeeper's order. Pure.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from cluster.properties import parse_properties
 from ..errors import Code, CoordinatorError, ZooKeeperError
 from ..protocol.requests import Reconfig
 from ..state.acl import Rules
-from ..state.members import Member, is_everybodys, parse_members, shared_addresses, split_client
+from ..state.members import Member, is_local_everywhere, parse_members, shared_addresses, split_client
 
 _PORT = re.compile(r":([0-9]+)(?![^\[]*\])")
 _PORT_MAX, _INT_MAX = 0xFFFF, 0x7FFF_FFFF
 _LONG_MAX = 1 << 63
 TEXT_LETTERS_MAX = 128 << 10
-"""Of each of a request's texts: as many servers as there may be, with names as long as may be. Every member reads them."""
+"""The limit of each text: the most servers, with the longest names. Every member parses them."""
 _SERVER_LETTERS_MAX = 1024
 _PARTS_MAX = 512
 
 
 def reconfigured(members: Sequence[Member], request: Reconfig, rules: Rules) -> tuple[Member, ...]:
-    """Who the members are to be. Raises BadArguments, and MarshallingError for a number that is none and for a whole new list
-    without a participant that may be elected."""
+    """Returns the new members.
+
+    Raises BadArguments, and MarshallingError for a malformed number or a new list without voters.
+    """
     texts = (request.members, request.joining, request.leaving)
     if any(len(text) > TEXT_LETTERS_MAX for text in texts if text is not None):
         raise ZooKeeperError(Code.BAD_ARGUMENTS)
@@ -41,7 +43,7 @@ def reconfigured(members: Sequence[Member], request: Reconfig, rules: Rules) -> 
 
 
 def _whole(text: str, rules: Rules) -> tuple[Member, ...]:
-    # Lenient as it was: what is in logs already means what it meant.
+    # Lenient, because a request in an old log has to keep its meaning.
     lines = parse_properties(text.replace(",", "\n"), lenient=True)
     lines.pop("version", None)
     found = tuple(sorted(_member(name, value) for name, value in lines.items()))
@@ -79,7 +81,10 @@ def _changed(members: Sequence[Member], joining: str | None, leaving: str | None
 
 
 def _parts(text: str | None, separator: str = ",") -> list[str]:
-    """As ``StringUtils.split``: trimmed, without those that are empty; no more than there can be servers to name."""
+    """Splits as ``StringUtils.split``: trimmed, without empty parts.
+
+    Raises BadArguments for more parts than servers.
+    """
     parts = [found for part in (text or "").split(separator) if (found := part.strip())]
     if len(parts) > _PARTS_MAX:
         raise ZooKeeperError(Code.BAD_ARGUMENTS)
@@ -111,9 +116,9 @@ def _member(name: str, spec: str) -> Member:
 
 
 def _addresses(member: Member) -> set[tuple[str, int]]:
-    """Those that no other server may have."""
+    """Returns the addresses that no other server may have."""
     host = member.host.lower()
     addresses = {(host, member.quorum_port), (host, member.election_port)}
     if member.client:
         addresses.add(split_client(member.client.lower()))
-    return {address for address in addresses if not is_everybodys(address[0])}
+    return {address for address in addresses if not is_local_everywhere(address[0])}

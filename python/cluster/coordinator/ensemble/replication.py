@@ -1,7 +1,7 @@
 """The replication of a member of an ensemble: a log that a majority has on disk.
 
-Owns the order in which a member's parts start, handle the quorum's events, and stop. Runs on the event loop; calls of the quorum
-that block run in a thread. Its parts:
+Owns the order in which a member's parts start, handle the quorum's events, and stop. Runs on the event loop;
+calls of the quorum that block run in a thread. Its parts:
 
 =======================  ==========================================================
 :mod:`.agreed`           the state, and the zxid, time and session id of each command
@@ -21,18 +21,19 @@ that block run in a thread. Its parts:
 
 What a client may rely on:
 
-* Its requests take effect in order, on whichever server. A connection's commands are proposed in order, and each takes effect
-  once. A command that comes after the session has moved to another connection is refused.
+* Its requests take effect in order, on whichever server. A connection's commands are proposed in order, and
+  each takes effect once. A command that comes after the session has moved to another connection is refused.
 * A write is answered once this server has applied it, so the client's next read shows it.
-* A watch event is sent when its change is applied, before the answer to anything newer. What the clients of other servers write
-  is applied within about :data:`WATCHED_MS`, or :data:`UNWATCHED_MS` if no client here has a watch, and before a sync is answered.
+* A watch event is sent when its change is applied, before the answer to anything newer. What the clients of
+  other servers write is applied within about :data:`WATCHED_MS`, or :data:`UNWATCHED_MS` if no client here
+  has a watch, and before a sync is answered.
 * It is sent nothing while its session may be over. Such output waits.
-* A change of the leader, or of the members, is a delay. The answer to its own change of the members comes once this server has
-  applied the change, and its later requests take effect after it.
+* A change of the leader, or of the members, is a delay. The answer to its own change of the members comes
+  once this server has applied the change, and its later requests take effect after it.
 
-Only the leader ends sessions, by its monotonic clock, at the earliest a full timeout after it began to lead. That takes effect only
-while it leads, and only if the session has not moved. A crash loses nothing that was answered: a member starts with its newest
-snapshot and the log behind it.
+Only the leader ends sessions, by its monotonic clock, at the earliest a full timeout after it began to lead.
+That takes effect only while it leads, and only if the session has not moved. A crash loses nothing that was
+answered: a member starts with its newest snapshot and the log behind it.
 """
 
 from __future__ import annotations
@@ -73,10 +74,12 @@ from .view import EnsembleView
 TAKE_BYTES = 64 << 10
 """The most that is applied in one turn of the loop."""
 TAKES_BEFORE_EXPIRY = 100
-"""Before sessions expire, so many turns' events are handled at most: they may report that a client is alive."""
+"""Before sessions expire, so many turns' events are handled at most: they may report that a client is
+alive."""
 WATCHED_MS = 1
 UNWATCHED_MS = 5
-"""The least time between two applications of what other members proposed, where a client here has a watch, and where none has."""
+"""The least time between two applications of what other members proposed, where a client here has a watch,
+and where none has."""
 
 _logger = logging.getLogger(__name__)
 
@@ -84,9 +87,9 @@ _logger = logging.getLogger(__name__)
 class EnsembleReplication:
     """A :class:`.replication.Replication` over a :class:`.quorum.Quorum`.
 
-    ``open_quorum`` is called in a thread when it starts. ``own_data`` is given to a quorum that awaits a state. ``directory`` is
-    the quorum's, ``exports`` is for the snapshots that administrators ask for. Limits are in ticks. ``config`` is the `zoo.cfg`
-    that follows the configuration, if it is to follow.
+    ``open_quorum`` is called in a thread when it starts. ``own_data`` is given to a quorum that awaits a
+    state. ``directory`` is the quorum's, ``exports`` is for the snapshots that administrators ask for. Limits
+    are in ticks. ``config`` is the `zoo.cfg` that follows the configuration, if it is to follow.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class EnsembleReplication:
         self._failed = False
         self._events: deque[Event] = deque()
         self._installing: asyncio.Task[None] | None = None
-        self._patience_ms = WATCHED_MS
+        self._wake_interval_ms = WATCHED_MS
         self._own_data = own_data
         self._begins = False
         """Whether the ensemble is to begin with this server's own data, and has not yet."""
@@ -273,7 +276,8 @@ class EnsembleReplication:
     # ---- the state it begins with ----
 
     def _begin_with(self, quorum: Quorum, own: OwnData) -> None:
-        """Reads this server's own data in a thread, and gives it to the quorum, which begins with it when it may."""
+        """Reads this server's own data in a thread, and gives it to the quorum, which begins with it when
+        it may."""
         self._begins = True
         loop, now = asyncio.get_running_loop(), self._service.clock.wall_ms()
         self._own_data_work = loop.run_in_executor(None, lambda: own.give(quorum.first_state(), now))
@@ -301,7 +305,10 @@ class EnsembleReplication:
         self._guarded(self._take)
 
     def _take(self) -> bool:
-        """Handles the quorum's events, as many as one turn of the loop should. Returns False if there were none."""
+        """Handles the quorum's events, as many as one turn of the loop should.
+
+        Returns False if there were none.
+        """
         quorum = self._quorum
         if quorum is None or self._installing is not None:
             return False
@@ -323,14 +330,14 @@ class EnsembleReplication:
             quorum.applied(self.agreed.index)
             self._saving.applied(transactions, quorum, self.agreed)
         if not self._failed:
-            self._set_patience(quorum)
+            self._set_wake_interval(quorum)
         return bool(taken)
 
-    def _set_patience(self, quorum: Quorum) -> None:
-        patience_ms = WATCHED_MS if self._service.is_watched() else UNWATCHED_MS
-        if patience_ms != self._patience_ms:
-            self._patience_ms = patience_ms
-            quorum.set_wake_interval(patience_ms)
+    def _set_wake_interval(self, quorum: Quorum) -> None:
+        interval_ms = WATCHED_MS if self._service.is_watched() else UNWATCHED_MS
+        if interval_ms != self._wake_interval_ms:
+            self._wake_interval_ms = interval_ms
+            quorum.set_wake_interval(interval_ms)
 
     def _entries(self, entries: Sequence[Entry]) -> None:
         self._accounting.applied(entries)
@@ -459,7 +466,7 @@ class EnsembleReplication:
     # ---- snapshots for administrators ----
 
     async def take_snapshot(self) -> tuple[int, Path]:
-        """Saves this member's state, in the format of a server that runs alone."""
+        """Saves this member's state, in the format of a standalone server."""
         if not self.is_open:
             raise CoordinatorError(f"the coordinator on {self._directory} is not running")
         zxid, began_ms = self.machine.last_zxid, self._service.clock.monotonic_ms()
@@ -472,7 +479,7 @@ class EnsembleReplication:
 
     async def restore(self, data: bytes) -> int:
         raise CoordinatorError(
-            "the state of an ensemble cannot be replaced by a snapshot: restore it into a server that runs alone"
+            "the state of an ensemble cannot be replaced by a snapshot: restore it into a standalone server"
         )
 
 
@@ -489,7 +496,10 @@ _HANDLERS: Mapping[str, Callable[..., None]] = {
     "warning": lambda _self, text: _logger.warning("%s", text),
     "failed": EnsembleReplication._quorum_failed,
 }
-"""The handler of each kind of event. A kind that is not here is a newer quorum's, and means nothing to this server."""
+"""The handler of each kind of event.
+
+A kind that is not here is a newer quorum's, and means nothing to this server.
+"""
 
 
 def _size(directory: Path) -> int:

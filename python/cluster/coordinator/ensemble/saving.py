@@ -1,8 +1,9 @@
-"""When a member takes snapshots, and how they are written to the quorum without stopping the event loop (``SyncRequestProcessor``).
+"""When a member takes snapshots, and how they are written to the quorum without stopping the event loop
+(``SyncRequestProcessor``).
 
-Owns the snapshot that is being written. The event loop writes some slices, then does other work, then writes the next ones: one
-slice while the loop is idle, more for each millisecond that it was busy. While the disk is slower, the writing pauses. Runs on
-the event loop. A crash leaves nothing of an unfinished snapshot.
+Owns the snapshot that is being written. The event loop writes some slices, then does other work, then writes
+the next ones: one slice while the loop is idle, more for each millisecond that it was busy. While the disk is
+slower, the writing pauses. Runs on the event loop. A crash leaves nothing of an unfinished snapshot.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class _Walk(NamedTuple):
 
 
 class Saving:
-    """Takes a snapshot after a number of transactions that differs from member to member, so that they do not all do it at once."""
+    """Takes a snapshot after a number of transactions that differs from member to member, so that they do
+    not all do it at once."""
 
     def __init__(self, service: Service, timers: Timers, chance: random.Random) -> None:
         self._service = service
@@ -62,7 +64,8 @@ class Saving:
             self._begin(quorum, agreed)
 
     def reported(self, index: int, error: str | None) -> None:
-        """The quorum's event ``snapshot``: it is on disk, or it failed, which may come before its end is written."""
+        """The quorum's event ``snapshot``: it is on disk, or it failed, which may come before its end is
+        written."""
         clock = self._service.clock
         if self._walk is not None and self._walk.entry == index and error is not None:
             self.abandon()

@@ -1,11 +1,14 @@
-"""What a member reports to its leader about the sessions of its clients, and what it may conclude from the acknowledgement.
+"""What a member reports to its leader about the sessions of its clients, and what it may conclude from the
+acknowledgement.
 
-Owns the numbered reports, and for each session of this member the earliest time at which the leader can have heard of it. The
-leader ends a session no earlier than its timeout after it heard of it. A client that hears nothing gives up after two thirds of
-the timeout. So for a third of the timeout after that time the member may send to the client: the client gives up before any
-member takes the session for expired. That is why no client believes in an ephemeral node whose session is over.
+Owns the numbered reports, and for each session of this member the earliest time at which the leader can have
+heard of it. The leader ends a session no earlier than its timeout after it heard of it. A client that hears
+nothing gives up after two thirds of the timeout. So for a third of the timeout after that time the member may
+send to the client: the client gives up before any member takes the session for expired. That is why no client
+believes in an ephemeral node whose session is over.
 
-Pure. Times are milliseconds of one monotonic clock. The next report repeats what a lost one had. A crash forgets everything.
+Pure. Times are milliseconds of one monotonic clock. The next report repeats what a lost one had. A crash
+forgets everything.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ class SessionReports:
         self._heard[session_id] = None
 
     def established(self, session_id: int, asked_ms: int) -> None:
-        """A session is now this member's. Its handshake was proposed at this time, so the leader heard of it later."""
+        """A session is now this member's.
+
+        Its handshake was proposed at this time, so the leader heard of it later.
+        """
         self._reported_ms[session_id] = asked_ms
         self._heard[session_id] = None
 
@@ -39,7 +45,8 @@ class SessionReports:
         self._heard.pop(session_id, None)
 
     def pack(self) -> tuple[bytes, tuple[int, ...]]:
-        """Returns the next report: the sessions heard from since the last acknowledged one; it may be empty."""
+        """Returns the next report: the sessions heard from since the last acknowledged one; it may be
+        empty."""
         heard = self._heard
         for _sent_ms, sessions in self._sent.values():
             heard.update(dict.fromkeys(session for session in sessions if session in self._reported_ms))
@@ -62,7 +69,8 @@ class SessionReports:
         self._sent = {each: report for each, report in self._sent.items() if each > number}
 
     def reported_ms(self, session_id: int) -> int | None:
-        """The earliest time at which the leader can have heard of the session; None if it is not this member's."""
+        """The earliest time at which the leader can have heard of the session; None if it is not this
+        member's."""
         return self._reported_ms.get(session_id)
 
 

@@ -1,9 +1,10 @@
-"""The sessions of a member's clients: who may connect, who may be sent anything, and which sessions have expired.
+"""The sessions of a member's clients: who may connect, who may be sent anything, and which sessions have
+expired.
 
-Owns the way of a handshake, the connections that nothing may be sent to for now, and the reports to the leader
-(:mod:`.session_reports`). Every member takes part in all sessions: a session that moves from one server to another is attached
-by a command like any other. Only the leader ends sessions. Runs on the event loop; a crash ends the connections, not the
-sessions.
+Owns the way of a handshake, the connections that nothing may be sent to for now, and the reports to the
+leader (:mod:`.session_reports`). Every member takes part in all sessions: a session that moves from one
+server to another is attached by a command like any other. Only the leader ends sessions. Runs on the event
+loop; a crash ends the connections, not the sessions.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class MemberSessions:
         if self._contact.is_reading_only:
             self._connect_read_only(connection, request, timeout_ms)
         elif request.last_zxid_seen > self._agreed().machine.last_zxid:
-            # What the client saw may be agreed on and not applied here yet. That is known before any session is touched.
+            # What the client saw may be agreed on and not applied here yet. That is known before any session
+            # is touched.
             self._barriers.wait(lambda: self._admit(connection, request, timeout_ms))
         else:
             self._admit(connection, request, timeout_ms)
@@ -105,7 +107,8 @@ class MemberSessions:
         machine = self._agreed().machine
         if not connection.accepts_read_only:
             _logger.info(
-                "closing the connection of %s: this server has no majority, and the client does not accept a read-only server",
+                "closing the connection of %s: this server has no majority, and the client does not accept "
+                "a read-only server",
                 connection.address,
             )
             connection.close()
@@ -157,7 +160,7 @@ class MemberSessions:
         self._reports.acknowledged(number)
         silenced, self._silenced = self._silenced, {}
         for connection in silenced:
-            connection.go_on()
+            connection.resume()
         return list(silenced)
 
     def reported(self, server_id: int, sessions: bytes) -> None:

@@ -1,10 +1,11 @@
-"""Snapshots of a member, taken while it serves and read back.
+"""A member's snapshots, written while it serves, and read.
 
-Owns the format; the file around it, its checksum too, is the quorum's. :func:`walk` gives the bytes piece by piece: they are
-of the state at its call, however much is applied meanwhile, and what is kept aside for it is what changes. Pure; the walk is
-on the event loop, :func:`read` may be on any thread.
+Owns the format. The quorum owns the file around it, with its checksum. :func:`walk` yields the bytes piece by
+piece: they are of the state at its call, while later commands are applied. Pure. The walk runs on the event
+loop, :func:`read` on any thread.
 
-Format, version 3 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`; versions 1 and 4 are :mod:`.snapshot`'s)::
+Format, version 3 (big-endian; ``buffer`` and ``vector`` as in :mod:`cluster.coordinator.protocol.jute`;
+versions 1 and 4 are those of :mod:`cluster.coordinator.durability.snapshot`)::
 
     0   8 bytes  magic "LCZNODES"
     8   int      format version, 3
@@ -12,10 +13,11 @@ Format, version 3 (big-endian; ``buffer`` and ``vector`` as in :mod:`.jute`; ver
     28  long     epoch, long counter: of the last zxid
     44  long     time of the last entry, in milliseconds
     52  ustring  members, as in ``/zookeeper/config``, long version of the configuration
-    ..  boolean  whether a change of the members is under way, and if: long zxid, ustring members, boolean whether it is allowed
+    ..  boolean  whether a change of the members has begun, and if so:
+                     long zxid, ustring members, boolean whether it is allowed
     ..  vector   last ids:   int first byte of a session's id, long last session id
     ..  vector   sessions:   long id, int timeout (ms), buffer password, long attachment
-    ..  int      nodes, each as in :mod:`.snapshot`'s version 4
+    ..  int      nodes, each as in version 4
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ _HEAD = struct.Struct(">qqqqq")
 
 
 def walk(agreed: Agreed) -> Generator[bytes, None, None]:
-    """The pieces of a snapshot of the state as it is now. The iterator is to be read to its end or closed before the next."""
+    """Yields the pieces of a snapshot of the present state.
+
+    The iterator has to be read to its end, or closed.
+    """
     writer = PlainWriter()
     writer.out += MAGIC
     writer.i32(VERSION)
@@ -60,9 +65,9 @@ def walk(agreed: Agreed) -> Generator[bytes, None, None]:
 
 
 def read(data: bytes) -> Agreed:
-    """The state of a snapshot. Raises JuteError, or ValueError when its nodes make no tree."""
+    """Returns the state of a snapshot. Raises JuteError, or ValueError if the nodes are not a tree."""
     if data[: len(MAGIC)] != MAGIC:
-        raise JuteError("it does not begin as a snapshot")
+        raise JuteError("it does not begin like a snapshot")
     reader = Reader(data, len(MAGIC))
     version = reader.i32()
     if version != VERSION:

@@ -1,7 +1,7 @@
-"""What a member tells of itself and its ensemble: to four-letter words, commands and metrics.
+"""What a member shows of itself and its ensemble in four-letter words, commands and metrics.
 
-Owns nothing; reads the member's parts on the event loop. Names are those of ``QuorumZooKeeperServer``, ``LeaderZooKeeperServer``
-and ``QuorumPeer``.
+Reads the member's parts on the event loop. Names are those of ``QuorumZooKeeperServer``,
+``LeaderZooKeeperServer`` and ``QuorumPeer``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from .barriers import Barriers
 from .contact import Contact
 
 ELECTION_ALGORITHM = 3
-"""The only number ZooKeeper has left."""
+"""The only one that ZooKeeper still has."""
 _STATES = {"leader": "leading", "follower": "following", "observer": "observing"}
 
 
 class EnsembleView:
-    """``agreed`` gives what is applied; limits are in ticks; ``proposals`` are the sizes of what was agreed on while it led."""
+    """``agreed`` returns the applied state.
+
+    Limits are in ticks. ``proposals`` are the sizes of what was agreed on while it led.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class EnsembleView:
 
     @property
     def mode(self) -> str:
-        """``Mode`` of ``srvr``; without a leader it is what the member's line makes of it."""
+        """``Mode`` of ``srvr``. Without a leader it is the role in the member's line."""
         if self._contact.is_reading_only:
             return "read-only"
         if self._contact.role != "looking":
@@ -61,7 +64,7 @@ class EnsembleView:
         return "observer" if own is not None and own.observer else "follower"
 
     def configuration(self) -> Mapping[str, object]:
-        """What ``conf`` has beside that of a server by itself."""
+        """Returns what ``conf`` has besides the fields of a standalone server."""
         own = self._own
         if own is None:
             return {}
@@ -74,7 +77,7 @@ class EnsembleView:
         }
 
     def gauges(self) -> Mapping[str, int]:
-        """Of ``mntr``. In step is who the leader heard of lately."""
+        """Returns the gauges of ``mntr``. A member that has reported lately is in step."""
         members, contact = self._members, self._contact
         found = {"quorum_size": sum(not member.observer for member in members)}
         if contact.leads_in:
@@ -97,7 +100,7 @@ class EnsembleView:
         return found
 
     def ensemble(self) -> Ensemble:
-        """Of the commands ``leader``, ``voting_view`` and ``zabstate``, and of ``dump``."""
+        """Returns the data of the commands ``leader``, ``voting_view`` and ``zabstate``, and of ``dump``."""
         members, contact = self._members, self._contact
         leader = next((member for member in members if member.server_id == contact.leader), None)
         state = _STATES.get(contact.role)

@@ -1,6 +1,6 @@
-"""The ports that clients connect to: a plain one, one with TLS, one that takes both.
+"""The client ports: a plain one, one with TLS, one that takes both.
 
-Owns their sockets and contexts; who may come in is the server's to say. Runs on the event loop.
+Owns their sockets and TLS contexts. The server decides which connections may enter. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _logger = logging.getLogger(__name__)
 
 
 class ClientPorts:
-    """``made`` makes the protocol of a connection, told whether it is TLS; ``may_enter`` and ``failed`` are a
-    :class:`.listener.Listener`'s. A ``port`` of :data:`NO_PORT` is none; with ``unified`` it takes TLS, too."""
+    """``made`` makes the protocol of a connection, from whether it is TLS; ``may_enter`` and ``failed`` are
+    those of a :class:`.listener.Listener`. A ``port`` of :data:`NO_PORT` is none; with ``unified`` it takes
+    TLS, too."""
 
     def __init__(
         self,
@@ -35,17 +36,17 @@ class ClientPorts:
         self._made = made
         self._may_enter = may_enter
         self._failed = failed
-        self._patience = handshake_timeout_ms / 1000
+        self._handshake_timeout = handshake_timeout_ms / 1000
         self._listening: list[Listener] = []
         self._renewals: dict[TlsSettings, Renewal] = {}
         self._first: Listener | None = None
-        """Of these, the one that is not for TLS alone."""
+        """The one that takes plain connections."""
         self._moving: asyncio.Task[None] | None = None
 
     async def listen(
         self, host: str, port: int, secure: SecurePort | None, unified: TlsSettings | None
     ) -> tuple[int, int]:
-        """Returns the port and the one with TLS. Raises CoordinatorError."""
+        """Returns the plain port and the one with TLS. Raises CoordinatorError."""
         secure_port = NO_PORT
         if port != NO_PORT:
             port = await self._listen_first(host, port, unified)
@@ -62,14 +63,14 @@ class ClientPorts:
         return port
 
     def move(self, host: str, port: int, unified: TlsSettings | None) -> None:
-        """The port that is not for TLS alone is there from soon on; connections stay. One that cannot be had is told and tried
-        again."""
+        """Begins to move the plain port. Open connections stay. If the new port is not free, the operator is
+        told, and the move is tried again."""
         if self._moving is not None:
             self._moving.cancel()
         self._moving = asyncio.get_running_loop().create_task(self._move(host, port, unified))
 
     async def _move(self, host: str, port: int, unified: TlsSettings | None) -> None:
-        # The two may be one port on other addresses.
+        # The old port is closed first: both may have one number, on different addresses.
         if self._first is not None:
             first, self._first = self._first, None
             self._listening.remove(first)
@@ -80,11 +81,11 @@ class ClientPorts:
                 await self._listen_first(host, port, unified)
                 return
             except CoordinatorError as error:
-                _logger.error("%s; it is tried again", error)
+                _logger.error("%s; trying again", error)
                 await asyncio.sleep(MOVE_PAUSE_SECONDS)
 
     def close(self) -> None:
-        """Accepts no more. Safe to repeat."""
+        """Stops to accept. Safe to repeat."""
         if self._moving is not None:
             self._moving.cancel()
         for each in self._listening:
@@ -96,7 +97,7 @@ class ClientPorts:
         """Returns when the ports are free."""
         if self._moving is not None:
             await asyncio.wait([self._moving])
-            self.close()  # what it began to listen on as it was told
+            self.close()  # the move may have opened a port in the meantime
         for each in self._listening:
             await each.wait_closed()
         self._listening.clear()
@@ -105,7 +106,7 @@ class ClientPorts:
 
     @property
     def handshakes(self) -> int:
-        """Connections that are in TLS's handshake."""
+        """The number of connections in a TLS handshake."""
         return sum(each.entering for each in self._listening if each.takes_tls)
 
     async def _plain(self, host: str, port: int) -> int:
@@ -120,13 +121,13 @@ class ClientPorts:
             self._failed,
             context=lambda: renewal.context,
             accepts_plain=accepts_plain,
-            patience_seconds=self._patience,
+            timeout_seconds=self._handshake_timeout,
         )
         setting = _CLIENTS if accepts_plain else "secureClientPortAddress"
         return await self._begin(listener, port.host, port.port, setting)
 
     def _renewal(self, tls: TlsSettings) -> Renewal:
-        """One for all ports that have the same settings. Raises CoordinatorError."""
+        """Returns one for all ports with the same settings. Raises CoordinatorError."""
         if tls not in self._renewals:
             self._renewals[tls] = Renewal(tls)
             self._renewals[tls].start()

@@ -1,8 +1,8 @@
-"""HTTP/1.1 for the admin server and the metrics: requests in, answers out.
+"""An HTTP/1.1 server for the admin server and the metrics.
 
-Owns framing (RFC 9112, bodies with a Content-Length), limits and timeouts; what is answered is somebody else's. Who is
-silent for the idle time, or sends more than a head may have, is cut off. Where there is no room for one more, whoever has
-been silent longest makes it; silent is who has no complete request there that is being answered. Runs on the event loop.
+Owns framing (RFC 9112, bodies with a Content-Length), limits and timeouts. A peer that is idle for too long,
+or sends too long a head, is disconnected. At the limit of connections a new one replaces the one that has
+been waited for longest: for a request, or for it to read its answer. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .listener import Listener, peer_address
 
 HEAD_BYTES_MAX = 16 << 10
 CONNECTIONS_MAX = 32
-"""At once; whoever comes while all are being answered is closed."""
+"""The most connections. A new one is closed if all are being answered."""
 PARAMETERS_MAX = 100
 LINGER_SECONDS = 2.0
-"""How long a peer may take to hang up after its last answer."""
+"""The time that a peer has to close after its last answer."""
 UNREAD_SECONDS = 5.0
-"""Whoever has left its answer unread for so long is silent, too."""
+"""A peer that leaves its answer unread for this long may be replaced, too."""
 _CHUNK = 64 << 10
 _TEXT = "text/plain;charset=utf-8"
 
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 class HttpError(Exception):
-    """A request that is answered with a status and a sentence, and ends its connection."""
+    """A request is refused with a status and a sentence, and its connection ends."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -44,8 +44,12 @@ class HttpError(Exception):
 
 @dataclass
 class Request:
-    """``query`` has the first value of each name; names of ``headers`` are in lower case; ``address`` is the peer's;
-    ``certificate`` is the client's, in DER. ``read_body`` reads the body, of at most so many bytes, or raises HttpError."""
+    """A request.
+
+    ``query`` has the first value of each name. The names of ``headers`` are in lower case. ``address`` is the
+    peer's, ``certificate`` the client's, in DER. ``read_body`` reads a body of at most so many bytes, or
+    raises HttpError.
+    """
 
     method: str
     path: str
@@ -58,7 +62,7 @@ class Request:
 
 @dataclass
 class Response:
-    """A ``body`` that is a path is that file's content."""
+    """If ``body`` is a path, the answer is that file's content."""
 
     body: bytes | Path = b""
     content_type: str = _TEXT
@@ -70,7 +74,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class HttpServer:
-    """Serves what ``answer`` makes of each request; an exception of it is told in the log, and 500 to its client."""
+    """Answers each request with ``answer``. An exception in it is logged, and the client gets status 500."""
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class HttpServer:
             lambda address, error: _logger.debug("%s: %s", address, error),
             context=None if context is None else lambda: context,
             accepts_plain=accepts_plain,
-            patience_seconds=idle_seconds,
+            timeout_seconds=idle_seconds,
         )
 
     async def start(self, host: str, port: int) -> int:
@@ -97,7 +101,7 @@ class HttpServer:
         return await self._listener.start(host, port)
 
     async def stop(self) -> None:
-        """Cuts everybody off; returns when the port is free."""
+        """Disconnects all peers. Returns when the port is free."""
         self._listener.close()
         for peer in self._serving:
             peer.end()
@@ -109,16 +113,16 @@ class HttpServer:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(HEAD_BYTES_MAX), self._serve)
 
     def _may_enter(self, _address: str, _of_it: int, entering: int) -> bool:
-        return entering + len(self._serving) < CONNECTIONS_MAX or self._make_room()
+        return entering + len(self._serving) < CONNECTIONS_MAX or self._replace_one()
 
-    def _make_room(self) -> bool:
-        """Ends the connection that has been silent longest; False if none is."""
-        first = min(self._serving, key=lambda peer: peer.silent_from, default=None)
-        silent_from = first.silent_from if first is not None else math.inf
-        if self._listener.entering_since < silent_from:
+    def _replace_one(self) -> bool:
+        """Ends the connection that has been waited for longest. Returns False if none is waited for."""
+        first = min(self._serving, key=lambda peer: peer.waited_since, default=None)
+        waited_since = first.waited_since if first is not None else math.inf
+        if self._listener.entering_since < waited_since:
             self._listener.drop_first()
             return True
-        if first is None or silent_from > asyncio.get_running_loop().time():
+        if first is None or waited_since > asyncio.get_running_loop().time():
             return False
         first.end()
         return True
@@ -132,7 +136,7 @@ class HttpServer:
             peer.wait_for()
             await self._hang_up(peer)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # it left, was silent for too long, or the server stops
+            pass  # the peer left or was idle for too long, or the server stops
         except Exception:
             _logger.exception("an HTTP connection failed")
         finally:
@@ -143,23 +147,23 @@ class HttpServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
                 while await peer.reader.read(_CHUNK):
-                    pass  # what it still sends would otherwise cost it the answer
+                    pass  # unread data would reset the connection, and the peer could lose its answer
         peer.writer.close()
         async with asyncio.timeout(self._idle):
             await peer.writer.wait_closed()
 
     async def _exchange(self, peer: _Peer) -> bool:
-        """One request; whether there may be another."""
+        """Serves one request. Returns whether there may be another."""
         try:
             async with asyncio.timeout(self._idle):
                 head = await peer.reader.readuntil(b"\r\n\r\n")
             request, length, keeps = self._parse(head, peer)
         except asyncio.LimitOverrunError:
-            return await self._refuse(peer, HttpError(431, f"a head may have {HEAD_BYTES_MAX} bytes"))
+            return await self._refuse(peer, HttpError(431, f"the head is longer than {HEAD_BYTES_MAX} bytes"))
         except HttpError as error:
             return await self._refuse(peer, error)
         if length == 0:
-            peer.leave_alone()
+            peer.stop_waiting()
         try:
             response = await self._answer(request)
         except HttpError as error:
@@ -167,7 +171,7 @@ class HttpServer:
         except Exception:
             _logger.exception("%s %s failed", request.method, request.path)
             response = Response(b"the request failed; the server's log says why\n", status=500)
-        keeps = keeps and length == 0  # a body that nobody may have read is left behind
+        keeps = keeps and length == 0  # a body may be unread
         await self._send(peer, response, keeps, request.method != "HEAD")
         return keeps
 
@@ -176,27 +180,27 @@ class HttpServer:
         return False
 
     def _parse(self, head: bytes, peer: _Peer) -> tuple[Request, int, bool]:
-        """The request, the length of its body, and whether its connection may stay."""
+        """Returns the request, the length of its body, and whether its connection may stay."""
         first, *lines = head.decode("latin-1")[:-4].split("\r\n")
         words = first.split(" ")
         if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
-            raise HttpError(400, "this is no HTTP/1.1 request")
+            raise HttpError(400, "this is not an HTTP/1.1 request")
         headers = {}
         for line in lines:
             name, colon, value = line.partition(":")
             if not colon or name != name.strip():
-                raise HttpError(400, f"{line[:100]!r} is no header")
+                raise HttpError(400, f"{line[:100]!r} is not a header")
             headers[name.lower()] = value.strip()
         if "transfer-encoding" in headers:
             raise HttpError(411, "a body needs a Content-Length")
         text = headers.get("content-length", "0")
         if not text.isascii() or not text.isdigit() or len(text) > 15:
-            raise HttpError(400, f"{text[:100]!r} is no Content-Length")
+            raise HttpError(400, f"{text[:100]!r} is not a Content-Length")
         try:
             target = urlsplit(words[1])
             query = parse_qs(target.query, keep_blank_values=True, max_num_fields=PARAMETERS_MAX)
         except ValueError as error:
-            raise HttpError(400, f"{words[1][:100]!r} is no target: {error}") from None
+            raise HttpError(400, f"{words[1][:100]!r} is not a target: {error}") from None
         body = _Body(int(text), headers.get("expect", "").lower() == "100-continue", self._idle, peer)
         address = peer.writer.get_extra_info("peername")
         tls = peer.writer.get_extra_info("ssl_object")
@@ -213,7 +217,7 @@ class HttpServer:
         return request, int(text), wish == "keep-alive" or (words[2] == "HTTP/1.1" and wish != "close")
 
     async def _send(self, peer: _Peer, response: Response, keeps: bool, with_body: bool) -> None:
-        peer.leave_alone()
+        peer.stop_waiting()
         body, writer = response.body, peer.writer
         length = body.stat().st_size if isinstance(body, Path) else len(body)
         lines = {
@@ -251,7 +255,7 @@ class HttpServer:
         peer.wait_for(UNREAD_SECONDS)
         async with asyncio.timeout(self._idle):
             await peer.writer.drain()
-        peer.leave_alone()
+        peer.stop_waiting()
 
 
 def _sentence(error: HttpError) -> Response:
@@ -259,8 +263,8 @@ def _sentence(error: HttpError) -> Response:
 
 
 class _Peer:
-    """Who is connected, and the task that serves it. ``silent_from`` is the loop's time from which on it is silent; infinite while
-    its request is answered."""
+    """A connection, and the task that serves it. ``waited_since`` is the loop's time since which the peer is
+    waited for; infinite while its request is being answered."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -268,27 +272,27 @@ class _Peer:
         self.task = task
         self.reader = reader
         self.writer = writer
-        self.silent_from = math.inf
+        self.waited_since = math.inf
         self.wait_for()
 
-    def leave_alone(self) -> None:
-        """It has done its part: its request is being answered."""
-        self.silent_from = math.inf
+    def stop_waiting(self) -> None:
+        """The peer has sent its request, which is now answered."""
+        self.waited_since = math.inf
 
-    def wait_for(self, patience: float = 0.0) -> None:
-        """It has to send or to read something, and is silent once the patience is over."""
-        self.silent_from = asyncio.get_running_loop().time() + patience
+    def wait_for(self, delay_seconds: float = 0.0) -> None:
+        """The peer has to send or to read something. The wait counts after a delay."""
+        self.waited_since = asyncio.get_running_loop().time() + delay_seconds
 
     def end(self) -> None:
-        """Cuts it off; its task ends in the loop's next turns."""
-        self.silent_from = math.inf
+        """Disconnects the peer. Its task ends in the next turns of the loop."""
+        self.waited_since = math.inf
         self.writer.transport.abort()
         self.task.cancel()
 
 
 @dataclass
 class _Body:
-    """The body of a request that has not been read."""
+    """A body that is not read yet."""
 
     length: int
     expects: bool
@@ -297,7 +301,7 @@ class _Body:
 
     async def read(self, most: int) -> bytes:
         if self.length > most:
-            raise HttpError(413, f"a body of {self.length} bytes; at most {most} are taken")
+            raise HttpError(413, f"the body has {self.length} bytes, and at most {most} are allowed")
         if self.expects:
             self.peer.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = bytearray()
@@ -308,5 +312,5 @@ class _Body:
                 raise HttpError(400, f"the body ended after {len(body)} of {self.length} bytes")
             body += part
             self.peer.wait_for()
-        self.peer.leave_alone()
+        self.peer.stop_waiting()
         return bytes(body)

@@ -1,12 +1,12 @@
 """A listening socket whose connections are plain, TLS, or either.
 
-Owns a connection from its accept to its protocol: its first byte, TLS's handshake, how long that may take and how many
-may be at it. A peer that says nothing costs a socket until the time is over (asyncio's buffers for TLS, of 256 KiB, are
-made after the first byte), and nobody else anything. Runs on the event loop.
+Owns a connection from its accept to its protocol: its first byte, the TLS handshake, their time limit, and
+their number. A peer that sends nothing costs only a socket until its time is over: asyncio's 256 KiB of
+buffers for TLS are made after the first byte. Runs on the event loop.
 
-As Java's sockets do, one that listens on all addresses takes both families, if it is told 0.0.0.0, too, and a peer's address
-is written as Java writes it. Plain connections come this way, too, because an asyncio.Server of Python 3.11 leaves the socket of one
-that it accepts as it is closed to the collector of garbage.
+As with Java's sockets, one that listens on all addresses takes both families, even if it is told 0.0.0.0. A
+peer's address is written as Java writes it. Plain connections are accepted here, too, because an
+asyncio.Server of Python 3.11 leaks the socket that it accepts while it is closed.
 """
 
 from __future__ import annotations
@@ -31,25 +31,31 @@ from ..state.acl import address_identity
 from ..state.members import host_and_port
 
 BACKLOG = 4096
-"""Connections that wait to be accepted, as far as the kernel allows them (``net.core.somaxconn``). One more is tried again by its
-client's kernel, a second later: all of a crowd that comes at once, as behind a restart."""
+"""Connections that may wait to be accepted, within the kernel's limit (``net.core.somaxconn``). The client's
+kernel tries another one again a second later. After a restart all clients come at once."""
 ACCEPTS_A_TURN = 16
-"""Plain connections; of those with TLS, whose handshakes cost more, it is one."""
+"""Plain connections that are accepted in one turn of the loop.
+
+Of those with TLS, which cost more, it is one.
+"""
 ACCEPT_PAUSE_SECONDS = 1.0
-"""After an accept that failed: descriptors ran out, most likely."""
+"""After a failed accept. Most likely the process is out of descriptors."""
 SHUTDOWN_SECONDS = 2.0
-"""How long a peer may take to answer the end of TLS."""
+"""The time that a peer has to answer the end of TLS."""
 _HANDSHAKE = b"\x16"
-"""The first byte of every TLS connection (RFC 8446, 5.1); as a frame's length it would be beyond every bound."""
+"""The first byte of every TLS connection (RFC 8446, 5.1). In a frame's length it would exceed every limit."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Listener:
-    """``made`` makes the protocol of a connection, told whether it is TLS. ``may_enter`` is asked, with an address and
-    how many of it and of all are not through yet, whether one more may begin; ``failed`` hears of those that did not get
-    through. Without ``context`` all are plain; with it, which gives each handshake its own, all are TLS, or with
-    ``accepts_plain`` as each begins."""
+    """Accepts connections.
+
+    ``made`` makes the protocol of a connection, from whether it is TLS. ``may_enter`` decides about one more
+    connection: it gets the address, and the numbers of connections without a protocol, of the address and of
+    all. ``failed`` is called for one that fails. Without ``context`` all are plain. With it all are TLS, or
+    with ``accepts_plain`` those that begin as TLS; it returns the context of a handshake.
+    """
 
     def __init__(
         self,
@@ -59,22 +65,22 @@ class Listener:
         *,
         context: Callable[[], ssl.SSLContext] | None = None,
         accepts_plain: bool = False,
-        patience_seconds: float = 10.0,
+        timeout_seconds: float = 10.0,
     ) -> None:
         self._made = made
         self._may_enter = may_enter
         self._failed = failed
         self._context = context
         self._accepts_plain = accepts_plain
-        self._patience = patience_seconds
+        self._timeout = timeout_seconds
         self._by_address: Counter[str] = Counter()
         self._entering: dict[socket.socket, tuple[str, float]] = {}
-        """Connections that have no protocol yet: whose, and since when."""
+        """The connections without a protocol: their address, and the time of their accept."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._sockets: list[socket.socket] = []
 
     async def start(self, host: str, port: int) -> int:
-        """Listens on all addresses of a host, at the same port, and returns that. Raises OSError."""
+        """Listens on all addresses of a host, at one port, and returns the port. Raises OSError."""
         if is_everywhere(host):
             self._sockets = [listen_everywhere(port)]
         else:
@@ -92,23 +98,23 @@ class Listener:
 
     @property
     def entering(self) -> int:
-        """How many connections have no protocol yet."""
+        """The number of connections without a protocol."""
         return len(self._entering)
 
     @property
     def entering_since(self) -> float:
-        """The loop's time when the first of them was accepted; infinite without any."""
+        """The loop's time when the oldest of them was accepted; infinite if there is none."""
         return next((since for _host, since in self._entering.values()), math.inf)
 
     def drop_first(self) -> None:
-        """Has the first of them fail: as if it had left."""
+        """Ends the oldest of them."""
         accepted = next(iter(self._entering))
         self._leave(accepted)
-        with contextlib.suppress(OSError):  # it has left
+        with contextlib.suppress(OSError):  # the peer has left
             accepted.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Accepts no more, and drops those that have no protocol yet. Safe to repeat."""
+        """Stops to accept, and ends the connections without a protocol. Safe to repeat."""
         for task in self._tasks:
             task.cancel()
 
@@ -137,7 +143,7 @@ class Listener:
                 try:
                     accepted, address = listening.accept()
                 except BlockingIOError:
-                    # `sock_accept` would lose what it accepted if it were cancelled then.
+                    # If it were cancelled now, `sock_accept` would lose an accepted socket.
                     await _readable(listening)
                     continue
                 except OSError as error:
@@ -145,8 +151,9 @@ class Listener:
                     await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
                     continue
                 accepted.setblocking(False)
-                # asyncio does so where the socket's protocol is named, which that of `create_server` is not.
-                with contextlib.suppress(OSError):  # it has left
+                # asyncio does this only for sockets with a named protocol, and that of `create_server` has
+                # none.
+                with contextlib.suppress(OSError):  # the peer has left
                     accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 host = peer_address(address)
                 if self._may_enter(host, self._by_address[host], self.entering):
@@ -158,33 +165,33 @@ class Listener:
                 else:
                     accepted.close()
                 if accepts % at_once == 0:
-                    await asyncio.sleep(0)  # others' turn, however many there are to accept
+                    await asyncio.sleep(0)  # other work has its turn, however many wait to be accepted
 
     async def _enter(self, accepted: socket.socket, host: str) -> None:
         context: ssl.SSLContext | None = None
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 if self._context is not None:
                     if await _begins_tls(accepted):
                         context = self._context()
                     elif not self._accepts_plain:
-                        raise ssl.SSLError("what it sends does not begin as TLS")
+                        raise ssl.SSLError("its first byte is not that of TLS")
                 secure = context is not None
                 await asyncio.get_running_loop().connect_accepted_socket(
                     lambda: self._made(secure),
                     accepted,
                     ssl=context,
-                    ssl_handshake_timeout=self._patience if secure else None,
+                    ssl_handshake_timeout=self._timeout if secure else None,
                     ssl_shutdown_timeout=SHUTDOWN_SECONDS if secure else None,
                 )
-        except Exception as error:  # of the socket, of TLS, of a certificate, or of the clock
+        except Exception as error:  # of the socket, TLS, a certificate, or the timeout
             accepted.close()
             self._failed(host, error)
         finally:
             self._leave(accepted)
 
     def _entered(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
-        """Whatever became of it: a task that is cancelled at once has not begun."""
+        """Also called for a task that was cancelled before it began."""
         if task.cancelled():
             accepted.close()
         self._leave(accepted)
@@ -198,7 +205,7 @@ class Listener:
 
 
 async def _begins_tls(accepted: socket.socket) -> bool:
-    """Waits for the first byte, and leaves it where it is."""
+    """Waits for the first byte, and does not take it from the socket."""
     await _readable(accepted)
     return accepted.recv(1, socket.MSG_PEEK) == _HANDSHAKE
 
@@ -227,8 +234,10 @@ def is_everywhere(host: str) -> bool:
 
 
 def listen_at(addresses: Iterable[tuple[socket.AddressFamily, tuple[Any, ...]]]) -> list[socket.socket]:
-    """One for each of them, all at the first one's port. What this machine does not have is left out if there is another. Raises
-    OSError."""
+    """Returns a socket for each address, all at the first one's port. Raises OSError.
+
+    An address that this machine does not have is left out if there is another.
+    """
     listening: list[socket.socket] = []
     missing: OSError | None = None
     try:
@@ -251,7 +260,7 @@ def listen_at(addresses: Iterable[tuple[socket.AddressFamily, tuple[Any, ...]]])
 
 
 def listen_everywhere(port: int) -> socket.socket:
-    """A socket for both families, or for IPv4 where the machine has no IPv6. Raises OSError."""
+    """Returns a socket for both families, or for IPv4 if the machine has no IPv6. Raises OSError."""
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(
@@ -264,18 +273,24 @@ def listen_everywhere(port: int) -> socket.socket:
 
 
 def peer_address(name: tuple[Any, ...]) -> str:
-    """The address in a socket's name, as Java writes it: IPv4's also where IPv6's socket has it as ::ffff:a.b.c.d."""
+    """Returns the address in a socket's name, as Java writes it:
+
+    ::ffff:a.b.c.d of an IPv6 socket is a.b.c.d.
+    """
     return address_identity(str(name[0])).id
 
 
 def cannot_listen(
     what: str, host: str, port: int, error: OSError | UnicodeError, setting: str, mend: str = ""
 ) -> CoordinatorError:
-    """The sentence for a port that cannot be had: ``setting`` is where the host is from, ``mend`` what helps if that is right."""
+    """Returns the error for a port that is not free.
+
+    ``setting`` has the host, ``mend`` is the advice if the host is right.
+    """
     advice = mend or "stop what uses the port or choose another"
-    if isinstance(error, (socket.gaierror, UnicodeError)):  # the former's numbers are not the system's
+    if isinstance(error, (socket.gaierror, UnicodeError)):  # the numbers of the former are not errno's
         reason = f"{host} cannot be resolved ({error.strerror if isinstance(error, OSError) else error})"
-        advice = f"give {setting} an address of this machine, or a name that DNS or its file of hosts knows"
+        advice = f"give {setting} an address of this machine, or a name that DNS or /etc/hosts has"
     else:
         reason = os.strerror(error.errno) if error.errno else str(error)
         if error.errno == errno.EADDRNOTAVAIL:

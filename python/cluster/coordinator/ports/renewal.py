@@ -1,9 +1,11 @@
-"""The context that a client port with TLS begins its handshakes with; unless ``client.certReload`` says no, it follows its stores.
+"""The TLS context of a client port, which follows its key store and trust store unless ``client.certReload``
+is false.
 
-Owns the look at the key store and the trust store each second (``X509Util``, ``FileChangeWatcher``). Who is connected
-stays as he came; who comes later is shown the new certificate, and held against the new authorities. Stores that make no context,
-for one is gone, half written, or a key without its certificate yet, leave the old one in use until they change again. Where they are
-and what opens them is what it was at the start. Runs on the event loop; the stores are looked at and opened in a thread.
+Owns the look at the two stores each second (``X509Util``, ``FileChangeWatcher``). Open connections keep their
+certificate. New connections get the new one, and are checked against the new authorities. Stores that cannot
+be used (one is missing, half written, or a key without its certificate) leave the old context in use until
+they change again. Their paths and passwords are those of the start. Runs on the event loop; the stores are
+looked at and opened in a thread.
 """
 
 from __future__ import annotations
@@ -17,35 +19,35 @@ from ..errors import CoordinatorError
 from .tls import TlsSettings, server_context
 
 LOOK_SECONDS = 1.0
-"""From one look at the stores to the next."""
+"""Between two looks at the stores."""
 
 _Marks = tuple[tuple[int, ...] | None, ...]
-"""What tells one state of each store from another, None for one that is not there."""
+"""Differs from one state of each store to another; None for a missing store."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Renewal:
-    """``context`` is the last that the stores made. Raises CoordinatorError if they make none at first."""
+    """``context`` is the newest. Raises CoordinatorError if the stores cannot be used at the start."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
-        self._seen = self._marks()  # before they are read: what changes meanwhile is read again
+        self._seen = self._marks()  # before they are read, so that a change in the meantime is seen
         self.context = server_context(settings)
         self._following: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Follows the stores, if it is set so."""
+        """Begins to follow the stores, if that is configured."""
         if self._settings.reloads:
             self._following = asyncio.get_running_loop().create_task(self._follow())
 
     def close(self) -> None:
-        """Follows them no longer. Safe to repeat."""
+        """Stops to follow them. Safe to repeat."""
         if self._following is not None:
             self._following.cancel()
 
     async def wait_closed(self) -> None:
-        """Returns when it is so."""
+        """Returns when it has stopped."""
         if self._following is not None:
             await asyncio.wait([self._following])
 
@@ -57,7 +59,8 @@ class Renewal:
                 renewed = await loop.run_in_executor(None, self._renewed)
             except Exception as error:
                 _logger.warning(
-                    "%s; new connections have what was read before, until the stores change again",
+                    "%s; new connections use the last stores that could be read, until the stores change "
+                    "again",
                     error,
                     exc_info=None if isinstance(error, CoordinatorError) else error,
                 )
@@ -65,12 +68,10 @@ class Renewal:
                 if renewed is not None:
                     self.context = renewed
                     prefix = self._settings.prefix
-                    _logger.info(
-                        "new connections have what %skeyStore and %strustStore hold now", prefix, prefix
-                    )
+                    _logger.info("new connections use the new %skeyStore and %strustStore", prefix, prefix)
 
     def _renewed(self) -> ssl.SSLContext | None:
-        """A new context, if there is a change. Raises CoordinatorError."""
+        """Returns a new context if a store has changed. Raises CoordinatorError."""
         marks = self._marks()
         if marks == self._seen:
             return None
@@ -83,7 +84,7 @@ class Renewal:
 
 
 def _mark(path: os.PathLike[str]) -> tuple[int, ...] | None:
-    """The time of its last change tells of one that keeps the time of its content, and of a right to read it that is given."""
+    """ctime also shows a change that keeps mtime, and a new permission to read."""
     try:
         found = os.stat(path)
     except OSError:

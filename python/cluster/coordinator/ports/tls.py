@@ -1,10 +1,10 @@
 """TLS as `zoo.cfg` describes it: key stores, trust stores, protocols and cipher suites, made into a context.
 
-Owns the settings ``ssl.*`` of the client port and ``ssl.quorum.*`` of the admin server (``X509Util``,
-``ClientX509Util``). How their stores are opened is ``cluster.keystores``'s.
+Owns the settings ``ssl.*`` of the client ports and ``ssl.quorum.*`` of the admin server (``X509Util``,
+``ClientX509Util``). :mod:`cluster.keystores` opens the stores.
 
-Revocation (``ssl.crl``, ``ssl.ocsp``) and names of clients' hosts (``ssl.clientHostnameVerification``) are not checked:
-who asks for them is refused rather than served without.
+Revocation (``ssl.crl``, ``ssl.ocsp``) and host names of clients (``ssl.clientHostnameVerification``) cannot
+be checked, and settings that ask for it are refused.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ _SUITES_OF_1_3 = {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACH
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """``prefix`` is what the settings' names begin with, for errors. Of ``protocols`` all between the oldest and the newest
-    are served. ``cipher_suites`` are Java's names, empty for the
-    defaults; which of TLS 1.3's are used is OpenSSL's to say. ``reloads``: stores that change count for new connections
-    (:mod:`.renewal`)."""
+    """The settings of a port.
+
+    ``prefix`` is that of the settings' names, for errors. All versions between the oldest and the newest of
+    ``protocols`` are served. ``cipher_suites`` are Java's names, empty for the defaults; OpenSSL chooses
+    among those of TLS 1.3. ``reloads``: new connections use changed stores (:mod:`.renewal`).
+    """
 
     key_store: Store
     trust_store: Store | None = None
@@ -55,7 +57,7 @@ class TlsSettings:
 
 
 class SecurePort(NamedTuple):
-    """A client port with TLS; port 0 is a free one."""
+    """A client port with TLS. Port 0 means any free one."""
 
     host: str
     port: int
@@ -63,32 +65,36 @@ class SecurePort(NamedTuple):
 
 
 def tls_settings(values: Values, prefix: str = "ssl.", client_auth: str = "") -> TlsSettings:
-    """The settings that begin with ``prefix``, with ``client_auth`` in place of that one if it is given. Raises
-    CoordinatorError, which names what is missing or refused."""
+    """Returns the settings with a prefix. ``client_auth`` replaces the setting of that name if it is given.
+
+    Raises CoordinatorError, which names the setting that is missing or refused.
+    """
     for name in _NOT_CHECKED:
         if values.boolean(prefix + name, False):
             raise CoordinatorError(
-                f"{prefix}{name} is true, and this server does not check that: leave the line out, and let only those "
-                "reach the port who may"
+                f"{prefix}{name} is true, and this server cannot check that: leave the line out, and "
+                "restrict access to the port by other means"
             )
     key_store = _store(values, prefix, "keyStore")
     if key_store is None:
         raise CoordinatorError(
-            f"{prefix}keyStore.location is not set: name the PEM or PKCS12 file with the server's key and certificate"
+            f"{prefix}keyStore.location is not set: name the PEM or PKCS12 file with the server's key and "
+            "certificate"
         )
     trust_store = _store(values, prefix, "trustStore")
     asked = client_auth or values.choice(prefix + "clientAuth", CLIENT_AUTH[0], CLIENT_AUTH)
     if asked != "none" and trust_store is None:
         raise CoordinatorError(
-            f"{prefix}clientAuth is {asked} and {prefix}trustStore.location is not set, so no client could be let in: "
-            f"name the file with the authorities of clients' certificates, or set {prefix}clientAuth=none"
+            f"{prefix}clientAuth is {asked} and {prefix}trustStore.location is not set, so no client could "
+            "connect: name the file with the authorities of clients' certificates, or set "
+            f"{prefix}clientAuth=none"
         )
     newest = values.choice(prefix + "protocol", DEFAULT_PROTOCOLS[0], tuple(_VERSIONS))
     protocols = _list(values, prefix + "enabledProtocols")
     for protocol in protocols:
         if protocol not in _VERSIONS:
             raise CoordinatorError(
-                f"{prefix}enabledProtocols has {protocol!r}, and can have {', '.join(_VERSIONS)}"
+                f"{prefix}enabledProtocols has {protocol!r}, and may have {', '.join(_VERSIONS)}"
             )
     suites = _list(values, prefix + "ciphersuites")
     settings = TlsSettings(
@@ -124,7 +130,7 @@ def _store(values: Values, prefix: str, which: str) -> Store | None:
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """A server's context. Raises CoordinatorError, which names the file or the setting."""
+    """Returns a server's context. Raises CoordinatorError, which names the file or the setting."""
     prefix = settings.prefix
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -136,13 +142,13 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     context.verify_mode = {"need": ssl.CERT_REQUIRED, "want": ssl.CERT_OPTIONAL, "none": ssl.CERT_NONE}[
         settings.client_auth
     ]
-    # A certificate in the trust store is trusted, also if it is nobody's authority: as in Java.
+    # As in Java, a certificate in the trust store is trusted even if it is not an authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
 def _set_protocols(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Enabled protocols, less those that no enabled cipher suite belongs to."""
+    """Sets the protocols, except those without an enabled cipher suite."""
     protocols = set(settings.protocols)
     if settings.cipher_suites:
         older = [suite for suite in settings.cipher_suites if suite not in _SUITES_OF_1_3]
@@ -156,25 +162,30 @@ def _set_protocols(context: ssl.SSLContext, settings: TlsSettings) -> None:
                 context.set_ciphers(":".join(names))
             except ssl.SSLError:
                 raise CoordinatorError(
-                    f"{settings.prefix}ciphersuites: this OpenSSL ({ssl.OPENSSL_VERSION}) has none of {', '.join(older)}"
+                    f"{settings.prefix}ciphersuites: this OpenSSL ({ssl.OPENSSL_VERSION}) has none of "
+                    f"{', '.join(older)}"
                 ) from None
     if not protocols:
         raise CoordinatorError(
-            f"{settings.prefix}ciphersuites has none for {', '.join(settings.protocols)}: name some, or leave the line out"
+            f"{settings.prefix}ciphersuites has none for {', '.join(settings.protocols)}: name some, or "
+            "leave the line out"
         )
     versions = [_VERSIONS[protocol] for protocol in protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
 
 
 def _openssl_name(suite: str, prefix: str) -> str:
-    """OpenSSL's name of a cipher suite of Java's. Raises CoordinatorError for one that is not known."""
+    """Returns OpenSSL's name for Java's name of a cipher suite.
+
+    Raises CoordinatorError for an unknown one.
+    """
     if suite in _SUITES_OF_1_3:
         return suite
     found = _SUITE.fullmatch(suite)
     if found is None:
         raise CoordinatorError(
-            f"{prefix}ciphersuites has {suite!r}, which is none of the suites with RSA or ECDSA and AES or ChaCha20; "
-            "leave it out"
+            f"{prefix}ciphersuites has {suite!r}, which is not a suite with RSA or ECDSA and AES or "
+            "ChaCha20; leave it out"
         )
     exchange, signature, cipher, mode, digest = found.groups()
     parts = [exchange, signature] if exchange else []
@@ -192,7 +203,7 @@ def _load_key(context: ssl.SSLContext, store: Store, prefix: str) -> None:
         data, password = read_key_store(store, what)
     except KeyStoreError as error:
         raise CoordinatorError(str(error)) from None
-    # OpenSSL reads keys from files only; this one is in memory.
+    # OpenSSL reads keys only from files; this file is in memory.
     descriptor = os.memfd_create("key", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, data.encode())

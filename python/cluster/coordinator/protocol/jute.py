@@ -1,14 +1,14 @@
-"""Jute, ZooKeeper's wire encoding: primitives and the records shared by requests and replies.
+"""Jute, ZooKeeper's wire encoding: primitives, and the records that requests and replies share.
 
-Owns bytes <-> values; knows no socket and no tree. Every length and count is checked against the bytes that
-remain before anything is allocated, and any disagreement raises :class:`JuteError`.
+Owns the conversion between bytes and values. Every length and count is checked against the bytes that remain
+before memory is allocated; a wrong one raises :class:`JuteError`. Pure.
 
 Layout (``zookeeper-jute``'s ``BinaryInputArchive``; all integers big-endian, two's complement)::
 
     int     4 bytes          long    8 bytes          boolean 1 byte, 0 or not
     buffer  int length, bytes; length -1 is null
-    ustring as buffer, UTF-8 when read; written as Java's chars, so that what is beyond the basic plane takes
-            two times three bytes
+    ustring as buffer; read as UTF-8, written from Java's chars: a character outside the basic plane takes
+            twice three bytes
     vector  int count, elements; count -1 is null, any other negative one is empty
     Id      ustring scheme, ustring id
     ACL     int perms, Id
@@ -27,13 +27,16 @@ from typing import NamedTuple, TypeVar
 from ..errors import JuteError
 
 MAX_BUFFER = 0xFFFFF
-"""Largest frame accepted, in bytes: the default of ZooKeeper's ``jute.maxbuffer``."""
+"""The largest frame in bytes: the default of ZooKeeper's ``jute.maxbuffer``."""
 
 IDENTITIES_BYTES_MAX = 64 << 10
-"""What the identities of one connection may take, for they travel with each of its writes; ZooKeeper has no limit."""
+"""The most bytes of one connection's identities, which are part of each of its writes.
+
+ZooKeeper has no limit.
+"""
 
 _KNOWN_BYTES = 1 << 10
-"""Larger identities are not kept in mind once they are read."""
+"""Larger identities are not cached."""
 
 _BEYOND_BASIC_PLANE = re.compile("[\U00010000-\U0010ffff]")
 
@@ -46,25 +49,25 @@ T = TypeVar("T")
 
 
 class Id(NamedTuple):
-    """Who: an authentication scheme and a name in it."""
+    """An identity: an authentication scheme, and a name in it."""
 
     scheme: str
     id: str
 
 
 class Acl(NamedTuple):
-    """What ``id`` may do: ``perms`` is a bit set of the constants in :mod:`.acl`."""
+    """The permissions of ``id``: a bit set of the constants in :mod:`cluster.coordinator.state.acl`."""
 
     perms: int
     id: Id
 
 
 OPEN_ACL = Acl(31, Id("world", "anyone"))
-"""Everything to everybody."""
+"""All permissions for every client."""
 
 
 class Stat(NamedTuple):
-    """A znode's metadata as clients see it. Times are milliseconds of the epoch."""
+    """A znode's metadata as clients see it. Times are in milliseconds since 1970."""
 
     czxid: int
     mzxid: int
@@ -91,23 +94,23 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes not read yet."""
+        """The number of bytes that are not read yet."""
         return self._end - self._position
 
     def _take(self, length: int) -> int:
         position = self._position
         if length > self._end - position:
-            raise JuteError(f"{length} bytes wanted at {position}, {self._end - position} remain")
+            raise JuteError(f"{length} bytes needed at {position}, {self._end - position} remain")
         self._position = position + length
         return position
 
     def i16(self) -> int:
-        """Two bytes; jute has no such type, the transaction log does."""
+        """Two bytes. The transaction log has this type, jute does not."""
         value: int = _SHORT.unpack_from(self._data, self._take(2))[0]
         return value
 
     def i32(self) -> int:
-        # As `_take`, without another call: each request has some of these.
+        # As `_take`, without a call: each request has several ints.
         position = self._position
         if position + 4 > self._end:
             self._take(4)
@@ -116,7 +119,7 @@ class Reader:
         return value
 
     def peek_i32(self) -> int:
-        """The next int, which is left where it is."""
+        """The next int, which stays unread."""
         value = self.i32()
         self._position -= 4
         return value
@@ -141,7 +144,7 @@ class Reader:
         return self._data[position : position + length]
 
     def string(self) -> str | None:
-        """A string or null. What is not UTF-8 reads as U+FFFD, as in Java."""
+        """A string or null. As in Java, bytes that are not UTF-8 read as U+FFFD."""
         raw = self.buffer()
         return None if raw is None else raw.decode("utf-8", "replace")
 
@@ -150,7 +153,7 @@ class Reader:
         return self.string() or ""
 
     def vector(self, element: Callable[[], T], element_bytes_min: int) -> list[T] | None:
-        """``count`` elements, each at least ``element_bytes_min`` bytes, or null."""
+        """A vector or null. Each element has at least ``element_bytes_min`` bytes."""
         count = self.i32()
         if count == -1:
             return None
@@ -169,13 +172,13 @@ class Reader:
 
     def acls(self) -> list[Acl] | None:
         if self._data.startswith(_OPEN_BYTES, self._position):
-            # Most nodes have this one: it is not read field by field, nor made again.
+            # Most nodes have this ACL, so it is not decoded again.
             self._position += len(_OPEN_BYTES)
             return [OPEN_ACL]
         return self.vector(self.acl, 12)
 
     def identities(self) -> tuple[Id, ...]:
-        """vector<Id>. Of those before one client's writes only the first is read field by field."""
+        """vector<Id>. The same bytes come before each of a client's writes, so the result is cached."""
         start = self._position
         count = self.i32()
         if count * 8 > self.remaining:
@@ -186,22 +189,22 @@ class Reader:
                 (length,) = _INT.unpack_from(data, position)
                 position += 4 + max(length, 0)
         except struct.error:
-            raise JuteError(f"an identity ends behind {self._end} bytes") from None
+            raise JuteError(f"an identity ends after {self._end} bytes") from None
         self._position = position
         known = _decode_identities if position - start <= _KNOWN_BYTES else _decode_identities.__wrapped__
         return known(data[start:position])
 
     def take(self, length: int) -> bytes:
-        """The next ``length`` bytes, raw."""
+        """The next ``length`` bytes."""
         position = self._take(length)
         return self._data[position : position + length]
 
     def rest(self) -> bytes:
-        """Everything not read yet."""
+        """All bytes that are not read yet."""
         return self.take(self.remaining)
 
     def peek_rest(self) -> bytes:
-        """Everything not read yet, which is left where it is."""
+        """All bytes that are not read yet, which stay unread."""
         return self._data[self._position :]
 
 
@@ -267,7 +270,7 @@ class Writer:
 
 
 class PlainWriter(Writer):
-    """Writes text as plain UTF-8, for what is read again. What clients are sent has surrogates, as from Java, which nobody reads."""
+    """Writes text as plain UTF-8, for data that is read again. Clients get surrogates, as from Java."""
 
     def string(self, value: str | None) -> Writer:
         return self.buffer(None if value is None else value.encode())
@@ -281,7 +284,10 @@ def _decode_identities(data: bytes) -> tuple[Id, ...]:
 
 @lru_cache(maxsize=64)
 def encode_identities(identities: tuple[Id, ...]) -> bytes:
-    """vector<Id> in plain UTF-8, as a log has it; a client's are the same for each of its requests."""
+    """vector<Id> in plain UTF-8, for the log.
+
+    Cached, because a client's are the same for each of its requests.
+    """
     return PlainWriter().ids(identities).finish()
 
 
@@ -290,7 +296,7 @@ def encode_stat(value: Stat) -> bytes:
 
 
 def encode_text(value: str) -> bytes:
-    """A string as Java's jute writes it: each of its UTF-16 units by itself."""
+    """Encodes a string as Java's jute does: each UTF-16 unit separately."""
     if value.isascii():
         return value.encode("ascii")
     return _BEYOND_BASIC_PLANE.sub(_surrogates, value).encode("utf-8", "surrogatepass")
@@ -305,6 +311,6 @@ _OPEN_BYTES = Writer().acls([OPEN_ACL]).finish()
 
 
 def frame(parts: Iterable[bytes]) -> bytes:
-    """One frame of the connection: an int length, then the parts."""
+    """Returns one frame of a connection: an int length, then the parts."""
     payload = b"".join(parts)
     return _INT.pack(len(payload)) + payload

@@ -1,7 +1,7 @@
-"""Replies and notifications as bytes.
+"""The outcomes of writes, and replies and notifications as bytes.
 
-Owns the encoding of what the server sends; pure. Layouts are those of ``zookeeper.jute``: a reply is a
-ReplyHeader{int xid, long zxid, int err} and, when err is 0, the body of its operation.
+Owns the encoding of everything that the server sends. Layouts are those of ``zookeeper.jute``. A reply is a
+ReplyHeader{int xid, long zxid, int err} and, if err is 0, the body of its operation. Pure.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .requests import Op
 NOTIFICATION_XID = -1
 PING_XID = -2
 NO_ZXID = 0
-"""In replies to auth and sasl, which are outside of the order of transactions."""
+"""In replies to auth and sasl, which are not part of the order of transactions."""
 UNKNOWN_ZXID = -1
-"""In replies to what is no operation, and in notifications of what a client missed while it was away."""
+"""In replies to an unknown operation, and in notifications that a client missed while it was disconnected."""
 
 _HEADER = struct.Struct(">iqi")
 _FRAME = struct.Struct(">iiqi")
@@ -28,7 +28,7 @@ _OK = Code.OK
 
 
 class Event(IntEnum):
-    """What a watch can report; the numbers of ``Watcher.Event.EventType``."""
+    """The events of watches, with the numbers of ``Watcher.Event.EventType``."""
 
     CREATED = 1
     DELETED = 2
@@ -37,25 +37,27 @@ class Event(IntEnum):
 
 
 class Created(NamedTuple):
-    """``stat``: if the reply has it."""
+    """A node was created. ``stat`` is None if the reply has no Stat."""
 
     path: str
     stat: Stat | None
 
 
 class Done(NamedTuple):
-    """Success of an operation whose reply has no body, or a Stat."""
+    """An operation succeeded whose reply has a Stat or no body."""
 
     op: Op
     stat: Stat | None = None
 
 
 class Failed(NamedTuple):
+    """A write was refused."""
+
     code: Code
 
 
 class Begun(NamedTuple):
-    """A change of the members is under way; another command or entry ends it."""
+    """A change of the members has begun. A later command or entry ends it."""
 
 
 class Reconfigured(NamedTuple):
@@ -66,8 +68,11 @@ class Reconfigured(NamedTuple):
 
 
 class MultiDone(NamedTuple):
-    """One result per operation. When one failed, those before it are Failed(OK) and those after
-    Failed(RUNTIME_INCONSISTENCY), as ZooKeeper answers: nothing was done."""
+    """One result for each operation.
+
+    If one failed, nothing was done. As in ZooKeeper those before it are Failed(OK), those after
+    Failed(RUNTIME_INCONSISTENCY).
+    """
 
     results: list[Created | Done | Failed]
 
@@ -76,14 +81,14 @@ Result = Created | Done | Failed | MultiDone | Begun | Reconfigured
 
 
 def reply(xid: int, zxid: int, code: Code, body: bytes = b"") -> bytes:
-    """A whole frame. Errors have no body but that of a failed SASL."""
+    """Returns a whole frame. Of the errors, only that of a failed SASL login has a body."""
     return _FRAME.pack(_HEADER.size + len(body), xid, zxid, code) + body
 
 
 def connected(
     timeout_ms: int, session_id: int, password: bytes, sends_read_only: bool, is_read_only: bool = False
 ) -> bytes:
-    """Answer to the connect request; a timeout and an id of 0 say that the session is over."""
+    """Returns the answer to a connect request. A timeout and an id of 0 mean that the session is over."""
     writer = Writer().i32(0).i32(timeout_ms).i64(session_id).buffer(password)
     if sends_read_only:
         writer.boolean(is_read_only)
@@ -91,18 +96,18 @@ def connected(
 
 
 def notification(event: Event, path: str | None, zxid: int) -> bytes:
-    """A WatcherEvent{int type, int state, ustring path} under the header of notifications."""
+    """Returns a WatcherEvent{int type, int state, ustring path} with the header of notifications."""
     body = Writer().i32(event).i32(_SYNC_CONNECTED).string(path).finish()
     return frame((_HEADER.pack(NOTIFICATION_XID, zxid, 0), body))
 
 
 def encode_result(result: Result) -> tuple[Code, bytes]:
-    """Error code and body for the outcome of a write."""
+    """Returns the error code and the body for the outcome of a write."""
     if isinstance(result, Done):
         return _OK, encode_stat(result.stat) if result.stat is not None else b""
     if isinstance(result, Failed):
         return result.code, b""
-    assert not isinstance(result, Begun), "what is under way is answered when it ends"
+    assert not isinstance(result, Begun), "a change of the members is answered when it ends"
     writer = Writer()
     if isinstance(result, Reconfigured):
         writer.buffer(result.data).stat(result.stat)
@@ -116,12 +121,12 @@ def encode_result(result: Result) -> tuple[Code, bytes]:
 
 
 def multi_error(writer: Writer, code: Code) -> None:
-    """A refused operation inside a multi: its header, then ErrorResponse{int err}."""
+    """Writes a refused operation of a multi: its header, then ErrorResponse{int err}."""
     _multi_header(writer, Op.ERROR, False, code).i32(code)
 
 
 def multi_ok(writer: Writer, op: Op) -> None:
-    """Header of a successful operation inside a multi; its body follows."""
+    """Writes the header of a successful operation of a multi. Its body follows."""
     _multi_header(writer, op, False, 0)
 
 

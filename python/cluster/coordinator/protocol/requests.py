@@ -1,8 +1,8 @@
-"""The requests of ZooKeeper's client protocol, as values, and how they are read from a frame.
+"""The requests of ZooKeeper's client protocol, as values, and how they are decoded.
 
-Owns operation numbers (``ZooDefs.OpCode``), one tuple per request and :func:`decode_request`. Knows nothing
-of connections, of the tree, or of who asks. A request body is either one of these or a :class:`JuteError`. A
-path may be null, which only some requests mind.
+Owns the operation numbers (``ZooDefs.OpCode``), a tuple for each request, and the functions ``decode_*``. A
+body that is not a request raises :class:`JuteError`. A path may be null; only some requests refuse that.
+Pure.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ T = TypeVar("T")
 
 
 class Op(IntEnum):
-    """Operation numbers; negative ones never arrive from clients except CLOSE_SESSION. ERROR is a write that
-    was refused before it reached the log, and takes a transaction id all the same. ATTACH, which ZooKeeper has not, is in
-    the log of an ensemble when a session is found again, END_RECONFIG when its leader refuses a change of the members."""
+    """The operation numbers. Clients send only positive ones, and CLOSE_SESSION.
+
+    ERROR is a write that was refused before it reached the log, and takes a transaction id nevertheless.
+    ZooKeeper does not have the last two in an ensemble's log: ATTACH moves a session to a connection,
+    END_RECONFIG is the leader's refusal of a change of the members.
+    """
 
     CREATE = 1
     DELETE = 2
@@ -62,27 +65,61 @@ _OPS = {op.value: op for op in Op}
 
 
 def op_of(number: int) -> Op:
-    """The operation with this number. Raises JuteError for what is none."""
+    """Returns the operation with this number. Raises JuteError if there is none."""
     op = _OPS.get(number)
     if op is None:
         raise JuteError(f"there is no operation {number}")
     return op
 
 
+OPERATION_NAMES: dict[int, str] = {
+    Op.CREATE_SESSION: "SESS",
+    Op.CREATE: "CREA",
+    Op.CREATE2: "CREA",
+    Op.CREATE_CONTAINER: "CREA",
+    Op.CREATE_TTL: "CREA",
+    Op.DELETE: "DELE",
+    Op.DELETE_CONTAINER: "DELE",
+    Op.EXISTS: "EXIS",
+    Op.GET_DATA: "GETD",
+    Op.SET_DATA: "SETD",
+    Op.GET_ACL: "GETA",
+    Op.SET_ACL: "SETA",
+    Op.GET_CHILDREN: "GETC",
+    Op.GET_CHILDREN2: "GETC",
+    Op.GET_ALL_CHILDREN_NUMBER: "GETACN",
+    Op.GET_EPHEMERALS: "GETE",
+    Op.SYNC: "SYNC",
+    Op.PING: "PING",
+    Op.MULTI: "MULT",
+    Op.MULTI_READ: "MLTR",
+    Op.RECONFIG: "RECO",
+    Op.CHECK_WATCHES: "CHKW",
+    Op.REMOVE_WATCHES: "REMW",
+    Op.SET_WATCHES: "SETW",
+    Op.SET_WATCHES2: "STW2",
+    Op.ADD_WATCH: "ADDW",
+    Op.WHO_AM_I: "HOMI",
+    Op.CLOSE_SESSION: "CLOS",
+}
+"""The operations' names in ``cons`` (``Request.op2String``)."""
+
 EPHEMERAL = 1
 SEQUENTIAL = 2
 CONTAINER = 4
 TTL = 5
 TTL_SEQUENTIAL = 6
-"""Values of a create's ``flags``: those of ``CreateMode``. 3 is an ephemeral sequential node."""
+"""The values of a create's ``flags`` (``CreateMode``). 3 is an ephemeral sequential node."""
 
 MAX_TTL_MS = 0xFF_FFFF_FFFF
 """The longest life of a node with a TTL: 40 bits (``EphemeralType.TTL``)."""
 
 
 class ConnectRequest(NamedTuple):
-    """First frame of a connection. ``sends_read_only``: clients since 3.4 send the flag and expect it
-    back."""
+    """The first frame of a connection.
+
+    ``sends_read_only``: clients since 3.4 send the flag, and expect it in the answer.
+    """
 
     last_zxid_seen: int
     timeout_ms: int
@@ -92,7 +129,7 @@ class ConnectRequest(NamedTuple):
 
 
 class Create(NamedTuple):
-    """``op`` is CREATE, CREATE2, CREATE_CONTAINER or CREATE_TTL, and decides what is made."""
+    """``op`` is CREATE, CREATE2, CREATE_CONTAINER or CREATE_TTL, and decides the kind of node."""
 
     path: str | None
     data: bytes | None
@@ -140,7 +177,7 @@ class Multi(NamedTuple):
 
 
 class CreateSession(NamedTuple):
-    """Of ATTACH, too."""
+    """The request of CREATE_SESSION and ATTACH."""
 
     timeout_ms: int
     password: bytes
@@ -157,7 +194,7 @@ class Refuse(NamedTuple):
 
 
 class EndReconfig(NamedTuple):
-    """The change of the members that was asked for in the transaction ``zxid`` is refused."""
+    """Refuses the change of the members that the transaction ``zxid`` asked for."""
 
     zxid: int
     code: Code
@@ -201,8 +238,10 @@ class Sasl(NamedTuple):
 
 
 class SetWatches(NamedTuple):
-    """Null lists are refused when it is their turn; ``persistent`` and ``recursive`` are empty in its first
-    version."""
+    """A null list is refused when its watches are set.
+
+    The first version has no ``persistent`` and ``recursive``.
+    """
 
     relative_zxid: int
     data: list[str | None] | None
@@ -218,7 +257,10 @@ class AddWatch(NamedTuple):
 
 
 class FindWatches(NamedTuple):
-    """checkWatches and, with ``remove``, removeWatches. ``kind``: a :class:`.watches.WatcherType`."""
+    """checkWatches and, with ``remove``, removeWatches.
+
+    ``kind`` is a :class:`cluster.coordinator.state.watches.WatcherType`.
+    """
 
     path: str | None
     kind: int
@@ -226,7 +268,7 @@ class FindWatches(NamedTuple):
 
 
 class MultiRead(NamedTuple):
-    """``is_refused``: its operations are writes, which it cannot have."""
+    """``is_refused``: it has operations that are writes."""
 
     operations: list[GetData | GetChildren]
     is_refused: bool = False
@@ -245,7 +287,7 @@ class WhoAmI(NamedTuple):
 
 
 class Reconfig(NamedTuple):
-    """Changes the members of an ensemble; texts as in a dynamic configuration file."""
+    """Changes the members of an ensemble. Its texts are as in a dynamic configuration file."""
 
     joining: str | None
     leaving: str | None
@@ -267,7 +309,8 @@ Write = (
     | EndReconfig
     | Refuse
 )
-"""What changes the tree, a session, or must be ordered with such: goes through the transaction log."""
+"""Requests that go through the transaction log: they change the tree or a session, or need a place in that
+order."""
 
 Read = (
     Exists
@@ -284,7 +327,7 @@ Read = (
     | CountDescendants
     | WhoAmI
 )
-"""What is answered from this server's applied state."""
+"""Requests that are answered from this server's applied state."""
 
 WRITES: Mapping[int, Op] = {
     op: op
@@ -328,7 +371,7 @@ READS = frozenset(
 
 
 def decode_connect(body: bytes) -> ConnectRequest:
-    """The connect request, with or without its trailing readOnly flag."""
+    """Decodes the connect request, with or without its last field, the readOnly flag."""
     reader = Reader(body)
     reader.i32()  # protocolVersion, always 0
     last_zxid_seen, timeout_ms, session_id = reader.i64(), reader.i32(), reader.i64()
@@ -340,36 +383,36 @@ def decode_connect(body: bytes) -> ConnectRequest:
 
 
 def accepts_read_only(body: bytes) -> bool:
-    """Whether the connect request has the readOnly flag set: its client may be served without writes."""
+    """Whether the connect request has the readOnly flag set: the client accepts a read-only server."""
     request = decode_connect(body)
     return request.sends_read_only and body[28 + len(request.password)] != 0
 
 
 def decode_write(op: int, reader: Reader) -> Write:
-    """The write with operation number ``op`` whose body ``reader`` stands at. Raises JuteError."""
+    """Decodes the body of a write. Raises JuteError."""
     decoder = _WRITES.get(op)
     if decoder is None:
-        raise JuteError(f"operation {op} is no write")
+        raise JuteError(f"operation {op} is not a write")
     return decoder(reader)
 
 
 def decode_read(op: int, reader: Reader) -> Read:
-    """The read with operation number ``op`` whose body ``reader`` stands at. Raises JuteError."""
+    """Decodes the body of a read. Raises JuteError."""
     decoder = _READS.get(op)
     if decoder is None:
-        raise JuteError(f"operation {op} is no read")
+        raise JuteError(f"operation {op} is not a read")
     return decoder(reader)
 
 
 def decode_auth(reader: Reader) -> Auth:
-    reader.i32()  # type, unused since the beginning
+    reader.i32()  # type, which was never used
     return Auth(reader.text(), reader.buffer())
 
 
 def decode_sasl(reader: Reader) -> Sasl:
     token = reader.buffer()
     if token is None:
-        raise JuteError("a SASL token that is null")
+        raise JuteError("the SASL token is null")
     return Sasl(token)
 
 
@@ -413,27 +456,27 @@ def _set_watches2(reader: Reader) -> SetWatches:
 def _add_watch(reader: Reader) -> AddWatch:
     path, mode = reader.string(), reader.i32()
     if mode not in (0, 1):
-        raise JuteError(f"addWatch mode {mode}")
+        raise JuteError(f"addWatch has no mode {mode}")
     return AddWatch(path, mode == 1)
 
 
 def _find_watches(reader: Reader, remove: bool) -> FindWatches:
     path, kind = reader.string(), reader.i32()
     if not 1 <= kind <= 5:
-        raise JuteError(f"watcher type {kind}")
+        raise JuteError(f"there is no watcher type {kind}")
     return FindWatches(path, kind, remove)
 
 
-# Inside a multi a create's flags are looked at as it is read (MultiOperationRecord, Op.Create): those of a
-# container make one, whatever the operation is called, and those of a TTL are for createTTL alone.
+# In a multi a create's flags decide while it is decoded (MultiOperationRecord, Op.Create): those of a
+# container make one in every operation, and those of a TTL are only for createTTL.
 
 
 def _create_in_multi(reader: Reader, op: Op) -> Create:
     path, data, acl, flags = reader.string(), reader.buffer(), reader.acls(), reader.i32()
     if acl is None:
-        raise MissingValueError("a create without an ACL inside a multi")
+        raise MissingValueError("a create in a multi has no ACL")
     if not 0 <= flags <= CONTAINER:
-        raise JuteError(f"flags {flags} of a create inside a multi")
+        raise JuteError(f"a create in a multi cannot have the flags {flags}")
     return Create(path, data, acl, flags, Op.CREATE_CONTAINER if flags == CONTAINER else op)
 
 
@@ -446,7 +489,7 @@ def _create_ttl_in_multi(reader: Reader) -> Create:
         reader.i64(),
     )
     if acl is None:
-        raise MissingValueError("a create without an ACL inside a multi")
+        raise MissingValueError("a create in a multi has no ACL")
     if flags in (TTL, TTL_SEQUENTIAL):
         return Create(path, data, acl, flags, Op.CREATE_TTL, ttl_ms)
     return Create(path, data, acl, flags, Op.CREATE_CONTAINER if flags == CONTAINER else Op.CREATE)
@@ -469,7 +512,7 @@ _IN_MULTI_READ: dict[int, Callable[[Reader], GetData | GetChildren]] = {
 
 
 def _operations(reader: Reader, decoders: dict[int, Callable[[Reader], T]]) -> list[T]:
-    """MultiHeader{int type, boolean done, int err}, operation, ..., until a header with done."""
+    """Decodes MultiHeader{int type, boolean done, int err} and operation, until a header with done."""
     operations: list[T] = []
     while True:
         op, done, _error = reader.i32(), reader.boolean(), reader.i32()
@@ -477,7 +520,7 @@ def _operations(reader: Reader, decoders: dict[int, Callable[[Reader], T]]) -> l
             return operations
         decoder = decoders.get(op)
         if decoder is None:
-            raise JuteError(f"operation {op} inside a multi")
+            raise JuteError(f"operation {op} cannot be in a multi")
         operations.append(decoder(reader))
 
 
@@ -493,7 +536,7 @@ def _code(reader: Reader) -> Code:
     try:
         return Code(code)
     except ValueError:
-        raise JuteError(f"error code {code}") from None
+        raise JuteError(f"there is no error code {code}") from None
 
 
 _WRITES: dict[int, Callable[[Reader], Write]] = {
@@ -535,21 +578,21 @@ _READS: dict[int, Callable[[Reader], Read]] = {
 
 
 def encode_create_session(request: CreateSession) -> bytes:
-    """The body under which a session's birth is logged: int timeout in milliseconds, buffer password."""
+    """Returns the body for the log: int timeout in milliseconds, buffer password."""
     return Writer().i32(request.timeout_ms).buffer(request.password).finish()
 
 
 def encode_refusal(code: Code) -> bytes:
-    """The body under which a refused write is logged."""
+    """Returns the body for the log: int error."""
     return Writer().i32(code).finish()
 
 
 def encode_end_reconfig(request: EndReconfig) -> bytes:
-    """The body under which the refusal of a change of the members is logged: long zxid, int error."""
+    """Returns the body for the log: long zxid, int error."""
     return Writer().i64(request.zxid).i32(request.code).finish()
 
 
 def encode_reconfig(request: Reconfig) -> bytes:
-    """Its body as clients send it."""
+    """Returns the body as clients send it."""
     writer = Writer().string(request.joining).string(request.leaving).string(request.members)
     return writer.i64(request.version).finish()

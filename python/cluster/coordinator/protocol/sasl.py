@@ -1,11 +1,12 @@
-"""SASL with DIGEST-MD5: the server's side of a login, as Java's ``DigestMD5Server`` in ``ZooKeeperSaslServer``.
+"""SASL with DIGEST-MD5: the server's side of a login, as Java's ``DigestMD5Server`` in
+``ZooKeeperSaslServer``.
 
-Owns one login's steps (RFC 2831, ``auth`` only): an empty token is answered with a challenge, the client's response
-to it with a proof that the server knows the password, too. Pure but for the nonce. A token that is wrong ends the login;
-there is no second try on a connection.
+Owns the steps of one login (RFC 2831, ``auth`` only). The answer to an empty token is a challenge. The answer
+to the client's response proves that the server knows the password, too. A wrong token ends the login, and
+there is no second one on a connection. Pure, except for the nonce.
 
-Both sides of a login are computed from the password itself, which therefore is in the file of the server's users
-(:mod:`.jaas`).
+Both sides compute from the password itself, so the file of the server's users has the passwords
+(:mod:`cluster.coordinator.settings.jaas`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 
 SERVICE = "zookeeper"
 REALM = "zk-sasl-md5"
-"""What ZooKeeper's servers and clients call the host, wherever they are."""
+"""The host's name in every ZooKeeper server and client."""
 TOKEN_BYTES_MAX = 4096
 """RFC 2831, 2.1.2."""
 _NONCE_BYTES = 30
@@ -33,7 +34,7 @@ class SaslError(Exception):
 
 @dataclass(frozen=True)
 class Login:
-    """Names and passwords of those who may log in."""
+    """The users' names and passwords."""
 
     passwords: Mapping[str, str] = field(repr=False)
 
@@ -45,7 +46,7 @@ class _Step(enum.Enum):
 
 
 class DigestMd5:
-    """One login. ``user`` is who it is, once it succeeded."""
+    """One login. ``user`` is the user's name once it has succeeded."""
 
     def __init__(self, login: Login) -> None:
         self._login = login
@@ -54,66 +55,74 @@ class DigestMd5:
         self.user: str | None = None
 
     def answer(self, token: bytes) -> bytes:
-        """The next token for the client. Raises SaslError."""
+        """Returns the next token for the client. Raises SaslError."""
         step, self._step = self._step, _Step.OVER
         if step is _Step.OVER:
             raise SaslError("the login is over")
         if len(token) > TOKEN_BYTES_MAX:
-            raise SaslError(f"a token of {len(token)} bytes, at most {TOKEN_BYTES_MAX} are taken")
+            raise SaslError(f"the token has {len(token)} bytes, and at most {TOKEN_BYTES_MAX} are allowed")
         if step is _Step.BEGINNING:
             if token:
-                raise SaslError("a response before there was a challenge")
+                raise SaslError("the response came before the challenge")
             self._step = _Step.CHALLENGED
             return b'realm="%s",nonce="%s",charset=utf-8,algorithm=md5-sess' % (REALM.encode(), self._nonce)
         return self._verify(_directives(token))
 
-    def _verify(self, said: Mapping[str, bytes]) -> bytes:
+    def _verify(self, directives: Mapping[str, bytes]) -> bytes:
         for name in ("username", "nonce", "cnonce", "nc", "response"):
-            if not said.get(name):
+            if not directives.get(name):
                 raise SaslError(f"the response has no {name}")
-        uri = said.get("digest-uri", b"")
+        uri = directives.get("digest-uri", b"")
         if uri.lower() != f"{SERVICE}/{REALM}".encode():
             raise SaslError(f"the response is for {_shown(uri)}, not for {SERVICE}/{REALM}")
-        if said.get("qop", b"auth") != b"auth":
-            raise SaslError(f"the protection {_shown(said['qop'])} was not offered")
-        if said.get("charset", b"utf-8").lower() != b"utf-8":
-            raise SaslError(f"the character set {_shown(said['charset'])} was not offered")
-        if not hmac.compare_digest(said["nonce"], self._nonce) or said["nc"] != b"00000001":
+        if directives.get("qop", b"auth") != b"auth":
+            raise SaslError(f"the protection {_shown(directives['qop'])} was not offered")
+        if directives.get("charset", b"utf-8").lower() != b"utf-8":
+            raise SaslError(f"the character set {_shown(directives['charset'])} was not offered")
+        if not hmac.compare_digest(directives["nonce"], self._nonce) or directives["nc"] != b"00000001":
             raise SaslError("the response is to another challenge")
-        encoding = "utf-8" if "charset" in said else "latin-1"
-        user = said["username"].decode(encoding, "replace")
+        encoding = "utf-8" if "charset" in directives else "latin-1"
+        user = directives["username"].decode(encoding, "replace")
         password = self._login.passwords.get(user)
         if password is None:
             raise SaslError(f"there is no user {user!r}")
-        if said.get("realm", REALM.encode()) != REALM.encode():
-            raise SaslError(f"the realm {_shown(said['realm'])} was not offered")
-        clients, servers = proofs(user, REALM, password, said)
-        if not hmac.compare_digest(said["response"].lower(), clients):
+        if directives.get("realm", REALM.encode()) != REALM.encode():
+            raise SaslError(f"the realm {_shown(directives['realm'])} was not offered")
+        clients, servers = proofs(user, REALM, password, directives)
+        if not hmac.compare_digest(directives["response"].lower(), clients):
             raise SaslError(f"the password of {user!r} is wrong")
         self.user = user
         return b"rspauth=" + servers
 
 
-def proofs(user: str, realm: str, password: str, said: Mapping[str, bytes]) -> tuple[bytes, bytes]:
-    """The client's response and the server's ``rspauth`` (RFC 2831, 2.1.2.1 and 2.1.3), given the other directives."""
-    secret = _secret(user, realm, password, said)
-    uri = said["digest-uri"]
-    return _response(secret, b"AUTHENTICATE:" + uri, said), _response(secret, b":" + uri, said)
+def proofs(user: str, realm: str, password: str, directives: Mapping[str, bytes]) -> tuple[bytes, bytes]:
+    """Returns the client's response and the server's ``rspauth`` (RFC 2831, 2.1.2.1 and 2.1.3) for the
+    other directives."""
+    secret = _secret(user, realm, password, directives)
+    uri = directives["digest-uri"]
+    return _response(secret, b"AUTHENTICATE:" + uri, directives), _response(secret, b":" + uri, directives)
 
 
-def _secret(user: str, realm: str, password: str, said: Mapping[str, bytes]) -> bytes:
+def _secret(user: str, realm: str, password: str, directives: Mapping[str, bytes]) -> bytes:
     """HEX(H(A1))."""
     known = _md5(b":".join(map(_encoded, (user, realm, password)))).digest()
-    parts = [known, said["nonce"], said["cnonce"]]
-    if said.get("authzid"):
-        parts.append(said["authzid"])
+    parts = [known, directives["nonce"], directives["cnonce"]]
+    if directives.get("authzid"):
+        parts.append(directives["authzid"])
     return _md5(b":".join(parts)).hexdigest().encode("ascii")
 
 
-def _response(secret: bytes, of: bytes, said: Mapping[str, bytes]) -> bytes:
+def _response(secret: bytes, of: bytes, directives: Mapping[str, bytes]) -> bytes:
     """HEX(KD(HEX(H(A1)), nonce:nc:cnonce:qop:HEX(H(A2))))."""
     hashed = _md5(of).hexdigest().encode("ascii")
-    parts = (secret, said["nonce"], said["nc"], said["cnonce"], said.get("qop", b"auth"), hashed)
+    parts = (
+        secret,
+        directives["nonce"],
+        directives["nc"],
+        directives["cnonce"],
+        directives.get("qop", b"auth"),
+        hashed,
+    )
     return _md5(b":".join(parts)).hexdigest().encode("ascii")
 
 
@@ -122,7 +131,7 @@ def _md5(data: bytes) -> hashlib._Hash:
 
 
 def _encoded(text: str) -> bytes:
-    """What fits into ISO 8859-1 is hashed in it."""
+    """Text that ISO 8859-1 can encode is hashed in that encoding."""
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:
@@ -130,13 +139,13 @@ def _encoded(text: str) -> bytes:
 
 
 def _directives(token: bytes) -> dict[str, bytes]:
-    """``name=value`` or ``name="value"``, with commas between. Raises SaslError."""
+    """Parses ``name=value`` or ``name="value"`` with commas between. Raises SaslError."""
     found: dict[str, bytes] = {}
     position = 0
     while position < len(token):
         match = _DIRECTIVE.match(token, position)
         if match is None:
-            raise SaslError("the response is no list of directives")
+            raise SaslError("the response is not a list of directives")
         name = match[1].decode("ascii").lower()
         if name in found:
             raise SaslError(f"the response has {name} twice")

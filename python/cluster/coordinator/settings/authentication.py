@@ -1,14 +1,16 @@
-"""Who a client is: identities from passwords, addresses, certificates and SASL, and which of them it has to have.
+"""Authentication: the identities that passwords, addresses, certificates and SASL give a client, and those
+that it needs.
 
-Owns the schemes' providers (``org.apache.zookeeper.server.auth``), the settings that name super users, and those that
-turn away who is nobody (``AuthenticationHelper``). The users of SASL are in a JAAS file (:mod:`.jaas`): Java is told of it
-with ``-Djava.security.auth.login.config=FILE``, here the same name stands in `zoo.cfg`, or in ``SERVER_JVMFLAGS`` as for
-`zkServer.sh` (:func:`.configuration.system_properties`). Its section is ``Server``, or what ``sasl.serverconfig`` says. Only
-DIGEST-MD5 is there: a section for Kerberos is refused.
+Owns the schemes' providers (``org.apache.zookeeper.server.auth``), the settings that name super users, and
+those that require a login (``AuthenticationHelper``). The SASL users are in a JAAS file (:mod:`.jaas`). Java
+gets its name from ``-Djava.security.auth.login.config=FILE``. Here that name is a setting in `zoo.cfg`, or
+stands in ``SERVER_JVMFLAGS`` as for `zkServer.sh`
+(:func:`cluster.coordinator.configuration.system_properties`). The file's section is ``Server``, or the one
+that ``sasl.serverconfig`` names. The only mechanism is DIGEST-MD5; a section for Kerberos is refused.
 
-As in ZooKeeper an ACL can name ``sasl`` only where ``authProvider.N`` is its SASLAuthenticationProvider, and ``x509`` where
-there is a secure port or its X509AuthenticationProvider. The scheme ``digest`` is there unless
-``DigestAuthenticationProvider.enabled`` is false and no ``authProvider.N`` names it.
+As in ZooKeeper, an ACL can name ``sasl`` only if an ``authProvider.N`` is SASLAuthenticationProvider, and
+``x509`` only if there is a secure port or an X509AuthenticationProvider. The scheme ``digest`` is there
+unless ``DigestAuthenticationProvider.enabled`` is false and no ``authProvider.N`` names it.
 """
 
 from __future__ import annotations
@@ -50,15 +52,18 @@ _ALGORITHMS = {
     **{f"SHA-512/{bits}": f"sha512_{bits}" for bits in (224, 256)},
     **{f"SHA3-{bits}": f"sha3_{bits}" for bits in (224, 256, 384, 512)},
 }
-"""Java's names of what hashes (``MessageDigest``), and hashlib's."""
+"""Java's names of hash algorithms (``MessageDigest``), and hashlib's."""
 _ALIASES = {"SHA": "sha1"} | {java.replace("SHA-", "SHA"): name for java, name in _ALGORITHMS.items()}
 
 
 @dataclass(frozen=True)
 class Authentication:
-    """What is set about who clients are. ``digest_algorithm``: hashlib's name of what hashes passwords, None where there is no scheme
-    ``digest``. ``x509_super_user``: the subject, and ``sasl_super_users``: the names, of those who may do everything. ``schemes``:
-    every client has to have an identity of one of them, if there are any."""
+    """The settings of authentication.
+
+    ``digest_algorithm`` is hashlib's name, None without the scheme ``digest``. ``x509_super_user`` is the
+    subject of a super user's certificate, ``sasl_super_users`` are names. With ``schemes`` every client needs
+    an identity of one of them.
+    """
 
     digest_algorithm: str | None = "sha1"
     x509_super_user: str = ""
@@ -77,8 +82,10 @@ class Authentication:
         certificate: bytes | None,
         super_digest: str,
     ) -> tuple[Id, ...]:
-        """Who an auth request makes its client, nobody if it fails; ``super_digest`` is the digest identity, ``user:hash``, of
-        who may do everything."""
+        """Returns the identities of an auth request, none if it fails.
+
+        ``super_digest`` is the super user's ``user:hash``.
+        """
         if scheme == "digest" and credentials is not None and self.digest_algorithm is not None:
             identity = digest_identity(credentials, self.digest_algorithm)
             return (SUPER, identity) if identity.id == super_digest else (identity,)
@@ -89,13 +96,16 @@ class Authentication:
         return ()
 
     def certificate_identities(self, certificate: bytes) -> tuple[Id, ...]:
-        """Who a client is whose certificate, in DER, is trusted. Raises ValueError for what is none."""
+        """Returns the identities of a trusted certificate in DER.
+
+        Raises ValueError if it is not a certificate.
+        """
         name = subject(certificate)
         identity = Id("x509", name)
         return (Id(SUPER.scheme, name), identity) if name == self.x509_super_user else (identity,)
 
     def sasl_identities(self, user: str) -> tuple[Id, ...]:
-        """Who a client is that has logged in under a name."""
+        """Returns the identities of a client that has logged in under a name."""
         found = _PRINCIPAL.fullmatch(user)
         name = user
         if found is not None:
@@ -109,22 +119,26 @@ class Authentication:
         return "sasl" in self.schemes
 
     def lets_in(self, identities: tuple[Id, ...]) -> bool:
-        """Whether who has these may ask for anything."""
+        """Whether a client with these identities may send other requests than logins."""
         return not self.schemes or any(identity.scheme in self.schemes for identity in identities)
 
 
 NOBODY = Authentication()
-"""Nobody can log in, and nobody is a super user by certificate or SASL."""
+"""No SASL users, and no super users by certificate or SASL."""
 
 
 def read_authentication(values: Values, has_tls: bool) -> tuple[Authentication, Rules]:
-    """What is set, and which schemes ACLs may name. Raises CoordinatorError, which names the setting."""
+    """Returns the settings, and the schemes that ACLs may name.
+
+    Raises CoordinatorError, which names the setting.
+    """
     rules = _provider_rules(values)
     scheme = values.text("ssl.authProvider") or "x509"
     if has_tls:
         if scheme != "x509":
             raise CoordinatorError(
-                f"ssl.authProvider is {scheme!r}, a class of Java's that is not here: leave the line out for x509"
+                f"ssl.authProvider is {scheme!r}, a Java class, which cannot be used here: leave the line "
+                "out for x509"
             )
         rules |= Rules.X509
     algorithm = values.read("DigestAuthenticationProvider.digestAlg", "sha1", _algorithm)
@@ -145,7 +159,8 @@ def read_authentication(values: Values, has_tls: bool) -> tuple[Authentication, 
     )
     if authentication.requires_sasl and login is None:
         raise CoordinatorError(
-            f"every client has to log in with SASL, and nobody could: name the file with the users, {JAAS_FILE}=FILE"
+            "every client has to log in with SASL, and there are no users: name the file that has them, "
+            f"{JAAS_FILE}=FILE"
         )
     return authentication, rules
 
@@ -157,16 +172,16 @@ def _provider_rules(values: Values) -> Rules:
     for name, provider in providers.items():
         if provider not in _RULES:
             raise CoordinatorError(
-                f"{name} is {provider!r}, a class of Java's that is not here: there are "
-                f"{', '.join(each.removeprefix(_PROVIDERS) for each in _RULES)} of {_PROVIDERS[:-1]}; leave the line out if no ACL names "
-                "its scheme, which nobody would have"
+                f"{name} is {provider!r}, a Java class, which cannot be used here: there are "
+                f"{', '.join(each.removeprefix(_PROVIDERS) for each in _RULES)} of {_PROVIDERS[:-1]}; leave "
+                "the line out if no ACL names its scheme"
             )
         rules |= _RULES[provider]
     return rules
 
 
 def _algorithm(java: str) -> str:
-    """hashlib's name of what Java calls so, in any case. Raises ValueError for what is not there."""
+    """Returns hashlib's name for Java's, in any case. Raises ValueError for an unknown one."""
     name = (_ALGORITHMS | _ALIASES).get(java.upper())
     if name is None or name not in hashlib.algorithms_available:
         raise ValueError(f"one of {', '.join(_ALGORITHMS)}")
@@ -174,28 +189,30 @@ def _algorithm(java: str) -> str:
 
 
 def _schemes(values: Values, rules: Rules) -> frozenset[str]:
-    """The schemes of which a client has to have one (``sessionRequireClientSASLAuth``, ``enforce.auth``)."""
+    """Returns the schemes of which a client needs one (``sessionRequireClientSASLAuth``,
+    ``enforce.auth``)."""
     requires_sasl = values.boolean("sessionRequireClientSASLAuth", False)
     enabled = values.boolean("enforce.auth.enabled", False)
     listed = [each.strip() for each in values.text("enforce.auth.schemes").split(",")]
     schemes = ["sasl"] if requires_sasl else [each for each in listed if each] if enabled else []
     if enabled and not schemes:
         raise CoordinatorError(
-            "enforce.auth.enabled is true and enforce.auth.schemes is empty: name one of digest, ip, sasl, x509"
+            "enforce.auth.enabled is true and enforce.auth.schemes is empty: name one of digest, ip, sasl, "
+            "x509"
         )
     served = {"ip"} if rules & Rules.NO_DIGEST else {"digest", "ip"}
     served |= {name for name, rule in (("sasl", Rules.SASL), ("x509", Rules.X509)) if rules & rule}
     for scheme in schemes:
         if scheme not in served:
             raise CoordinatorError(
-                f"every client has to have an identity of the scheme {scheme!r}, which is not there: name its provider, as in "
-                f"authProvider.1={_PROVIDERS}SASLAuthenticationProvider for sasl"
+                f"every client needs an identity of the scheme {scheme!r}, which has no provider: name one, "
+                f"as in authProvider.1={_PROVIDERS}SASLAuthenticationProvider for sasl"
             )
     return frozenset(schemes)
 
 
 def _login(values: Values) -> Login | None:
-    """Who may log in with SASL, or None when nobody can."""
+    """Returns the SASL users, None if there are none."""
     file = values.text(JAAS_FILE)
     section = values.text("sasl.serverconfig")
     super_password = values.text("SASLAuthenticationProvider.superPassword")
@@ -208,14 +225,14 @@ def _login(values: Values) -> Login | None:
     section = section or "Server"
     if values.boolean("fips-mode", False):
         raise CoordinatorError(
-            f"fips-mode is true, which rules out DIGEST-MD5, and {JAAS_FILE} asks for it: leave one out"
+            f"fips-mode is true, which forbids DIGEST-MD5, and {JAAS_FILE} needs it: leave one of the two out"
         )
     try:
         sections = jaas.parse(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise CoordinatorError(f"{JAAS_FILE}={file} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise CoordinatorError(f"{JAAS_FILE}={file} is no login configuration: {error}") from None
+        raise CoordinatorError(f"{JAAS_FILE}={file} is not a login configuration: {error}") from None
     if section not in sections:
         raise CoordinatorError(
             f"{JAAS_FILE}={file} has no section {section}: it has {', '.join(sections) or 'none'}"
@@ -224,12 +241,13 @@ def _login(values: Values) -> Login | None:
     for module in sections[section]:
         if module.name != _DIGEST_MODULE:
             reason = (
-                "Kerberos needs a library that is not here"
+                "Kerberos is not supported"
                 if module.name.endswith(_KERBEROS_MODULE)
-                else "it is not here"
+                else "it is not supported"
             )
             raise CoordinatorError(
-                f"section {section} of {file} names {module.name}, and {reason}: use {_DIGEST_MODULE} with a line "
+                f"section {section} of {file} names {module.name}, and {reason}: use {_DIGEST_MODULE} with a "
+                "line "
                 f'{_USER}NAME="password" for each user'
             )
         passwords |= {

@@ -1,7 +1,8 @@
-"""What a `zoo.cfg` says of an ensemble (``QuorumPeerConfig``): the servers, which of them this one is, and its limits.
+"""The settings of an ensemble in `zoo.cfg` (``QuorumPeerConfig``): its servers, which of them this one is,
+and its limits.
 
-Owns these settings and the two files beside `zoo.cfg`: ``<dataDir>/myid``, the number of this server, and the file that
-``dynamicConfigFile`` names, where the lines ``server.N`` may be instead. Pure but for reading the two.
+Owns these settings and two files: ``<dataDir>/myid``, the number of this server, and the file that
+``dynamicConfigFile`` names, which may have the lines ``server.N``. Pure, except for reading the two files.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..state.members import SERVER_ID_MAX, Ensemble, Member, parse_members, shar
 from .values import Values
 
 REQUEST_BYTES_MAX = 15 << 20
-"""The quorum takes commands of 16 MiB: a request, and who sent it."""
+"""The quorum takes commands of 16 MiB: a request, and the identities of its client."""
 _HIERARCHY = ("group.", "weight.")
 _ANYWHERE = ("0.0.0.0", "::")
 _NUMBER = re.compile("0*([0-9]{1,9})")
@@ -27,7 +28,10 @@ _SECRETS = ("sslQuorum", "quorum.auth.enableSasl")
 
 @dataclass(frozen=True)
 class EnsembleSettings:
-    """``init_limit`` and ``sync_limit`` are in ticks. ``standalone``: a single participant would be a server by itself."""
+    """``init_limit`` and ``sync_limit`` are in ticks.
+
+    ``standalone``: a single participant would be a standalone server.
+    """
 
     server_id: int
     members: tuple[Member, ...]
@@ -39,13 +43,16 @@ class EnsembleSettings:
 
     @property
     def own(self) -> Member:
-        """This server's line."""
+        """This server."""
         return next(member for member in self.members if member.server_id == self.server_id)
 
 
 def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> EnsembleSettings | None:
-    """None for a server by itself: no line ``server.N``, or a single one unless ``standaloneEnabled`` is false. Adds to
-    ``warnings``. Raises CoordinatorError, which names the setting or the file."""
+    """Returns None for a standalone server: without a line ``server.N``, or with one unless
+    ``standaloneEnabled`` is false.
+
+    Adds to ``warnings``. Raises CoordinatorError, which names the setting or the file.
+    """
     ensemble = _named(values)
     standalone = values.boolean("standaloneEnabled", True)
     listen_on_all = values.boolean("quorumListenOnAllIPs", False)
@@ -59,9 +66,13 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
             )
         return None
     if voters == 0 or (standalone and voters == 1 and count > 1):
+        reason = (
+            ", which is an ensemble only with standaloneEnabled=false"
+            if voters
+            else ": at least one has to vote"
+        )
         raise CoordinatorError(
-            f"the file names {count - voters} observers and {voters or 'no'} participant"
-            f"{', which is no ensemble unless standaloneEnabled=false' if voters else ': somebody has to vote'}"
+            f"the file names {count - voters} observers and {voters or 'no'} participant{reason}"
         )
     if standalone and voters == 1:
         return None
@@ -73,34 +84,35 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
     for name in _SECRETS:
         if values.boolean(name, False):
             raise CoordinatorError(
-                f"{name}=true: the servers of an ensemble do not encrypt what they say, nor ask who says it; leave the setting out "
-                "and keep their ports in a network of their own"
+                f"{name}=true: the servers of an ensemble neither encrypt their connections nor authenticate "
+                "each other; leave the setting out, and keep their ports in a private network"
             )
     server_id = _own_id(data_dir)
     own = ensemble.find(server_id)
     if own is None:
         named = ", ".join(f"server.{member.server_id}" for member in ensemble.members)
         raise CoordinatorError(
-            f"{data_dir / 'myid'} says that this is server {server_id}, and there are lines for {named} only: correct the number, "
-            "or add the line on every server"
+            f"{data_dir / 'myid'} has the number {server_id}, and there are lines only for {named}: correct "
+            "the number, or add the line on every server"
         )
     if peer_type and (peer_type == "observer") != own.observer:
-        told = "an observer" if own.observer else "a participant"
-        warnings.append(f"peerType={peer_type}: the line server.{server_id} says {told}, and that counts")
-    if values.boolean("localSessionsEnabled", False):
+        role = "an observer" if own.observer else "a participant"
         warnings.append(
-            "localSessionsEnabled=true: every session is known to all servers, as without the setting"
+            f"peerType={peer_type}: has no effect, because the line server.{server_id} says {role}"
         )
+    if values.boolean("localSessionsEnabled", False):
+        warnings.append("localSessionsEnabled=true: has no effect, every session is global")
     warnings += ensemble.warnings
     for member in ensemble.members:
         if member.host in _ANYWHERE:
             warnings.append(
-                f"server.{member.server_id} is at {member.host}, where every machine finds itself: unless all servers are on this one, "
-                "give it the host by which the others reach it, the same line in every server's file; with quorumListenOnAllIPs=true "
-                "it listens on all addresses nevertheless"
+                f"server.{member.server_id} is at {member.host}, which on each machine is that machine: "
+                "unless all servers run here, write the host by which the others reach it, the same line in "
+                "every server's file; with quorumListenOnAllIPs=true it listens on all addresses "
+                "nevertheless"
             )
-    if (judged := voters_warning(voters)) is not None:
-        warnings.append(judged)
+    if (warning := voters_warning(voters)) is not None:
+        warnings.append(warning)
     return EnsembleSettings(
         server_id,
         ensemble.members,
@@ -113,8 +125,11 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
 
 
 def line_of_one(values: Values, data_dir: Path) -> Member | None:
-    """The line of a server by itself, if there is one: that of the number in ``myid``, or of the only one that votes where there
-    is no such file. Raises CoordinatorError, which names the setting or the file."""
+    """Returns the line of a standalone server, if it has one: that of the number in ``myid``, or without that
+    file the only voter's.
+
+    Raises CoordinatorError, which names the setting or the file.
+    """
     ensemble = _named(values)
     if (data_dir / "myid").exists() and ensemble.members:
         return ensemble.find(_own_id(data_dir))
@@ -123,27 +138,28 @@ def line_of_one(values: Values, data_dir: Path) -> Member | None:
 
 def _named(values: Values) -> Ensemble:
     ensemble = parse_members(_lines(values))
-    if not values.text("dynamicConfigFile"):  # a `reconfig` writes there what is a fault here
-        for _host, told in shared_addresses(ensemble.members):
-            raise CoordinatorError(f"{told}: give each its own")
+    if not values.text("dynamicConfigFile"):  # in that file a `reconfig` may have written it
+        for _host, shared in shared_addresses(ensemble.members):
+            raise CoordinatorError(f"{shared}: give each its own")
     return ensemble
 
 
 def _lines(values: Values) -> Mapping[str, str]:
-    """The lines ``server.N``, wherever they are."""
+    """Returns the lines ``server.N`` of `zoo.cfg` or of the dynamic file."""
     lines = values.beginning("server.")
     path = values.text("dynamicConfigFile")
     hierarchy = [name for prefix in _HIERARCHY for name in values.beginning(prefix)]
     if path:
         if lines or hierarchy:
             raise CoordinatorError(
-                f"dynamicConfigFile is set, and {min([*lines, *hierarchy])} is here: it has to be in {path}"
+                f"dynamicConfigFile is set, and {min([*lines, *hierarchy])} is in zoo.cfg: move it to {path}"
             )
         lines = _dynamic(Path(path))
         hierarchy = [name for name in lines if name.startswith(_HIERARCHY)]
     if hierarchy:
         raise CoordinatorError(
-            f"{min(hierarchy)}: there are no groups and weights here, every participant counts the same; leave it out"
+            f"{min(hierarchy)}: groups and weights are not supported, every participant has one vote; leave "
+            "it out"
         )
     return lines
 
@@ -157,7 +173,7 @@ def _dynamic(path: Path) -> dict[str, str]:
     for name in found:
         if not name.startswith(("server.", *_HIERARCHY)) and name != "version":
             raise CoordinatorError(
-                f"{name} in the dynamicConfigFile {path}: only the lines server.N and version are there"
+                f"{name} in the dynamicConfigFile {path}: it may have only the lines server.N and version"
             )
     found.pop("version", None)
     return found
@@ -176,6 +192,6 @@ def _own_id(data_dir: Path) -> int:
     found = _NUMBER.fullmatch(text)
     if found is None or not 1 <= int(found[1]) <= SERVER_ID_MAX:
         raise CoordinatorError(
-            f"{path} has {text!r} in it, and has to have this server's number, from 1 to {SERVER_ID_MAX}"
+            f"{path} has {text!r} in it: write this server's number, from 1 to {SERVER_ID_MAX}"
         )
     return int(found[1])

@@ -1,6 +1,7 @@
-"""Java's login configuration (JAAS): the file with the names and passwords of a ZooKeeper server's SASL users.
+"""Java's login configuration (JAAS): the file with the names and passwords of a ZooKeeper server's SASL
+users.
 
-Owns the grammar of ``com.sun.security.auth.login.ConfigFile``, as far as such files go::
+Owns the grammar of ``com.sun.security.auth.login.ConfigFile``, as far as such files use it::
 
     Server {
         org.apache.zookeeper.server.auth.DigestLoginModule required
@@ -32,7 +33,7 @@ _FLAGS = {"required", "requisite", "sufficient", "optional"}
 
 
 class LoginModule(NamedTuple):
-    """A class of Java's, and what it is told."""
+    """A Java class, and its options."""
 
     name: str
     options: dict[str, str]
@@ -45,12 +46,12 @@ class _Token(NamedTuple):
 
 
 def parse(text: str) -> dict[str, list[LoginModule]]:
-    """The sections of a file. Raises ValueError, which names the line."""
+    """Returns the sections of a file. Raises ValueError, which names the line."""
     tokens = _tokens(text)
     sections: dict[str, list[LoginModule]] = {}
     for name in tokens:
         if name.is_mark:
-            raise ValueError(f"line {name.line}: {name.text!r} where a section's name belongs")
+            raise ValueError(f"line {name.line}: {name.text!r} in the place of a section's name")
         _expect(tokens, "{", name)
         modules = []
         for token in tokens:
@@ -61,7 +62,7 @@ def parse(text: str) -> dict[str, list[LoginModule]]:
             raise ValueError(f"section {name.text} has no closing brace")
         _expect(tokens, ";", name)
         if name.text in sections:
-            raise ValueError(f"line {name.line}: section {name.text} is there twice")
+            raise ValueError(f"line {name.line}: section {name.text} appears twice")
         sections[name.text] = modules
     return sections
 
@@ -69,20 +70,23 @@ def parse(text: str) -> dict[str, list[LoginModule]]:
 def _module(name: _Token, tokens: Iterator[_Token]) -> LoginModule:
     flag = next(tokens, name)
     if flag.text.lower() not in _FLAGS:
-        raise ValueError(f"line {flag.line}: {flag.text!r} where one of {', '.join(sorted(_FLAGS))} belongs")
+        raise ValueError(
+            f"line {flag.line}: {flag.text!r} in the place of one of {', '.join(sorted(_FLAGS))}"
+        )
     options: dict[str, str] = {}
     for token in tokens:
         if token.is_mark:
             if token.text == ";":
                 return LoginModule(name.text, options)
-            raise ValueError(f"line {token.line}: {token.text!r} where an option or a semicolon belongs")
+            raise ValueError(f"line {token.line}: {token.text!r} in the place of an option or a semicolon")
         _expect(tokens, "=", token)
         value = next(tokens, None)
         if value is None or value.is_mark:
             raise ValueError(f"line {token.line}: {token.text} has no value")
         if "${" in value.text:
             raise ValueError(
-                f"line {token.line}: {token.text} has a property of Java's in it; write its value out"
+                f"line {token.line}: {token.text} refers to a Java property; write the property's value "
+                "instead"
             )
         options[token.text] = value.text
     raise ValueError(f"line {name.line}: {name.text} has no closing semicolon")

@@ -1,7 +1,7 @@
 """The values of a `zoo.cfg`, read one by one under ZooKeeper's names.
 
-Owns what numbers and booleans look like, and which names were asked for. A name may have the prefix
-``zookeeper.`` that ZooKeeper's system properties have. Pure.
+Owns the syntax of numbers and booleans, and the set of names that were read. A name may have the prefix
+``zookeeper.`` of ZooKeeper's system properties. Pure.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 PREFIX = "zookeeper."
 HIDDEN = "*****"
-"""In place of what is secret."""
+"""Shown instead of a secret value."""
 _DECIMAL = re.compile(r"([+-]?)0*([0-9]{1,19})")
 _NUMBER = re.compile(r"([+-]?)(0[xX]|#|0(?=.)|)0*([0-9a-fA-F]{1,22})")
-"""A sign, what tells the radix, and digits: of 64 bits there are at most 22, octal ones."""
+"""A sign, the prefix of the radix, and digits: 64 bits have at most 22, in octal."""
 _RADIX = {"": 10, "0": 8}
 _SECRET = re.compile(r"(password|superDigest)$", re.IGNORECASE)
 
 
 class Values:
-    """Names and texts. ``used`` holds the names that were asked for."""
+    """Names and texts. ``used`` has the names that were read."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self.texts = {name.removeprefix(PREFIX).strip(): text.strip() for name, text in properties.items()}
@@ -39,23 +39,28 @@ class Values:
         return name in self.texts
 
     def text(self, name: str) -> str:
-        """The text, empty when there is none."""
+        """Returns the text, an empty one if the name is not set."""
         self.used.add(name)
         return self.texts.get(name, "")
 
     def beginning(self, prefix: str) -> dict[str, str]:
-        """What has a name that begins so."""
+        """Returns the settings whose names begin with a prefix."""
         found = {name: text for name, text in self.texts.items() if name.startswith(prefix)}
         self.used.update(found)
         return found
 
     def number(self, name: str, default: int, least: int = 0, most: int = INT_MAX) -> int:
-        """A whole number within bounds, of decimal digits (Java's ``parseInt``). Raises CoordinatorError for anything else."""
+        """Returns a whole number in decimal (Java's ``parseInt``).
+
+        Raises CoordinatorError if it is not one within the bounds.
+        """
         return self._within(name, default, least, most, _decimal)
 
     def system_number(self, name: str, default: int, least: int = 0, most: int = INT_MAX) -> int:
-        """As :meth:`number`, of what ZooKeeper reads as a system property (``Integer.getInteger``): after ``0x`` or ``#`` it is
-        hexadecimal, after ``0`` octal."""
+        """As :meth:`number`, for a system property (``Integer.getInteger``):
+
+        ``0x`` or ``#`` means hexadecimal, ``0`` octal.
+        """
         return self._within(name, default, least, most, _decoded)
 
     def _within(
@@ -70,7 +75,7 @@ class Values:
         return self.read(name, default, within)
 
     def boolean(self, name: str, default: bool) -> bool:
-        """True or false, in any case. Raises CoordinatorError for anything else."""
+        """Returns true or false, in any case. Raises CoordinatorError for another text."""
 
         def either(text: str) -> bool:
             if text.lower() not in ("true", "false"):
@@ -80,7 +85,7 @@ class Values:
         return self.read(name, default, either)
 
     def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
-        """One of some words, in any case. Raises CoordinatorError for anything else."""
+        """Returns one of the choices, in any case. Raises CoordinatorError for another text."""
 
         def one(text: str) -> str:
             for each in choices:
@@ -91,7 +96,7 @@ class Values:
         return self.read(name, default, one)
 
     def read(self, name: str, default: T, read: Callable[[str], T]) -> T:
-        """What ``read`` makes of the text; its ValueError says what the text has to be."""
+        """Returns the result of ``read``. Its ValueError says what the text has to be."""
         text = self.text(name)
         if name not in self.texts:
             return default
@@ -111,11 +116,11 @@ def _decoded(text: str) -> int | None:
     if found is None:
         return None
     sign, prefix, digits = found.groups()
-    with contextlib.suppress(ValueError):  # digits that are none of this radix
+    with contextlib.suppress(ValueError):  # digits of another radix
         return int(sign + digits, _RADIX.get(prefix, 16))
     return None
 
 
 def is_secret(name: str) -> bool:
-    """Whether the setting of this name is nobody's to read."""
+    """Whether the setting of this name is secret."""
     return _SECRET.search(name) is not None

@@ -1,8 +1,8 @@
-"""Access control: what the identities of a client may do to a znode.
+"""Access control: the permissions that a client's identities have on a znode.
 
 Owns the schemes ``world``, ``auth``, ``digest``, ``ip``, ``sasl``, ``x509`` and ``super``, and ZooKeeper's
 checks on them (``ZooKeeperServer.checkACL``, ``PrepRequestProcessor.fixupACL``, the providers in
-``org.apache.zookeeper.server.auth``). Pure functions over values.
+``org.apache.zookeeper.server.auth``). Pure.
 """
 
 from __future__ import annotations
@@ -31,37 +31,44 @@ ALL = 31
 
 ANYONE = OPEN_ACL.id
 OPEN = (OPEN_ACL,)
-"""Everything to everybody: ``ZooDefs.Ids.OPEN_ACL_UNSAFE``."""
+"""All permissions for every client: ``ZooDefs.Ids.OPEN_ACL_UNSAFE``."""
 READ_ONLY = (Acl(READ, ANYONE),)
 SUPER = Id("super", "")
-"""Whoever has this identity may do everything."""
+"""The identity of a super user, who has all permissions."""
 SASL_SUPER = "super"
-"""Whoever logs in with SASL under this name is everybody in the scheme ``sasl`` (SASLAuthenticationProvider)."""
+"""A SASL user of this name has every identity of the scheme ``sasl`` (SASLAuthenticationProvider)."""
 
 AUTH_BYTES_MAX = 1 << 20
-"""What ``auth`` in one ACL may stand for: each time it is there, it is all of the creator's identities."""
+"""The most bytes that ``auth`` in one ACL may stand for.
+
+Each ``auth`` is replaced by all of the creator's identities.
+"""
 _ACL_BYTES = 64
-"""What an entry takes besides its id, about."""
+"""About the bytes of an entry besides its id."""
 
 _NETWORK_LETTERS = 128
-"""An address and its bits have no more, with leading zeros and signs; longer ones are not looked at, nor kept."""
+"""The most letters of an address and its prefix, with leading zeros and signs.
+
+Longer texts are neither parsed nor cached.
+"""
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,10}")
 _HEXADECIMAL_GROUP = re.compile(r"[0-9a-fA-F]{1,4}")
-# A Kerberos name as KerberosName reads it: primary@realm or primary/instance@realm; without @ it is all primary.
+# A Kerberos name as KerberosName reads it: primary@realm or primary/instance@realm. Without @ all of it is
+# the primary.
 _PRINCIPAL = re.compile(r"[^/@]*(/[^/@]*)?@[^/@]*|[^@]*")
 
 
 class Rules(IntFlag):
-    """Settings that decide what a write does. They travel with it, so that it does the same on every server
-    and after every restart."""
+    """The settings that decide what a write does. They are part of the logged command, so that it has the
+    same effect on every server, and after every restart."""
 
     NONE = 0
     EXTENDED_TYPES = 1
     """Nodes with a TTL may be created (``zookeeper.extendedTypesEnabled``)."""
     ENFORCE_QUOTA = 2
-    """Hard limits of quotas are limits (``zookeeper.enforceQuota``)."""
+    """Hard limits of quotas are enforced (``zookeeper.enforceQuota``)."""
     SKIP_ACL = 4
-    """Everybody may do everything (``zookeeper.skipACL``)."""
+    """ACLs are ignored (``zookeeper.skipACL``)."""
     SASL = 8
     """ACLs may name the scheme ``sasl``."""
     X509 = 16
@@ -69,7 +76,7 @@ class Rules(IntFlag):
     ONE_VOTER = 32
     """An ensemble may have a single participant (``standaloneEnabled`` is false)."""
     NO_DIGEST = 64
-    """ACLs may not name the scheme ``digest``, and nobody is let in by it (``DigestAuthenticationProvider.enabled`` is false)."""
+    """The scheme ``digest`` is off (``DigestAuthenticationProvider.enabled`` is false)."""
     ALL = 127
 
 
@@ -77,8 +84,8 @@ _RULES = tuple(Rules(bits) for bits in range(Rules.ALL + 1))
 
 
 def rules_of(bits: int) -> Rules:
-    """The rules with these bits; others are left out."""
-    # To make a flag takes longer than to find it, and every transaction has some.
+    """Returns the rules with these bits. Unknown bits are ignored."""
+    # To look a flag up is faster than to make it, and every transaction has one.
     return _RULES[bits & len(_RULES) - 1]
 
 
@@ -86,7 +93,7 @@ _NEEDED = {"sasl": Rules.SASL, "x509": Rules.X509}
 
 
 class _Names(NamedTuple):
-    """Identities, as they are looked up."""
+    """A client's identities, prepared for checks."""
 
     own: frozenset[Id]
     is_super: bool
@@ -104,7 +111,7 @@ class _Names(NamedTuple):
         )
 
     def have(self, wanted: Id, rules: Rules) -> bool:
-        """Whether one of them is what an ACL wants."""
+        """Whether one of them matches an ACL's entry."""
         if wanted == ANYONE:
             return True
         scheme, name = wanted
@@ -119,8 +126,8 @@ class _Names(NamedTuple):
 
 
 class Subject:
-    """Who asks, under which rules. One that ``remembers`` asks an ACL that it meets again once: for what comes in one request,
-    for it holds the ACLs."""
+    """The identities that ask, and the rules. One that ``remembers`` checks each ACL once. It keeps the ACLs
+    in memory, so it is for one request only."""
 
     __slots__ = ("_names", "_verdicts", "identities", "rules")
 
@@ -129,23 +136,23 @@ class Subject:
     ) -> None:
         self.identities = identities
         self.rules = rules
-        # Most ACLs are open: nobody has to know who asks.
+        # Most ACLs are open, so the identities are prepared when they are first needed.
         self._names: _Names | None = None
         self._verdicts: dict[tuple[int, int], tuple[Sequence[Acl], bool]] | None = {} if remembers else None
 
     def remembering(self) -> Subject:
-        """The same, for one request."""
+        """Returns the same subject, for one request."""
         return Subject(self.identities, self.rules, remembers=True)
 
     def may(self, permission: int, acl: Sequence[Acl]) -> bool:
-        """Whether it has any bit of ``permission`` under ``acl``. No ACL allows everything."""
+        """Whether it has any bit of ``permission``. An empty ACL allows everything."""
         if acl is OPEN or not acl or self.rules & Rules.SKIP_ACL:
             return True
         if self._verdicts is None:
             return self._is_granted(permission, acl)
         asked = id(acl), permission
         if (known := self._verdicts.get(asked)) is None:
-            # With the ACL itself, so that no other has its id.
+            # The ACL itself is kept, so that no other object gets its id.
             known = self._verdicts[asked] = acl, self._is_granted(permission, acl)
         return known[1]
 
@@ -156,21 +163,24 @@ class Subject:
         )
 
     def check(self, permission: int, acl: Sequence[Acl], path: str | None) -> None:
-        """Raises NoAuth unless it :meth:`may`."""
+        """Raises NoAuth if it :meth:`may` not."""
         if not self.may(permission, acl):
             raise ZooKeeperError(Code.NO_AUTH, path)
 
 
 def digest_identity(credentials: bytes, algorithm: str = "sha1") -> Id:
-    """The identity of ``user:password``, as DigestAuthenticationProvider makes it: without a colon all of it
-    is the name. ``algorithm`` is hashlib's name."""
+    """Returns the identity of ``user:password``, as DigestAuthenticationProvider does. Without a colon all of
+    it is the name.
+
+    ``algorithm`` is hashlib's name.
+    """
     text = credentials.decode("utf-8", "replace")
     hashed = hashlib.new(algorithm, text.encode("utf-8"), usedforsecurity=False).digest()
     return Id("digest", f"{text.partition(':')[0]}:{base64.b64encode(hashed).decode('ascii')}")
 
 
 def address_identity(address: str) -> Id:
-    """The identity of a peer's address, written as Java does: IPv6 in eight groups, nothing left out."""
+    """Returns the identity of a peer's address, written as in Java: IPv6 has eight groups."""
     host, percent, scope = address.partition("%")
     try:
         parsed = ipaddress.ip_address(host)
@@ -185,11 +195,11 @@ def address_identity(address: str) -> Id:
 
 
 def resolve(acl: Sequence[Acl], subject: Subject, path: str | None) -> tuple[Acl, ...]:
-    """The ACL to store for a requested one: duplicates dropped, then ``auth`` replaced by the creator's
-    identities.
+    """Returns the ACL to store for a requested one: without duplicates, and with the creator's identities for
+    ``auth``.
 
-    Raises InvalidACL when it is empty, names a scheme that is not there or an id its scheme does not have, and when its ``auth`` stands
-    for more than :data:`AUTH_BYTES_MAX`.
+    Raises InvalidACL if it is empty, has an unknown scheme or an id that its scheme does not allow, or if
+    ``auth`` stands for more than :data:`AUTH_BYTES_MAX`.
     """
     if len(acl) == 1 and acl[0] is OPEN_ACL:
         return OPEN
@@ -215,39 +225,44 @@ def resolve(acl: Sequence[Acl], subject: Subject, path: str | None) -> tuple[Acl
 
 
 def stored(acl: Sequence[Acl]) -> tuple[Acl, ...]:
-    """The ACL as nodes have it: one that says what :data:`OPEN` says is that, once for all nodes, and known at a glance."""
+    """Returns the ACL for a node.
+
+    An open one is :data:`OPEN`, one object for all nodes, which is recognised at once.
+    """
     found = tuple(acl)
     return OPEN if found == OPEN else found
 
 
 @dataclass(slots=True)
-class _Held:
+class _Counted:
     acl: tuple[Acl, ...]
     nodes: int
 
 
 class SharedAcls:
-    """The ACLs that nodes have, those that say the same once for all of them (``ReferenceCountedACLCache``); :data:`OPEN` is not
-    counted."""
+    """The ACLs of all nodes, each once, however many nodes have it (``ReferenceCountedACLCache``).
+
+    :data:`OPEN` is not counted.
+    """
 
     def __init__(self) -> None:
-        self._held: dict[tuple[Acl, ...], _Held] = {}
+        self._held: dict[tuple[Acl, ...], _Counted] = {}
 
     def __len__(self) -> int:
         return len(self._held)
 
     def same(self, acl: tuple[Acl, ...]) -> tuple[Acl, ...]:
-        """The one that some node has already, if it says what ``acl`` does."""
+        """Returns the equal ACL of another node, if there is one."""
         held = None if acl is OPEN else self._held.get(acl)
         return acl if held is None else held.acl
 
-    def hold(self, acl: tuple[Acl, ...]) -> None:
-        """One more node has it."""
+    def add(self, acl: tuple[Acl, ...]) -> None:
+        """Counts one more node that has it."""
         if acl is not OPEN:
-            self._held.setdefault(acl, _Held(acl, 0)).nodes += 1
+            self._held.setdefault(acl, _Counted(acl, 0)).nodes += 1
 
     def release(self, acl: tuple[Acl, ...]) -> None:
-        """One node less."""
+        """Counts one node less."""
         if acl is not OPEN:
             held = self._held[acl]
             held.nodes -= 1
@@ -256,7 +271,7 @@ class SharedAcls:
 
 
 def without_digests(acl: Sequence[Acl]) -> list[Acl]:
-    """The ACL as one without ADMIN sees it: password hashes replaced by ``x``."""
+    """Returns the ACL as a client without ADMIN sees it: with ``x`` instead of password hashes."""
     return [
         Acl(entry.perms, Id("digest", f"{entry.id.id.partition(':')[0]}:x"))
         if entry.id.scheme == "digest"
@@ -266,14 +281,14 @@ def without_digests(acl: Sequence[Acl]) -> list[Acl]:
 
 
 def shown(identity: Id) -> Id:
-    """An identity as whoAmI tells of it."""
+    """Returns an identity as whoAmI shows it."""
     if identity.scheme == "digest":
         return Id("digest", identity.id.partition(":")[0])
     return identity
 
 
 def _authenticated(identity: Id, rules: Rules) -> bool:
-    """Whether an identity is somebody, and not only somewhere."""
+    """Whether an identity comes from a login, and not from an address."""
     if identity.scheme == "digest":
         return not rules & Rules.NO_DIGEST
     return identity.scheme in ("sasl", "x509")
@@ -281,7 +296,7 @@ def _authenticated(identity: Id, rules: Rules) -> bool:
 
 def _valid(wanted: Id, rules: Rules) -> bool:
     if wanted.scheme == "digest":
-        # Java's split drops what is empty at the end.
+        # Java's split drops empty parts at the end.
         return not rules & Rules.NO_DIGEST and len(wanted.id.rstrip(":").split(":")) == 2
     if wanted.scheme == "ip":
         return _network(wanted.id) is not None
@@ -293,7 +308,7 @@ def _valid(wanted: Id, rules: Rules) -> bool:
 
 
 def _is_in(address: str, wanted: str) -> bool:
-    """Whether an address is the one, or in the network, that an ACL names."""
+    """Whether an address is that of an ACL's entry, or in its network."""
     network = _network(wanted)
     own = _address(address)
     if network is None or own is None or len(own) != len(network[0]):
@@ -303,7 +318,7 @@ def _is_in(address: str, wanted: str) -> bool:
 
 
 def _network(wanted: str) -> tuple[bytes, int] | None:
-    """Address and prefix of ``address`` or ``address/bits`` (IPAuthenticationProvider)."""
+    """Returns the address and the prefix of ``address`` or ``address/bits`` (IPAuthenticationProvider)."""
     return _parsed_network(wanted) if len(wanted) <= _NETWORK_LETTERS else None
 
 

@@ -1,15 +1,14 @@
 """The coordinator's state machine: the tree and the session table, changed by one command after another.
 
-Owns what is replicated and what a snapshot holds. Pure and deterministic: a :class:`Command` carries its
-transaction id, its time and its client's identities, so applying the same commands in the same order gives
-the same state, in recovery as in service. A refused command leaves no trace but its transaction id. Called
-by :mod:`.server` on the event loop, and by recovery before there is one; a crash loses nothing that
-:mod:`.log` holds.
+Owns the replicated state, which is what a snapshot has. Pure and deterministic: a :class:`Command` carries
+its transaction id, its time and its client's identities. So the same commands in the same order give the same
+state, in recovery as in service. A refused command leaves only its transaction id. Called on the event loop,
+and by recovery before that runs.
 
-A command as logged (jute's types)::
+A command in the log (jute's types)::
 
-    long zxid, long time (ms), long session id, short rules, short operation, vector<Id> identities, then the
-    request's own body
+    long zxid, long time (ms), long session id, short rules, short operation, vector<Id> identities,
+    then the request's own body
 """
 
 from __future__ import annotations
@@ -49,8 +48,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Command(NamedTuple):
-    """A write on its way through the log. ``body`` holds the bytes ``request`` was read from. The server's own
-    (deletions of containers) have session 0."""
+    """A write for the log.
+
+    ``body`` has the bytes of ``request``. The session of the server's own commands is 0.
+    """
 
     zxid: int
     time_ms: int
@@ -67,9 +68,9 @@ class Command(NamedTuple):
 
 
 def decode_command(data: bytes) -> Command:
-    """The command of a log record. Raises JuteError when it is none.
+    """Decodes a log record. Raises JuteError.
 
-    Before there were rules an operation had four bytes: what a negative one has in their place is no rule.
+    In the oldest records an operation had four bytes. The upper two of a negative one are not rules.
     """
     reader = Reader(data)
     zxid, time_ms, session_id, rules, number = _HEAD.unpack(reader.take(_HEAD.size))
@@ -81,7 +82,8 @@ def decode_command(data: bytes) -> Command:
 
 
 class Outcome(NamedTuple):
-    """What a command did: its result, changes for watches in order, and the session it ended or began."""
+    """The outcome of a command: its result, the changes for watches, and the session that it ended or
+    began."""
 
     result: Result
     changes: list[Change]
@@ -90,18 +92,21 @@ class Outcome(NamedTuple):
 
 
 def refusal(error: Exception) -> Outcome:
-    """What becomes of a command that ended so. A defect of this program refuses it as well, as in ZooKeeper
-    (``PrepRequestProcessor.pRequest``): the command is in the log, and would end every server that has it, each time it starts."""
+    """Returns the outcome of a command that raised an error.
+
+    As in ZooKeeper (``PrepRequestProcessor.pRequest``), a defect refuses the command. The command is in the
+    log, and would otherwise end every server at each start.
+    """
     if isinstance(error, ZooKeeperError):
         return Outcome(Failed(error.code), [])
     if isinstance(error, MemoryError | RecursionError):
-        raise error  # elsewhere, or another time, it would be applied
-    _logger.error("a command that is refused shows a defect", exc_info=error)
+        raise error  # another server, or a later start, would apply the command
+    _logger.error("a command is refused because of a defect", exc_info=error)
     return Outcome(Failed(Code.MARSHALLING_ERROR), [])
 
 
 class State(NamedTuple):
-    """Everything a snapshot holds, detached from the machine."""
+    """The content of a snapshot, independent of the machine."""
 
     last_zxid: int
     last_session_id: int
@@ -110,10 +115,10 @@ class State(NamedTuple):
 
 
 class Machine:
-    """Tree and sessions after the command with id ``last_zxid``."""
+    """The tree and the sessions after the command ``last_zxid``."""
 
     def __init__(self, state: State | None = None) -> None:
-        """An empty machine or the one of a snapshot; raises ValueError when its nodes make no tree."""
+        """An empty machine, or that of a snapshot. Raises ValueError if the nodes are not a tree."""
         self.tree = Tree() if state is None else Tree.restore(state.nodes)
         self.sessions = (
             SessionTable() if state is None else SessionTable(state.sessions, state.last_session_id)
@@ -124,7 +129,7 @@ class Machine:
         return State(self.last_zxid, self.sessions.last_id, self.sessions.all(), self.tree.export())
 
     def apply(self, command: Command) -> Outcome:
-        """Applies the next command; its zxid must be higher than every one before."""
+        """Applies the next command. Its zxid is higher than that of every one before."""
         assert command.zxid > self.last_zxid, "transactions are applied in order, once"
         self.last_zxid = command.zxid
         context = Context(
@@ -183,7 +188,7 @@ class Machine:
         raise ZooKeeperError(request.code if isinstance(request, Refuse) else Code.UNIMPLEMENTED)
 
     def _multi(self, request: Multi, context: Context, effects: Effects) -> MultiDone:
-        """All or nothing; a request that makes no sense (MarshallingError) is refused as a whole."""
+        """Does all operations or none. A MarshallingError in one refuses the whole request."""
         if any(operation.path is None for operation in request.operations):
             raise ZooKeeperError(Code.MARSHALLING_ERROR)
         results: list[Created | Done | Failed] = []

@@ -1,10 +1,11 @@
-"""Who is in an ensemble: the lines ``server.N`` and ``/zookeeper/config``.
+"""The members of an ensemble: the lines ``server.N`` and ``/zookeeper/config``.
 
 Owns their grammar (``QuorumPeer.QuorumServer``)::
 
-    server.N=host:quorumPort:electionPort[:participant|observer][|host:quorumPort:electionPort...][;[clientHost:]clientPort]
+    server.N=address[:participant|observer][|address...][;[clientHost:]clientPort]
+    address=host:quorumPort:electionPort
 
-and what of it contradicts itself. Pure.
+and the checks of lines that contradict each other. Pure.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from ..errors import CoordinatorError
 
 SERVER_ID_MAX = 255
 _NAME = re.compile(r"server\.(.*)")
-# No part of a character, which has no bytes, and nothing that ends a line.
+# Surrogates have no bytes, and a line break would end the line.
 _HOST = r"(?:\[([^\[\];|\s\\\x00-\x1f\ud800-\udfff]+)\]|([^\[\]:;|\s\\\x00-\x1f\ud800-\udfff]+))"
 _HOST_BYTES_MAX = 255
-"""Of the quorum."""
+"""The quorum's limit."""
 _ADDRESS = re.compile(rf"{_HOST}:([0-9]+):([0-9]+)(?::([A-Za-z]+))?")
 _CLIENT = re.compile(rf"(?:{_HOST}:)?([0-9]+)")
-_EVERYBODYS = re.compile(r"0\.0\.0\.0|::1?|localhost|127\..*")
+_LOCAL_EVERYWHERE = re.compile(r"0\.0\.0\.0|::1?|localhost|127\..*")
 _FORM = "host:quorumPort:electionPort[:participant|:observer][;[clientHost:]clientPort]"
 
 
 class Member(NamedTuple):
-    """A line: what the quorum is told of a server. ``client``: ``host:port`` of its clients' port, or empty."""
+    """A line ``server.N``. ``client`` is ``host:port`` of the client port, or empty."""
 
     server_id: int
     host: str
@@ -40,7 +41,7 @@ class Member(NamedTuple):
 
 
 class Ensemble(NamedTuple):
-    """The members by their ids, and what of their lines is to be told."""
+    """The members by id, and warnings about their lines."""
 
     members: tuple[Member, ...]
     warnings: tuple[str, ...]
@@ -54,7 +55,7 @@ class Ensemble(NamedTuple):
 
 
 def parse_members(properties: Mapping[str, str]) -> Ensemble:
-    """The lines ``server.N`` among some properties. Raises CoordinatorError, which names the line."""
+    """Parses the lines ``server.N`` of some properties. Raises CoordinatorError, which names the line."""
     members: list[Member] = []
     warnings: list[str] = []
     for name, text in properties.items():
@@ -63,27 +64,27 @@ def parse_members(properties: Mapping[str, str]) -> Ensemble:
     members.sort()
     for one, other in itertools.pairwise(members):
         if one.server_id == other.server_id:
-            raise CoordinatorError(
-                f"server.{one.server_id} is there twice: give each server an id of its own"
-            )
-    for host, told in shared_addresses(members):
-        if not is_everybodys(host):
-            raise CoordinatorError(f"{told}: give each its own")
-        warnings.append(f"{told}: at most one of them is found there; give each its own")
+            raise CoordinatorError(f"server.{one.server_id} appears twice: give each server an id of its own")
+    for host, shared in shared_addresses(members):
+        if not is_local_everywhere(host):
+            raise CoordinatorError(f"{shared}: give each its own")
+        warnings.append(f"{shared}: the others reach at most one of them; give each its own")
     return Ensemble(tuple(members), tuple(warnings))
 
 
 def voters_warning(count: int) -> str | None:
-    """What is to be said of so many voters."""
+    """Returns a warning about an unwise number of voters."""
     if count == 2:
-        return "2 servers vote: the loss of either stops the ensemble; run 3"
+        return "2 servers vote: the loss of one stops the ensemble; run 3"
     if count and count % 2 == 0:
-        return f"{count} servers vote: no more of them may be lost than of {count - 1}; run an odd number"
+        return (
+            f"{count} servers vote: that survives no more losses than {count - 1} servers; run an odd number"
+        )
     return None
 
 
 def members_text(members: Iterable[Member]) -> str:
-    """The lines, as ``/zookeeper/config`` has them."""
+    """Returns the lines as ``/zookeeper/config`` has them."""
     return "".join(
         f"server.{each.server_id}={_bracketed(each.host)}:{each.quorum_port}:{each.election_port}:"
         f"{'observer' if each.observer else 'participant'}{_client_text(each.client)}\n"
@@ -92,15 +93,16 @@ def members_text(members: Iterable[Member]) -> str:
 
 
 def configuration_text(lines: str, version: int) -> bytes:
-    """The whole of ``/zookeeper/config``; ``version`` is the zxid that it is from, 0 for the first."""
+    """Returns the data of ``/zookeeper/config``. ``version`` is the zxid of its change, 0 for the first."""
     return f"{lines}version={version:x}".encode()
 
 
 def _member(name: str, number: str, text: str, warnings: list[str]) -> Member:
     if not re.fullmatch("[0-9]{1,3}", number) or not 1 <= int(number) <= SERVER_ID_MAX:
         raise CoordinatorError(
-            f"{name}: a server's id is a whole number from 1 to {SERVER_ID_MAX}, ZooKeeper's own range; renumber it, in its line on every "
-            "server and in its myid, and where the ensemble runs one server after the other"
+            f"{name}: a server's id is a whole number from 1 to {SERVER_ID_MAX}, as in ZooKeeper; give it "
+            "such a number in its line on every server and in its myid, and restart one server after the "
+            "other"
         )
     servers, semicolon, client = text.partition(";")
     parts = [_ADDRESS.fullmatch(part.strip()) for part in servers.split("|")]
@@ -115,13 +117,13 @@ def _member(name: str, number: str, text: str, warnings: list[str]) -> Member:
     for host in (first[1] or first[2], of_clients and (of_clients[1] or of_clients[2])):
         if host and len(host.encode()) > _HOST_BYTES_MAX:
             raise CoordinatorError(
-                f"{name} has a host of {len(host)} letters: a name has at most {_HOST_BYTES_MAX}"
+                f"{name} has a host of {len(host)} letters, and the limit is {_HOST_BYTES_MAX} bytes"
             )
     if len(parts) > 1:
         warnings.append(f"{name} has {len(parts)} addresses: {first[0]} is used, the others are not")
     quorum_port, election_port = (_port(name, text, each) for each in (first[3], first[4]))
     if quorum_port == election_port:
-        raise CoordinatorError(f"{name} is {text!r}: its quorum port and its election port have to be two")
+        raise CoordinatorError(f"{name} is {text!r}: its quorum port and its election port have to differ")
     address = ""
     if of_clients is not None:
         host = of_clients[1] or of_clients[2] or "0.0.0.0"
@@ -132,18 +134,18 @@ def _member(name: str, number: str, text: str, warnings: list[str]) -> Member:
 
 def _port(name: str, text: str, digits: str) -> int:
     if len(digits) > 5 or not 1 <= int(digits) <= 65535:
-        raise CoordinatorError(f"{name} is {text!r}: {digits} is no port, which is a number from 1 to 65535")
+        raise CoordinatorError(f"{name} is {text!r}: {digits} is not a port, a number from 1 to 65535")
     return int(digits)
 
 
-def is_everybodys(host: str) -> bool:
-    """Whether it is every machine's own. Of these several servers may have one, as a ``reconfig`` joins them
+def is_local_everywhere(host: str) -> bool:
+    """Whether a host means the local machine, on every machine. Several servers may have such a host
     (``QuorumServer.checkAddressDuplicate``)."""
-    return _EVERYBODYS.fullmatch(host.lower()) is not None
+    return _LOCAL_EVERYWHERE.fullmatch(host.lower()) is not None
 
 
 def shared_addresses(members: Iterable[Member]) -> Iterator[tuple[str, str]]:
-    """Host, and what is to be said, of each address of the quorum that a second server has."""
+    """Yields the host, and a sentence, for each quorum address that two servers have."""
     owners: dict[tuple[str, int], Member] = {}
     for member in members:
         for port in (member.quorum_port, member.election_port):
@@ -151,23 +153,23 @@ def shared_addresses(members: Iterable[Member]) -> Iterator[tuple[str, str]]:
             if other is not member:
                 yield (
                     member.host,
-                    f"server.{other.server_id} and server.{member.server_id} are both at {member.host}:{port}",
+                    f"server.{other.server_id} and server.{member.server_id} are at {member.host}:{port}",
                 )
 
 
 def configured_members(data: bytes) -> tuple[Member, ...]:
-    """Those of a ``/zookeeper/config``."""
+    """Returns the members in the data of ``/zookeeper/config``."""
     lines = (line.partition("=") for line in data.decode().splitlines())
     return parse_members({name: text for name, _equals, text in lines}).members
 
 
 def host_and_port(host: str, port: int) -> str:
-    """The two in one text, in which an address of IPv6 has brackets."""
+    """Returns both as one text. An IPv6 address gets brackets."""
     return f"{_bracketed(host)}:{port}"
 
 
 def split_client(address: str) -> tuple[str, int]:
-    """Host and port of a :attr:`Member.client`."""
+    """Returns the host and the port of a :attr:`Member.client`."""
     host, _colon, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

@@ -1,12 +1,12 @@
-"""Quotas: how many znodes and bytes there may be below a path.
+"""Quotas: limits on the znodes and bytes below a path.
 
-Owns where limits and counters are kept, and their texts (``Quotas``, ``StatsTrack`` of ZooKeeper)::
+Owns the paths of limits and counters, and their texts (ZooKeeper's ``Quotas`` and ``StatsTrack``)::
 
-    /zookeeper/quota<path>/zookeeper_limits   what somebody wants: count, bytes (told in the log only),
-                                              countHardLimit, byteHardLimit (refused beyond)
-    /zookeeper/quota<path>/zookeeper_stats    what there is: count, bytes
+    /zookeeper/quota<path>/zookeeper_limits   count, bytes (above these only the log warns),
+                                              countHardLimit, byteHardLimit
+    /zookeeper/quota<path>/zookeeper_stats    count, bytes: the present numbers
 
-Both are ``key=number`` with commas or semicolons between. Pure; the counting itself is :mod:`.tree`'s.
+Both are ``key=number``, with commas or semicolons between. :mod:`.tree` does the counting. Pure.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ LIMITS = "zookeeper_limits"
 STATS = "zookeeper_stats"
 UNSET = -1
 
-# A number of 64 bits has 19 digits, and any zeros before them.
+# A number of 64 bits has at most 19 digits after leading zeros.
 _NUMBER = re.compile(r"[+-]?0*[0-9]{1,19}")
 _LONG_MAX = (1 << 63) - 1
 
 
 class Track(NamedTuple):
-    """Limits or counters; :data:`UNSET` where there is none. Sizes in bytes of znodes' data."""
+    """Limits or counters; :data:`UNSET` for one that is not set. Sizes are bytes of znodes' data."""
 
     nodes: int = UNSET
     size: int = UNSET
@@ -34,7 +34,7 @@ class Track(NamedTuple):
     size_hard_limit: int = UNSET
 
     def encode(self) -> bytes:
-        """As ZooKeeper writes it: hard limits, if any, behind an ``=``, in the order of their names."""
+        """Encodes as ZooKeeper does: hard limits, if any, after an ``=``, in the order of their names."""
         text = f"count={self.nodes},bytes={self.size}"
         hard = [
             f";{name}={value}"
@@ -47,26 +47,26 @@ class Track(NamedTuple):
         return (text + ("=" + "".join(hard) if hard else "")).encode()
 
     def plus(self, nodes: int, size: int) -> Track:
-        """With so many more, as Java's long counts."""
+        """Returns the sums, wrapped as Java's long."""
         return self._replace(nodes=_long(self.nodes + nodes), size=_long(self.size + size))
 
 
 def _long(value: int) -> int:
-    """``value`` wrapped as Java's long wraps."""
+    """Wraps a value as Java's long."""
     return (value + _LONG_MAX + 1) % (1 << 64) - _LONG_MAX - 1
 
 
 def decode_track(data: bytes | None) -> Track:
-    """Raises ValueError for what is no such text."""
+    """Decodes limits or counters. Raises ValueError if the data is neither."""
     values: dict[str, int] = {}
     for part in re.split("[,;]+", (data or b"").decode("utf-8", "replace")):
         name, equals, value = part.rstrip("=").partition("=")
         if not equals or _NUMBER.fullmatch(value) is None:
-            raise ValueError(f"{part[:40]!r} in a quota is no key=number of 64 bits")
+            raise ValueError(f"{part[:40]!r} in a quota is not key=number with 64 bits")
         sign = -1 if value.startswith("-") else 1
         values[name] = sign * int(value.lstrip("+-0") or "0")
         if not -_LONG_MAX - 1 <= values[name] <= _LONG_MAX:
-            raise ValueError(f"{part[:40]!r} in a quota is no number of 64 bits")
+            raise ValueError(f"{part[:40]!r} in a quota is not a number of 64 bits")
     return Track(
         values.get("count", UNSET),
         values.get("bytes", UNSET),
@@ -76,7 +76,7 @@ def decode_track(data: bytes | None) -> Track:
 
 
 def path_of(node: str) -> str | None:
-    """The path whose limits ``node`` holds, or None."""
+    """Returns the path whose limits ``node`` has, or None."""
     if not node.startswith(BELOW_ROOT) or not node.endswith("/" + LIMITS):
         return None
     return node[len(ROOT_OF_QUOTAS) : -len(LIMITS) - 1] or None
@@ -91,14 +91,14 @@ def stats_of(path: str) -> str:
 
 
 def limits_any(limits: Track, added_nodes: int, added_size: int) -> bool:
-    """Whether there is a limit, hard or not, on what is added."""
+    """Whether there is a limit, hard or not, on nodes or bytes that are added."""
     of_nodes = max(limits.nodes, limits.nodes_hard_limit) > UNSET
     of_size = max(limits.size, limits.size_hard_limit) > UNSET
     return (added_nodes != 0 and of_nodes) or (added_size != 0 and of_size)
 
 
 def exceeded(limits: Track, used: Track, added_nodes: int, added_size: int) -> bool:
-    """Whether so much more is beyond a hard limit."""
+    """Whether so much more exceeds a hard limit."""
     if added_nodes and UNSET < limits.nodes_hard_limit < used.nodes + added_nodes:
         return True
     return added_size != 0 and UNSET < limits.size_hard_limit < used.size + added_size

@@ -1,8 +1,7 @@
-"""Requests that change nothing: answered from the applied state, watches set on the way.
+"""Requests that change nothing: they are answered from the applied state, and may set a watch.
 
-Owns what each read returns and which watch it leaves. No I/O. Called by :mod:`.server` on the event loop,
-when every earlier request of the same client has been answered, so a client never reads state older than
-its own writes.
+Owns what each read returns, and which watch it sets. Called on the event loop once every earlier request of
+the client is answered, so a client never reads a state older than its own writes.
 """
 
 from __future__ import annotations
@@ -39,11 +38,12 @@ from .watches import Mode, Notification, Registry, WatcherType, WatchManager
 W = TypeVar("W", bound=Hashable)
 
 MULTI_BYTES_MAX = 16 << 20
-"""Of the answer to a multiRead: its request may name a node any number of times."""
+"""The most bytes of the answer to a multiRead. The request may name a large node many times."""
 
 
 class Client(NamedTuple, Generic[W]):
-    """Who reads: its connection (which receives notifications), its session, and who it was when it asked."""
+    """The client that reads: its connection, which gets the notifications, its session, and its identities
+    at the request."""
 
     watcher: W
     session_id: int
@@ -51,7 +51,7 @@ class Client(NamedTuple, Generic[W]):
 
 
 class Answer(NamedTuple, Generic[W]):
-    """Body of the reply, and notifications that have to arrive before it."""
+    """The body of the reply, and the notifications that have to be sent before it."""
 
     body: bytes
     missed: list[Notification[W]]
@@ -59,7 +59,10 @@ class Answer(NamedTuple, Generic[W]):
 
 
 def answer(request: Read, client: Client[W], machine: Machine, watches: WatchManager[W]) -> Answer[W]:
-    """Answers one read. Raises ZooKeeperError, and AnswerTooLargeError for a multiRead of more than :data:`MULTI_BYTES_MAX`."""
+    """Answers one read.
+
+    Raises ZooKeeperError, and AnswerTooLargeError for a multiRead of more than :data:`MULTI_BYTES_MAX`.
+    """
     if isinstance(request, SetWatches):
         return _set_watches(request, client, machine.tree, watches)
     if isinstance(request, MultiRead):
@@ -86,44 +89,44 @@ def answer(request: Read, client: Client[W], machine: Machine, watches: WatchMan
             raise ZooKeeperError(Code.NO_WATCHER, request.path)
     elif isinstance(request, GetEphemerals):
         prefix = request.prefix or ""
-        held = machine.tree.ephemerals(client.session_id)
+        paths = machine.tree.ephemerals(client.session_id)
         if prefix.strip() not in ("", "/"):
-            held = [path for path in held if path.startswith(prefix)]
-        writer.strings(held)
+            paths = [path for path in paths if path.startswith(prefix)]
+        writer.strings(paths)
     elif isinstance(request, CountDescendants):
         _readable(request.path, client, machine.tree)
-        writer.i32(machine.tree.count_descendants(_there(request.path)))
+        writer.i32(machine.tree.count_descendants(_not_null(request.path)))
     elif isinstance(request, Sync):
-        # Every write received before this request has been applied by now: the request waited for them.
+        # Every earlier write is applied by now, because the request waited for them.
         writer.string(request.path)
     elif isinstance(request, WhoAmI):
-        # ClientInfo{ustring authScheme, ustring user}: laid out as Id is.
+        # ClientInfo{ustring authScheme, ustring user} has the layout of Id.
         writer.ids([access.shown(identity) for identity in client.subject.identities])
     else:
         assert isinstance(request, Ping)
     return Answer(writer.finish(), [])
 
 
-def _there(path: str | None) -> str:
-    """A path that is needed; raises MarshallingError for null."""
+def _not_null(path: str | None) -> str:
+    """Returns a path. Raises MarshallingError for null."""
     if path is None:
         raise ZooKeeperError(Code.MARSHALLING_ERROR)
     return path
 
 
 def _readable(path: str | None, client: Client[W], tree: Tree) -> Node:
-    node = tree.node(_there(path))
+    node = tree.node(_not_null(path))
     client.subject.check(access.READ, node.state.acl, path)
     return node
 
 
 def _exists(request: Exists, client: Client[W], tree: Tree, watches: WatchManager[W], writer: Writer) -> None:
-    path = _there(request.path)
+    path = _not_null(request.path)
     if "\0" in path:
         raise ZooKeeperError(Code.BAD_ARGUMENTS, path)
     if tree.find(path) is not None:
         _readable(path, client, tree)
-    if request.watch:  # also on a node that is not there: it waits for the creation
+    if request.watch:  # on a missing node, too: it fires at the creation
         watches.add(Registry.DATA, Mode.STANDARD, path, client.watcher)
     writer.stat(tree.node(path).stat())
 
@@ -141,7 +144,7 @@ def _get_children(request: GetChildren, client: Client[W], tree: Tree, writer: W
 
 
 def _get_acl(request: GetAcl, client: Client[W], tree: Tree, writer: Writer) -> None:
-    node = tree.node(_there(request.path))
+    node = tree.node(_not_null(request.path))
     acl = node.state.acl
     client.subject.check(access.READ | access.ADMIN, acl, request.path)
     visible = list(acl) if client.subject.may(access.ADMIN, acl) else access.without_digests(acl)
@@ -149,8 +152,8 @@ def _get_acl(request: GetAcl, client: Client[W], tree: Tree, writer: Writer) -> 
 
 
 def _multi_read(request: MultiRead, client: Client[W], tree: Tree) -> Answer[W]:
-    """Every read by itself; watches are not set, as in ZooKeeper. A null path refuses all, and so do writes; what was
-    read before is sent along, as there."""
+    """Answers each read separately. As in ZooKeeper, watches are not set, and a null path or a write refuses
+    the whole request, whose answer still has the earlier reads."""
     writer = Writer()
     client = client._replace(subject=client.subject.remembering())
     code = Code.MARSHALLING_ERROR if request.is_refused else Code.OK
@@ -172,32 +175,37 @@ def _multi_read(request: MultiRead, client: Client[W], tree: Tree) -> Answer[W]:
             multi_ok(writer, op)
             writer.out += part.out
             if len(writer.out) > MULTI_BYTES_MAX:
-                raise AnswerTooLargeError(f"its multiRead has an answer of more than {MULTI_BYTES_MAX} bytes")
+                raise AnswerTooLargeError(
+                    f"the answer to its multiRead is larger than {MULTI_BYTES_MAX} bytes"
+                )
     end_of_multi(writer)
     return Answer(writer.finish(), [], code)
 
 
 def _set_watches(request: SetWatches, client: Client[W], tree: Tree, watches: WatchManager[W]) -> Answer[W]:
-    """Watches of a client that reconnected: what it missed since ``relative_zxid`` is told at once, if it may
-    read it (ZooKeeper 3.9 tells it anyway). A null ends it where it stands; what was told before stays so."""
+    """Sets the watches of a client that has reconnected again.
+
+    The events that it missed since ``relative_zxid`` are sent at once, if it may read the nodes (ZooKeeper
+    3.9 does not check that). A null list refuses the request at that point.
+    """
     missed: list[Notification[W]] = []
     subject = client.subject.remembering()
 
-    def tell(event: Event, path: str, node: Node | None) -> None:
+    def notify(event: Event, path: str, node: Node | None) -> None:
         if node is None or subject.may(access.READ, node.state.acl):
             missed.append(Notification(client.watcher, event, path))
 
     def each(paths: list[str | None] | None) -> Iterator[tuple[str, Node | None]]:
         if paths is None:
             raise ZooKeeperError(Code.MARSHALLING_ERROR)
-        for path in map(_there, paths):
+        for path in map(_not_null, paths):
             yield path, tree.find(path)
 
     def watch_again(registry: Registry, path: str, node: Node | None, changed: Event, last_zxid: int) -> None:
         if node is None:
-            tell(Event.DELETED, path, node)
+            notify(Event.DELETED, path, node)
         elif last_zxid > request.relative_zxid:
-            tell(changed, path, node)
+            notify(changed, path, node)
         else:
             watches.add(registry, Mode.STANDARD, path, client.watcher)
 
@@ -207,7 +215,7 @@ def _set_watches(request: SetWatches, client: Client[W], tree: Tree, watches: Wa
             watch_again(Registry.DATA, path, node, Event.DATA_CHANGED, last_zxid)
         for path, node in each(request.exist):
             if node is not None:
-                tell(Event.CREATED, path, node)
+                notify(Event.CREATED, path, node)
             else:
                 watches.add(Registry.DATA, Mode.STANDARD, path, client.watcher)
         for path, node in each(request.child):

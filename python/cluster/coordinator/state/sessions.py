@@ -1,8 +1,8 @@
-"""Sessions: who is connected for how long, and when one is over.
+"""Sessions: their timeouts and passwords, and when each of them ends.
 
-Two pure parts. :class:`SessionTable` is replicated state: it changes only by applied transactions and is
-part of every snapshot. :class:`SessionExpiry` is this process's own view of who was heard from lately; it
-forgets on a crash, which gives every session a full timeout anew. Neither reads a clock. One thread.
+Two parts. :class:`SessionTable` is replicated state: only applied transactions change it, and every snapshot
+has it. :class:`SessionExpiry` knows when this process last heard of each session. A crash forgets that, which
+gives every session a full timeout. Pure: neither reads a clock. One thread.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 PASSWORD_BYTES = 16
-"""Length of a session's password, as ZooKeeper's."""
+"""The length of a session's password, as in ZooKeeper."""
 
 
 class Session(NamedTuple):
-    """A session: its id (never 0), its negotiated timeout and the password that proves a reconnect."""
+    """A session: its id (never 0), its negotiated timeout, and the password that a client needs to
+    reconnect."""
 
     id: int
     timeout_ms: int
@@ -47,7 +48,7 @@ class SessionTable:
         self.last_id = max(self.last_id, session.id)
 
     def close(self, session_id: int) -> bool:
-        """Forgets a session; False when there is none of this id."""
+        """Removes a session. Returns False if there is none of this id."""
         return self._sessions.pop(session_id, None) is not None
 
     def proves(self, session_id: int, password: bytes) -> bool:
@@ -57,18 +58,19 @@ class SessionTable:
 
 
 def first_session_id(time_ms: int, server_id: int) -> int:
-    """A start for session ids as ZooKeeper makes it: the server's id in the top byte, then 40 bits of the
-    time in milliseconds, then 16 bits to count. Restarts a millisecond apart do not meet."""
+    """Returns the first session id, as in ZooKeeper: the server's id in the top byte, 40 bits of the time in
+    milliseconds, and a counter of 16 bits. Restarts a millisecond apart give out different ids."""
     return ((server_id & 0x7F) << 56) | ((time_ms << 16) & 0x00FF_FFFF_FFFF_0000)
 
 
 def deadline_of(heard_ms: int, timeout_ms: int, tick_ms: int) -> int:
-    """When who was last heard then is given up: rounded up to ticks, so that many are at once (``ExpiryQueue``)."""
+    """Returns the deadline of a client that was heard from at this time, rounded up to ticks
+    (``ExpiryQueue``)."""
     return ((heard_ms + timeout_ms) // tick_ms + 1) * tick_ms
 
 
 class SessionExpiry:
-    """Deadlines, rounded up to ticks so that sessions expire in batches and a touch is cheap."""
+    """Deadlines. They are rounded up to ticks, so that sessions expire in batches, and a touch is cheap."""
 
     def __init__(self, tick_time_ms: int) -> None:
         self._tick_ms = tick_time_ms
@@ -77,12 +79,12 @@ class SessionExpiry:
         self._buckets: dict[int, set[int]] = {}
 
     def track(self, session_id: int, timeout_ms: int, now_ms: int) -> None:
-        """Begins to watch a session, heard from now."""
+        """Adds a session, with a full timeout."""
         self._timeouts[session_id] = timeout_ms
         self.touch(session_id, now_ms)
 
     def touch(self, session_id: int, now_ms: int) -> None:
-        """The session was heard from. Unknown ids are ignored: their end is on its way."""
+        """The session was heard from. An unknown one is ignored: its end is already proposed."""
         timeout = self._timeouts.get(session_id)
         if timeout is not None:
             self._move(session_id, deadline_of(now_ms, timeout, self._tick_ms))
@@ -92,15 +94,15 @@ class SessionExpiry:
             self._leave(session_id)
 
     def next_deadline(self) -> int | None:
-        """When the next session would expire, in the same milliseconds as ``now_ms``."""
+        """Returns the next deadline, by the clock of ``now_ms``."""
         return min(self._buckets, default=None)
 
     def deadlines(self) -> list[tuple[int, set[int]]]:
-        """Which sessions would expire when, in the same milliseconds as ``now_ms``."""
+        """Returns the deadlines, by the clock of ``now_ms``, and their sessions."""
         return sorted(self._buckets.items())
 
     def take_expired(self, now_ms: int) -> list[int]:
-        """Sessions whose deadline has passed, no longer tracked; sorted."""
+        """Returns the sessions whose deadline has passed, sorted, and forgets them."""
         due = [deadline for deadline in self._buckets if deadline <= now_ms]
         expired = sorted(session_id for deadline in due for session_id in self._buckets[deadline])
         for session_id in expired:
@@ -108,8 +110,10 @@ class SessionExpiry:
         return expired
 
     def postpone(self, by_ms: int) -> None:
-        """Moves every deadline by more than that: this process was not running (suspended, starved), so nobody could be
-        heard, and is to be heard first."""
+        """Moves every deadline by more than that.
+
+        The process did not run for this time, and has to read its clients first.
+        """
         ticks = (by_ms // self._tick_ms + 1) * self._tick_ms
         for session_id, deadline in list(self._deadlines.items()):
             self._move(session_id, deadline + ticks)

@@ -1,15 +1,15 @@
-"""The znode tree: what is stored where, and the rules for changing it.
+"""The znode tree, and the rules for changing it.
 
-Owns nodes, their versions, the paths each session holds ephemerally, those that go by themselves (containers,
-nodes with a TTL) and the counters of quotas. Pure: no I/O and no clock, transaction ids and times come in with
-:class:`Context`, what happened goes out through :class:`Effects` (changes for watches, closures that take them
-back). The same calls on the same tree always give the same tree, so a log of requests is enough to rebuild it.
-Called by :mod:`.machine` (changes) and :mod:`.reads` (the rest), one thread.
+Owns the nodes and their versions, the paths of each session's ephemeral nodes, the containers and nodes with
+a TTL, and the counters of quotas. Pure: transaction ids and times come with :class:`Context`, and
+:class:`Effects` gets the changes for watches, and the closures that undo them. The same calls on the same
+tree give the same tree, so a log of requests is enough to rebuild it. Called by :mod:`.machine` and
+:mod:`.reads`, on one thread.
 
-Rules and error codes are those of ``DataTree`` and ``PrepRequestProcessor`` of ZooKeeper 3.9, among them:
-the number of a sequential node is how many children were ever created under its parent; a visible
-``cversion`` counts creations and deletions; the order in which a request is checked. Versions skip -1, which
-means "any" in a request, as in ZooKeeper after 3.9.
+Rules, error codes and the order of checks are those of ``DataTree`` and ``PrepRequestProcessor`` of ZooKeeper
+3.9. The number of a sequential node is the number of children ever created under its parent. A visible
+``cversion`` counts creations and deletions. Versions skip -1, which means "any" in a request, as in ZooKeeper
+after 3.9.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from .acl import Rules, Subject
 ROOT = "/"
 CONFIG = "/zookeeper/config"
 SPECIAL_PATHS = (ROOT, "/zookeeper", quota.ROOT_OF_QUOTAS, CONFIG)
-"""In every tree from the start, and not to be deleted."""
+"""Every tree has these nodes from the start. They cannot be deleted."""
 
 CONTAINER_OWNER = -(1 << 63)
-"""The owner that is stored for a container (``EphemeralType.CONTAINER``)."""
+"""The stored owner of a container (``EphemeralType.CONTAINER``)."""
 TTL_OWNER = -(1 << 56)
-"""The owner of a node with a TTL has this in its upper bytes, and its TTL below."""
+"""The stored owner of a node with a TTL has this in its upper bytes, and the TTL below."""
 
 _INT_MAX = (1 << 31) - 1
 _SEQUENTIAL = frozenset({SEQUENTIAL, EPHEMERAL | SEQUENTIAL, TTL_SEQUENTIAL})
 _LIMITS_OF_NOTHING = f"{quota.ROOT_OF_QUOTAS}/{quota.LIMITS}"
-# Empty and relative names, and the characters ZooKeeper forbids; Java sees those beyond the basic plane as
-# two surrogates each.
+# Empty and relative names, and the characters that ZooKeeper forbids. Java has two surrogates for a character
+# outside the basic plane.
 _INVALID = re.compile(r"//|/\.{1,2}(?:/|\Z)|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class Kind(IntEnum):
-    """What becomes of a node by itself."""
+    """The kinds of nodes: what deletes them."""
 
     PERSISTENT = 0
     EPHEMERAL = 1
@@ -69,12 +69,12 @@ class Kind(IntEnum):
 
 
 def kind_of(owner: int) -> Kind:
-    """What an owner says of its node."""
+    """Returns the kind of a node with this owner."""
     if owner == 0:
         return Kind.PERSISTENT
     if owner == CONTAINER_OWNER:
         return Kind.CONTAINER
-    # No session has such an id: a server's own is at most 127.
+    # No session has a negative id: a server's id has at most 7 bits in it.
     return Kind.TTL if TTL_OWNER <= owner < 0 else Kind.EPHEMERAL
 
 
@@ -82,7 +82,8 @@ _DATA_CHANGED = Event.DATA_CHANGED
 
 
 class Change(NamedTuple):
-    """What happened to a node, and who may hear of it: who may read it, of its parent who may read that."""
+    """A change of a node, and the ACLs that decide which clients get its events: the node's and the
+    parent's."""
 
     event: Event
     path: str
@@ -91,7 +92,8 @@ class Change(NamedTuple):
 
 
 class Context:
-    """One transaction: its id, its time in milliseconds, its session, and its client with the rules it is under."""
+    """A transaction: its id, its time in milliseconds, its session, its client's identities, and the
+    rules."""
 
     __slots__ = ("rules", "session_id", "subject", "time_ms", "zxid")
 
@@ -111,7 +113,7 @@ class Context:
 
 
 class Effects:
-    """What changes did: ``changes`` in order, and how to take them back."""
+    """The changes of a transaction in order, and how to undo them."""
 
     __slots__ = ("_undo", "changes")
 
@@ -125,17 +127,17 @@ class Effects:
         self._undo.append(undo)
 
     def roll_back(self) -> None:
-        """Takes back every change, last first; none remains."""
+        """Undoes every change, the last one first."""
         while self._undo:
             self._undo.pop()()
         self.changes.clear()
 
 
 class NodeState(NamedTuple):
-    """A znode without its children: what a snapshot holds, and what one change replaces as a whole.
+    """A znode without its children. A snapshot has it, and a change replaces it.
 
-    ``creations``: children ever created here. ``owner``: session of an ephemeral node; for containers and
-    nodes with a TTL what :func:`kind_of` knows; else 0.
+    ``creations`` is the number of children ever created. ``owner`` is the session of an ephemeral node, the
+    value that :func:`kind_of` knows for a container or a node with a TTL, else 0.
     """
 
     data: bytes | None
@@ -152,23 +154,23 @@ class NodeState(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its data."""
+        """The bytes of its data."""
         return len(self.data) if self.data is not None else 0
 
-    # As `_replace`, in a third of the time: each transaction has one of these.
+    # As `_replace`, in a third of the time. Each transaction needs one of these.
 
     def with_data(self, data: bytes | None, version: int, mzxid: int, mtime: int) -> NodeState:
         _data, acl, czxid, _mzxid, pzxid, ctime, _mtime, _version, creations, acl_version, owner = self
         return NodeState(data, acl, czxid, mzxid, pzxid, ctime, mtime, version, creations, acl_version, owner)
 
     def with_children(self, creations: int, pzxid: int) -> NodeState:
-        """Of children that come and go."""
+        """For a created or deleted child."""
         data, acl, czxid, mzxid, _pzxid, ctime, mtime, version, _creations, acl_version, owner = self
         return NodeState(data, acl, czxid, mzxid, pzxid, ctime, mtime, version, creations, acl_version, owner)
 
 
 class Node:
-    """A znode: immutable state, and the names of its children."""
+    """A znode: an immutable state, and the names of its children."""
 
     __slots__ = ("children", "state")
 
@@ -211,34 +213,35 @@ class Tree:
         return len(self._nodes)
 
     def find(self, path: str) -> Node | None:
-        """The node at ``path``; the root has a second name, the empty one."""
+        """Returns the node at ``path``. The root's second name is the empty path."""
         return self._nodes.get(path or ROOT)
 
     def node(self, path: str) -> Node:
-        """The node at ``path``; raises NoNode."""
+        """Returns the node at ``path``. Raises NoNode."""
         node = self.find(path)
         if node is None:
             raise ZooKeeperError(Code.NO_NODE, path)
         return node
 
     def _valid_node(self, path: str | None) -> Node:
-        """The node at ``path``, which has to be one that may be created; raises BadArguments, NoNode."""
+        """Returns the node at ``path``. Raises BadArguments if the path is not valid, NoNode."""
         node = self._nodes.get(path) if path is not None else None
-        if node is None:  # what is there was looked at when it was created
+        if node is None:  # the path of an existing node is valid
             validate_path(path or "")
             raise ZooKeeperError(Code.NO_NODE, path)
         return node
 
     def ephemerals(self, session_id: int) -> list[str]:
-        """Paths held by a session, sorted: every replica deletes them in the same order."""
+        """Returns the paths of a session's nodes, sorted, so that every replica deletes them in the same
+        order."""
         return sorted(self._ephemerals.get(session_id, ()))
 
     def owners(self) -> set[int]:
-        """Sessions that hold ephemeral nodes."""
+        """Returns the sessions with ephemeral nodes."""
         return set(self._ephemerals)
 
     def ephemeral_count(self) -> int:
-        return sum(len(held) for held in self._ephemerals.values())
+        return sum(len(paths) for paths in self._ephemerals.values())
 
     def count_descendants(self, path: str) -> int:
         self.node(path)
@@ -250,16 +253,16 @@ class Tree:
         return sum(1 for other in self._nodes if other.startswith(prefix))
 
     def acl_count(self) -> int:
-        """How many different ACLs nodes have, besides :data:`.acl.OPEN`."""
+        """Returns the number of different ACLs, without :data:`.acl.OPEN`."""
         return len(self._acls)
 
     def data_size(self) -> int:
-        """Characters of all paths and bytes of all data: the approximate data size of ZooKeeper. Kept as nodes come, change
-        and go, for it is asked at each scrape."""
+        """Returns ZooKeeper's approximate data size: the characters of all paths, and the bytes of all
+        data."""
         return self._size
 
     def quotas(self) -> Iterator[tuple[str, quota.Track, quota.Track]]:
-        """Each path with a quota, its limits, and what is used of them; those that cannot be read are left out."""
+        """Yields each path with a quota, its limits, and their use. Unreadable ones are left out."""
         for path in self._quotas:
             stats = self._nodes.get(quota.stats_of(path))
             try:
@@ -269,9 +272,12 @@ class Tree:
                 continue
             yield path, limits, used
 
-    def lapsed(self, now_ms: int, never_used_ms: int) -> list[str]:
-        """Containers and nodes with a TTL that may be deleted: without children, and once used or for
-        ``never_used_ms`` unused (0: kept then), or not changed for their TTL (``ContainerManager``)."""
+    def expired(self, now_ms: int, never_used_ms: int) -> list[str]:
+        """Returns the containers and nodes with a TTL that have expired (``ContainerManager``).
+
+        They have no children. A container has had one, or never had one for ``never_used_ms``, unless that is
+        0. A node with a TTL was not changed for this time.
+        """
         found = []
         for path in self._containers:
             node = self._nodes[path]
@@ -286,47 +292,50 @@ class Tree:
         return sorted(found)
 
     def export(self) -> list[tuple[str, NodeState]]:
-        """Every node, as it is now; later changes do not reach the list. Any order."""
+        """Returns every node as it is now, in any order."""
         return [(path, node.state) for path, node in self._nodes.items()]
 
     def walk(self) -> Generator[tuple[str, NodeState], None, None]:
-        """Every node as it is at this call, any order, however the tree changes until the iterator is at its end or closed: what
-        a change replaces is kept aside for it."""
+        """Yields every node as it is at this call, in any order, while the tree changes. Replaced states stay
+        in memory for the iterator until it is at its end or closed."""
         before: dict[str, NodeState] = {}
         self._walks.append(before)
         walk = self._walk(list(self._nodes), before)
-        next(walk)  # of a generator that was not begun nobody hears the end
+        next(walk)  # a generator that was never started would not run its `finally`
         return walk
 
     def _walk(
         self, paths: list[str], before: dict[str, NodeState]
     ) -> Generator[tuple[str, NodeState], None, None]:
         try:
-            yield ROOT, self._nodes[ROOT].state  # to nobody
+            yield ROOT, self._nodes[ROOT].state  # taken by `walk`
             for path in paths:
                 yield path, before.pop(path) if path in before else self._nodes[path].state
         finally:
             self._walks = [each for each in self._walks if each is not before]
 
     def _changes(self, path: str, state: NodeState) -> None:
-        """This state is about to be replaced: a walk that has not been there wants it."""
+        """A state is about to be replaced: keeps it for the walks that have not yielded it yet."""
         for before in self._walks:
             before.setdefault(path, state)
 
     @classmethod
     def restore(cls, nodes: Iterable[tuple[str, NodeState]]) -> Tree:
-        """The tree of an :meth:`export`. Raises ValueError when a node has no parent or comes twice."""
+        """Returns the tree of an :meth:`export`.
+
+        Raises ValueError if a node has no parent or appears twice.
+        """
         tree = cls()
         found: dict[str, Node] = {}
         tree._nodes, tree._acls, tree._size = found, access.SharedAcls(), 0
         plain = 0
         for path, state in nodes:
             if path in found:
-                raise ValueError(f"znode {path!r} is there twice")
+                raise ValueError(f"znode {path!r} appears twice")
             found[path] = Node(state)
             if state.owner or state.acl is not access.OPEN or path.startswith(quota.BELOW_ROOT):
-                tree._count_in(path, state)
-            else:  # most are such, and there may be millions
+                tree._count_node(path, state)
+            else:  # most nodes, of which there may be millions
                 plain += len(path) + state.size
         tree._size += plain
         for path in found:
@@ -339,15 +348,17 @@ class Tree:
                     parent.children = set()
                 parent.children.add(name)
         if any(path not in tree._nodes for path in SPECIAL_PATHS):
-            raise ValueError("a znode every tree has is missing")
+            raise ValueError("a znode that every tree has is missing")
         return tree
 
     # ---- changing ----
 
     def create(self, request: Create, context: Context, effects: Effects) -> str:
-        """Creates a node and returns its path. Raises BadArguments, Unimplemented (a TTL where there is
-        none), MarshallingError (no path), InvalidACL, NoNode, NoAuth, NodeExists, NoChildrenForEphemerals,
-        QuotaExceeded; checked in this order."""
+        """Creates a node, and returns its path.
+
+        Raises, in this order: BadArguments, Unimplemented (TTLs are off), MarshallingError (no path),
+        InvalidACL, NoNode, NoAuth, NodeExists, NoChildrenForEphemerals, QuotaExceeded.
+        """
         owner = _owner(request, context)
         path = _path(request.path)
         if "/" not in path or "\0" in path:
@@ -373,7 +384,7 @@ class Tree:
         self._attach(path, Node(state), parent)
         if self._walks:
             self._changes(above, before)
-        if before.creations < _INT_MAX:  # as in ZooKeeper, which has pzxid follow this number
+        if before.creations < _INT_MAX:  # in ZooKeeper pzxid changes only with this number
             parent.state = before.with_children(before.creations + 1, zxid)
 
         def undo() -> None:
@@ -387,8 +398,10 @@ class Tree:
         return path
 
     def delete(self, request: Delete, context: Context, effects: Effects) -> None:
-        """Deletes a node. Raises MarshallingError (no path), BadArguments, NoNode, NoAuth, BadVersion,
-        NotEmpty."""
+        """Deletes a node.
+
+        Raises MarshallingError (no path), BadArguments, NoNode, NoAuth, BadVersion, NotEmpty.
+        """
         path = _deletable(request.path)
         parent = self.node(parent_of(path))
         context.subject.check(access.DELETE, parent.state.acl, path)
@@ -399,14 +412,16 @@ class Tree:
         self._delete(path, context.zxid, effects)
 
     def delete_container(
-        self, request: DeleteContainer, context: Context, effects: Effects, anybody: bool
+        self, request: DeleteContainer, context: Context, effects: Effects, by_client: bool
     ) -> None:
-        """Deletes a container or a node with a TTL; the server does, and ``anybody`` who may delete it.
-        Raises MarshallingError (no path), BadArguments, NoNode, NoAuth, NotEmpty, BadVersion for an ephemeral
-        or, unlike ZooKeeper, a persistent node."""
+        """Deletes a container or a node with a TTL, for the server or a client.
+
+        Raises MarshallingError (no path), BadArguments, NoNode, NoAuth (for a client), NotEmpty, and
+        BadVersion for an ephemeral node or, unlike ZooKeeper, a persistent one.
+        """
         path = _deletable(request.path)
         node = self.node(path)
-        if anybody:
+        if by_client:
             context.subject.check(access.DELETE, self.node(parent_of(path)).state.acl, path)
         if node.children:
             raise ZooKeeperError(Code.NOT_EMPTY, path)
@@ -445,7 +460,7 @@ class Tree:
         return node.stat()
 
     def check(self, request: Check, context: Context) -> Stat:
-        """Raises BadArguments, NoNode, NoAuth, or BadVersion unless the node has the version."""
+        """Raises BadArguments, NoNode, NoAuth, or BadVersion if the node has another version."""
         node = self._valid_node(request.path)
         path = request.path or ""
         context.subject.check(access.READ, node.state.acl, path)
@@ -453,15 +468,14 @@ class Tree:
         return node.stat()
 
     def put_configuration(self, data: bytes, version: int, zxid: int, time_ms: int) -> Change:
-        """Writes what the ensemble is made of into its node, whose ACL is for others."""
+        """Writes the ensemble's configuration into its node. The node's ACL restricts only clients."""
         node = self._nodes[CONFIG]
         before = node.state
         self._become(CONFIG, node, before._replace(data=data, version=version, mzxid=zxid, mtime=time_ms))
         return Change(Event.DATA_CHANGED, CONFIG, before.acl)
 
     def delete_ephemerals(self, session_id: int, zxid: int, effects: Effects) -> None:
-        """Deletes every node of a session that ended. They have no children, so nothing can stand in the
-        way."""
+        """Deletes every node of a session that has ended. They cannot have children."""
         for path in self.ephemerals(session_id):
             self._delete(path, zxid, effects)
 
@@ -474,7 +488,9 @@ class Tree:
         parent.state = before.with_children(before.creations, zxid)
 
         def undo() -> None:
-            self._attach(path, node, parent)  # the same object: earlier closures of this transaction hold it
+            self._attach(
+                path, node, parent
+            )  # the same object, to which earlier closures of this transaction refer
             parent.state = before
 
         effects.add(Change(Event.DELETED, path, node.state.acl, before.acl), undo)
@@ -482,18 +498,18 @@ class Tree:
             self._count(path, -1, -node.state.size, effects)
 
     def _attach(self, path: str, node: Node, parent: Node | None) -> None:
-        """The root has no parent."""
+        """Adds a node. Only the root has no parent."""
         self._nodes[path] = node
-        self._count_in(path, node.state)
+        self._count_node(path, node.state)
         if parent is not None:
             if parent.children is None:
                 parent.children = set()
             parent.children.add(name_of(path))
 
-    def _count_in(self, path: str, state: NodeState) -> None:
-        """Everything but the node and its parent's children."""
+    def _count_node(self, path: str, state: NodeState) -> None:
+        """Counts a node that is added."""
         self._size += len(path) + state.size
-        self._acls.hold(state.acl)
+        self._acls.add(state.acl)
         if state.owner:
             self._registered(state.owner).add(path)
         if (limited := quota.path_of(path)) is not None:
@@ -509,26 +525,26 @@ class Tree:
         if siblings is not None:
             siblings.discard(name_of(path))
         if owner:
-            held = self._registered(owner)
-            held.discard(path)
-            if not held and owner in self._ephemerals:
+            nodes = self._registered(owner)
+            nodes.discard(path)
+            if not nodes and owner in self._ephemerals:
                 del self._ephemerals[owner]
         if (limited := quota.path_of(path)) is not None:
             self._quotas.discard(limited)
 
     def _become(self, path: str, node: Node, state: NodeState) -> None:
-        """Gives a node other data, or another ACL."""
+        """Replaces a node's data or ACL."""
         before = node.state
         if self._walks:
             self._changes(path, before)
         self._size += state.size - before.size
         if state.acl is not before.acl:
-            self._acls.hold(state.acl)
+            self._acls.add(state.acl)
             self._acls.release(before.acl)
         node.state = state
 
     def _registered(self, owner: int) -> set[str]:
-        """The nodes that end as those of this owner do."""
+        """Returns the set that has the nodes of this owner."""
         kind = kind_of(owner)
         if kind is Kind.EPHEMERAL:
             return self._ephemerals.setdefault(owner, set())
@@ -537,12 +553,14 @@ class Tree:
     # ---- quotas ----
 
     def _limited(self, path: str) -> str | None:
-        """The deepest path with a quota at or above ``path``."""
-        return next((place for place in ancestors(path) if place in self._quotas), None)
+        """Returns the deepest path with a quota at or above ``path``."""
+        return next((above for above in ancestors(path) if above in self._quotas), None)
 
     def _check_quota(self, path: str, added_nodes: int, added_size: int, context: Context) -> None:
-        """Raises QuotaExceeded, or MarshallingError for limits and counters that are none. Without a counter nothing is beyond
-        a limit, and what no limit is set for is not looked up."""
+        """Raises QuotaExceeded, or MarshallingError for unreadable limits or counters.
+
+        Without a counter no limit is exceeded.
+        """
         if (limited := self._limited(path)) is None or not context.rules & Rules.ENFORCE_QUOTA:
             return
         stats = self._nodes.get(quota.stats_of(limited))
@@ -557,7 +575,7 @@ class Tree:
             raise ZooKeeperError(Code.QUOTA_EXCEEDED, path)
 
     def _begin_counting(self, path: str, effects: Effects) -> None:
-        """A new counter gets what there is."""
+        """Sets a new counter to the present numbers."""
         if not path.startswith(quota.BELOW_ROOT) or name_of(path) != quota.STATS:
             return
         counted = path[len(quota.ROOT_OF_QUOTAS) : -len(quota.STATS) - 1]
@@ -568,7 +586,7 @@ class Tree:
         self._put_counter(path, quota.Track(count, size), effects)
 
     def _below(self, path: str) -> Iterator[tuple[str, Node]]:
-        """The node at ``path``, if there is one, and all below it; any order."""
+        """Yields the node at ``path``, if there is one, and all below it, in any order."""
         left = [path] if path in self._nodes else []
         while left:
             path = left.pop()
@@ -577,21 +595,21 @@ class Tree:
             left += [f"{path}/{name}" for name in node.children or ()]
 
     def _count(self, path: str, added_nodes: int, added_size: int, effects: Effects) -> None:
-        """Counts a change in the quota it is under. A counter that somebody made unreadable stays as it is."""
+        """Counts a change in its quota. An unreadable counter stays as it is."""
         if (limited := self._limited(path)) is None:
             return
-        place = quota.stats_of(limited)
-        stats = self._nodes.get(place)
+        counter = quota.stats_of(limited)
+        stats = self._nodes.get(counter)
         if stats is None:
             return
         try:
             used = quota.decode_track(stats.state.data)
         except ValueError:
             return
-        self._put_counter(place, used.plus(added_nodes, added_size), effects)
+        self._put_counter(counter, used.plus(added_nodes, added_size), effects)
 
     def _put_counter(self, path: str, counted: quota.Track, effects: Effects) -> None:
-        """Counters change without a version, a time or an event."""
+        """Sets a counter, without a new version, time or event."""
         node = self._nodes[path]
         before = node.state
         self._become(path, node, before._replace(data=counted.encode()))
@@ -604,7 +622,7 @@ def parent_of(path: str) -> str:
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """``path`` itself, then every node above it up to the root."""
+    """Yields ``path``, then every path above it up to the root."""
     yield path
     while path != ROOT:
         path = parent_of(path)
@@ -616,7 +634,7 @@ def name_of(path: str) -> str:
 
 
 def validate_path(path: str) -> None:
-    """Raises BadArguments unless ``path`` is absolute and whole: the rules of ``PathUtils.validatePath``."""
+    """Raises BadArguments if ``path`` is not valid (``PathUtils.validatePath``)."""
     if path != ROOT and (not path.startswith("/") or path.endswith("/") or _INVALID.search(path)):
         raise ZooKeeperError(Code.BAD_ARGUMENTS, path)
 
@@ -635,7 +653,7 @@ def _deletable(path: str | None) -> str:
 
 
 def _owner(request: Create, context: Context) -> int:
-    """What is stored as the owner of a node to create. Raises BadArguments, Unimplemented."""
+    """Returns the stored owner of a new node. Raises BadArguments, Unimplemented."""
     flags = request.flags
     if not 0 <= flags <= TTL_SEQUENTIAL:
         raise ZooKeeperError(Code.BAD_ARGUMENTS, request.path)
@@ -661,5 +679,5 @@ def _next_version(current: int, expected: int, path: str) -> int:
 
 
 def _int32(value: int) -> int:
-    """``value`` wrapped as Java's int wraps."""
+    """Wraps a value as Java's int."""
     return (value + 0x8000_0000) % 0x1_0000_0000 - 0x8000_0000

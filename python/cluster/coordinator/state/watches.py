@@ -1,16 +1,15 @@
-"""Watches: who wants to hear of which path.
+"""Watches: which connections get the events of which paths.
 
-Owns the registrations of this server's connections; they live as long as the connection (a client sets them
-again when it reconnects). A change of the tree comes in, notifications come out. Pure, one thread. As in
-ZooKeeper's ``WatchManager`` there are two registries, and in each a connection watches a path in one or more
-modes:
+Owns the watches of this server's connections. They live as long as the connection; a client sets them again
+when it reconnects. A change of the tree comes in, notifications come out. Pure, one thread. As in ZooKeeper's
+``WatchManager`` there are two registries, and in each a connection watches a path in one or more modes:
 
-* data: creation, deletion and new data of a path (``exists`` and ``getData``);
-* children: a new or lost child of a path, or its deletion (``getChildren``);
+* data: the creation, deletion and new data of a path (``exists`` and ``getData``);
+* children: a new or deleted child of a path, or its deletion (``getChildren``);
 
 * standard: once;
 * persistent: again and again, in both registries;
-* recursive: again and again, of everything below the path too, in the registry of data.
+* recursive: again and again, and for every path below, in the registry of data.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ W = TypeVar("W", bound=Hashable)
 
 
 class Registry(IntEnum):
-    """Of what a watch is."""
+    """The two kinds of watches."""
 
     DATA = 0
     CHILDREN = 1
 
 
 class Mode:
-    """How often, and of how much, a watch tells: bits of an int, for a change may concern thousands."""
+    """The modes of a watch. They are bits of an int, because one change may concern thousands of watches."""
 
     STANDARD = 1
     PERSISTENT = 2
@@ -45,7 +44,7 @@ _ALL = Mode.STANDARD | Mode.PERSISTENT | Mode.RECURSIVE
 
 
 class WatcherType(IntEnum):
-    """Which watches a client means; the numbers of ``Watcher.WatcherType``."""
+    """The watches that a request names, with the numbers of ``Watcher.WatcherType``."""
 
     CHILDREN = 1
     DATA = 2
@@ -54,7 +53,7 @@ class WatcherType(IntEnum):
     RECURSIVE = 5
 
 
-_COVERED = {
+_WATCHES_OF = {
     WatcherType.CHILDREN: ((Registry.CHILDREN, Mode.STANDARD),),
     WatcherType.DATA: ((Registry.DATA, Mode.STANDARD),),
     WatcherType.ANY: ((Registry.DATA, _ALL), (Registry.CHILDREN, _ALL)),
@@ -64,7 +63,7 @@ _COVERED = {
 
 
 class Notification(NamedTuple, Generic[W]):
-    """What a watcher is told if it may read what it is about: ``acl``, empty for who may anyway."""
+    """An event for a watcher that may read the node with this ``acl``. An empty one needs no check."""
 
     watcher: W
     event: Event
@@ -73,39 +72,39 @@ class Notification(NamedTuple, Generic[W]):
 
 
 class WatchManager(Generic[W]):
-    """All watches of one server; ``W`` is whatever receives notifications."""
+    """All watches of one server. ``W`` is what gets notifications: a connection."""
 
     def __init__(self) -> None:
-        # Dictionaries serve as sets that keep their order.
+        # Dictionaries are sets that keep their order.
         self._registries: tuple[dict[str | None, dict[W, int]], ...] = ({}, {})
         self._by_watcher: dict[W, dict[tuple[Registry, str | None], None]] = {}
         self._recursive = 0
 
     def __len__(self) -> int:
-        """Watched paths of each connection in each registry."""
-        return sum(len(held) for held in self._by_watcher.values())
+        """The number of paths that connections watch, in both registries."""
+        return sum(len(present) for present in self._by_watcher.values())
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody watches."""
+        """Whether there is no watch."""
         return not self._by_watcher
 
     def paths(self, registry: Registry) -> Iterator[tuple[str | None, list[W]]]:
-        """Every watched path and who watches it."""
+        """Yields every watched path, and its watchers."""
         for path, watchers in self._registries[registry].items():
             yield path, list(watchers)
 
     def add(self, registry: Registry, mode: int, path: str | None, watcher: W) -> None:
         """Adds one watch."""
         watchers = self._registries[registry].setdefault(path, {})
-        held = watchers.get(watcher, 0)
-        if mode & Mode.RECURSIVE and not held & Mode.RECURSIVE:
+        present = watchers.get(watcher, 0)
+        if mode & Mode.RECURSIVE and not present & Mode.RECURSIVE:
             self._recursive += 1
-        watchers[watcher] = held | mode
+        watchers[watcher] = present | mode
         self._by_watcher.setdefault(watcher, {})[(registry, path)] = None
 
     def add_persistent(self, path: str | None, watcher: W, recursive: bool) -> None:
-        """Adds a watch that stays (addWatch)."""
+        """Adds a persistent or recursive watch (addWatch)."""
         if recursive:
             self.add(Registry.DATA, Mode.RECURSIVE, path, watcher)
         else:
@@ -113,32 +112,32 @@ class WatchManager(Generic[W]):
             self.add(Registry.CHILDREN, Mode.PERSISTENT, path, watcher)
 
     def has(self, wanted: WatcherType, path: str | None, watcher: W) -> bool:
-        """Whether the watcher has a watch that ``wanted`` covers."""
+        """Whether the watcher has a watch of the type ``wanted``."""
         return any(
             self._registries[registry].get(path, {}).get(watcher, 0) & modes
-            for registry, modes in _COVERED[wanted]
+            for registry, modes in _WATCHES_OF[wanted]
         )
 
     def remove(self, wanted: WatcherType, path: str | None, watcher: W) -> bool:
-        """Takes watches back; False when there were none."""
+        """Removes watches. Returns False if there was none."""
         found = self.has(wanted, path, watcher)
-        for registry, modes in _COVERED[wanted]:
+        for registry, modes in _WATCHES_OF[wanted]:
             self._take(registry, modes, path, watcher)
         return found
 
     def remove_watcher(self, watcher: W) -> None:
-        """Forgets a connection."""
+        """Removes all watches of a connection."""
         for registry, path in list(self._by_watcher.get(watcher, ())):
             self._take(registry, _ALL, path, watcher)
 
     def fire(self, change: Change) -> list[Notification[W]]:
-        """Who is to be told of a change, once each; watches that tell once are used up, also those of who may
-        not hear."""
+        """Returns the notifications of a change, one for each watcher. Removes standard watches, even of
+        watchers that may not read the node."""
         event, path, acl, parent_acl = change
-        told = self._trigger(Registry.DATA, path)
+        watchers = self._trigger(Registry.DATA, path)
         if event is Event.DELETED:
-            told.update(self._trigger(Registry.CHILDREN, path))
-        notifications = [Notification(watcher, event, path, acl) for watcher in told]
+            watchers.update(self._trigger(Registry.CHILDREN, path))
+        notifications = [Notification(watcher, event, path, acl) for watcher in watchers]
         if event is not Event.DATA_CHANGED and path != ROOT:
             parent = parent_of(path)
             notifications += [
@@ -148,28 +147,28 @@ class WatchManager(Generic[W]):
         return notifications
 
     def _trigger(self, registry: Registry, path: str) -> dict[W, None]:
-        told: dict[W, None] = {}
+        fired: dict[W, None] = {}
         if watchers := self._registries[registry].get(path):
             for watcher, modes in list(watchers.items()):
-                told[watcher] = None
+                fired[watcher] = None
                 if modes & Mode.STANDARD:
                     self._take(registry, Mode.STANDARD, path, watcher)
         if self._recursive and registry is Registry.DATA and path != ROOT:
-            for place in ancestors(parent_of(path)):
-                for watcher, modes in self._registries[registry].get(place, {}).items():
+            for above in ancestors(parent_of(path)):
+                for watcher, modes in self._registries[registry].get(above, {}).items():
                     if modes & Mode.RECURSIVE:
-                        told[watcher] = None
-        return told
+                        fired[watcher] = None
+        return fired
 
     def _take(self, registry: Registry, modes: int, path: str | None, watcher: W) -> None:
-        """Takes modes from a watch, and the watch when none is left."""
+        """Removes modes from a watch, and the watch if none is left."""
         watchers = self._registries[registry].get(path, {})
-        held = watchers.get(watcher)
-        if held is None:
+        present = watchers.get(watcher)
+        if present is None:
             return
-        if held & modes & Mode.RECURSIVE:
+        if present & modes & Mode.RECURSIVE:
             self._recursive -= 1
-        kept = held & ~modes
+        kept = present & ~modes
         if kept:
             watchers[watcher] = kept
             return

@@ -1,8 +1,9 @@
-"""Moving in and out: what Apache ZooKeeper keeps or serves, as a state of :mod:`..machine`, and the way back.
+"""Import and export: the data of Apache ZooKeeper as a state of :mod:`cluster.coordinator.state.machine`, and
+the way back.
 
-:mod:`.directory` reads its data directories and writes one, :mod:`.ensemble` asks its servers as a client,
-:mod:`.own` begins and reads data directories of ours. Everything blocks, holds the whole tree in memory, and
-changes nothing where it reads but what a start would.
+:mod:`.directory` reads and writes ZooKeeper's data directories, :mod:`.ensemble` reads its servers as a
+client, and :mod:`.own` makes and reads this coordinator's data directories. All calls block, and have the
+whole tree in memory. Reading changes nothing, except as :func:`.own.read_own` says.
 """
 
 from .common import Damaged, Moved, Progress

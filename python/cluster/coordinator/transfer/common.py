@@ -1,4 +1,4 @@
-"""What the ways in and out share."""
+"""What import and export share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ..errors import CoordinatorError
 from ..state.machine import State
 
 Progress = Callable[[str, int, int], None]
-"""Is told what is being done, how much is, and of how much: bytes of files, or nodes of an unknown number, 0."""
+"""Called with what is being done, how much is done, and the total: bytes of files, or nodes, whose total
+may be unknown (0)."""
 
 _SHOWN = 5
 _PASSWORD_SEED = 0xB3415C00
@@ -18,19 +19,19 @@ _48_BITS = (1 << 48) - 1
 
 
 class Damaged(CoordinatorError):
-    """A file is not what it has to be; the text names it and the byte."""
+    """A file is damaged. The text names the file and the byte."""
 
 
 class Moved(NamedTuple):
-    """A state, and what whoever moves has to know of it: sentences."""
+    """A state, and notes about it for the operator: sentences."""
 
     state: State
     notes: list[str]
 
 
 def decode_text(raw: bytes) -> str:
-    """A string of jute. Java writes characters beyond the basic plane as two surrogates of three bytes each; what is
-    no text reads as U+FFFD."""
+    """Decodes a string of jute. Java writes a character outside the basic plane as two surrogates of three
+    bytes each. Bytes that are not text read as U+FFFD."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -43,8 +44,8 @@ def decode_text(raw: bytes) -> str:
 
 
 def session_password(session_id: int) -> bytes:
-    """The password Apache ZooKeeper gives a session, which it stores nowhere: 16 bytes of ``java.util.Random``
-    (``SessionTrackerImpl``, ``ZooKeeperServer.generatePasswd``)."""
+    """Returns Apache ZooKeeper's password for a session, which it does not store: 16 bytes of
+    ``java.util.Random`` (``SessionTrackerImpl``, ``ZooKeeperServer.generatePasswd``)."""
     seed = (session_id ^ _PASSWORD_SEED ^ 0x5DEECE66D) & _48_BITS
     password = b""
     for _ in range(4):
@@ -54,7 +55,7 @@ def session_password(session_id: int) -> bytes:
 
 
 def some(names: Collection[str]) -> str:
-    """The first names of many, and how many more there are."""
+    """Returns the first names, and the number of the others."""
     first = sorted(names)[:_SHOWN]
     rest = len(names) - len(first)
     return ", ".join(first) + (f" and {rest} more" if rest else "")

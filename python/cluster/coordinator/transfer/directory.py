@@ -1,13 +1,13 @@
 """Apache ZooKeeper's data directory, read and written.
 
-Owns which files count and whether they fit together (``FileTxnSnapLog``, ``QuorumPeer``)::
+Owns the choice of files, and the checks that they fit together (``FileTxnSnapLog``, ``QuorumPeer``)::
 
     <dataDir>/version-2/snapshot.<zxid>[.gz]    <dataLogDir>/version-2/log.<zxid>
-    <dataDir>/version-2/currentEpoch            decimal; acceptedEpoch as well: of an ensemble's member only
+    <dataDir>/version-2/currentEpoch            decimal, and acceptedEpoch; of an ensemble's member only
     <dataDir>/myid                              of an ensemble's member only
 
-The newest snapshot that is whole is taken, and the transactions after it. ZooKeeper goes on where transactions are
-missing; here it takes ``lenient`` to.
+The state is that of the newest whole snapshot and the transactions after it. If transactions are missing
+ZooKeeper goes on without them. Here that needs ``lenient``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _EPOCH_FILES = (_CURRENT_EPOCH, "acceptedEpoch")
 _ZXID_MAX = (1 << 63) - 1
 _COUNTER = 0xFFFF_FFFF
 _READABLE_BYTES_MAX = 2 * 0xFFFFF
-"""The longest data ZooKeeper reads from a file unless ``jute.maxbuffer`` is set."""
+"""The longest data that ZooKeeper reads from a file, if ``jute.maxbuffer`` is not set."""
 
 
 class Contradiction(Damaged):
-    """Files that do not fit together; ``lenient`` goes on."""
+    """The files do not fit together. With ``lenient`` it is only a note."""
 
 
 def read_directory(
@@ -46,12 +46,14 @@ def read_directory(
     log_dir: Path | None = None,
     *,
     lenient: bool = False,
-    progress: Progress = lambda *_told: None,
+    progress: Progress = lambda *_done: None,
 ) -> Moved:
-    """What a server would start with whose ``dataDir`` is ``source`` and ``dataLogDir`` is ``log_dir``, by default the same.
+    """Returns the state with which a server would start. ``source`` is its ``dataDir``, ``log_dir`` its
+    ``dataLogDir`` if it has one.
 
-    The server does not run, or the directory is a copy of which snapshots were copied before logs. Sessions have the
-    passwords their clients know. Raises Damaged, Contradiction (unless ``lenient``), OSError.
+    The server must not run, except if the directory is a copy whose snapshots were copied before its logs.
+    Sessions have the passwords that their clients know. Raises Damaged, Contradiction (without ``lenient``),
+    OSError.
     """
     return _Reading(source, log_dir or source, lenient, progress).read()
 
@@ -83,19 +85,19 @@ class _Reading:
             )
         if (self._source / "myid").exists():
             self._notes.append(
-                f"this is one member's data, up to zxid {draft.last_zxid:#x}: of all members' take those with the highest; the "
-                "last transactions may be some that no majority had"
+                f"this is the data of one member, up to zxid {draft.last_zxid:#x}: use that of the member "
+                "with the highest zxid; its last transactions may be some that no majority had"
             )
         return draft.finish(self._notes)
 
     # ---- the snapshot ----
 
     def _newest(self, snapshots: list[tuple[int, Path]], logs: list[tuple[int, Path]]) -> Snapshot:
-        """The newest snapshot that is whole; without any, the tree before the first transaction."""
+        """Returns the newest whole snapshot; without one, the tree before the first transaction."""
         reasons = []
         for zxid, path in reversed(snapshots):
             try:
-                return read_snapshot(path, zxid, self._tell(f"reading {path.name}", path.stat().st_size))
+                return read_snapshot(path, zxid, self._report(f"reading {path.name}", path.stat().st_size))
             except Damaged as error:
                 reasons.append(str(error))
                 self._notes.append(f"skipped a snapshot: {error}")
@@ -104,7 +106,8 @@ class _Reading:
             raise Damaged(f"no snapshot in {self._snapshot_dir} can be read: {'; '.join(reasons)}")
         if not logs:
             raise CoordinatorError(
-                f"{self._snapshot_dir} has no snapshot of Apache ZooKeeper; name the dataDir of a server's zoo.cfg"
+                f"{self._snapshot_dir} has no snapshot of Apache ZooKeeper; name the dataDir of a server's "
+                "zoo.cfg"
             )
         if logs[0][0] != 1:
             self._contradiction(
@@ -120,7 +123,7 @@ class _Reading:
         total = sum(path.stat().st_size for _first, path in logs)
         before = 0
         for number, (_first, path) in enumerate(logs, 1):
-            tell = self._tell(f"replaying {path.name}", total, before)
+            tell = self._report(f"replaying {path.name}", total, before)
             for logged in read_log(path, number == len(logs), self._notes, tell):
                 self._apply(snapshot, logged, f"{path}, byte {logged.position}")
             before += path.stat().st_size
@@ -129,11 +132,11 @@ class _Reading:
         draft, transaction = snapshot.draft, logged.transaction
         last, zxid = draft.last_zxid, transaction.zxid
         if zxid <= last and not self._begun:
-            return  # the snapshot holds it
+            return  # the snapshot has it
         if zxid == last and not transaction.changes:
-            return  # a request that could not be read has the zxid of the one before
+            return  # a request that ZooKeeper could not decode has the zxid of the one before
         if zxid <= last:
-            self._contradiction(f"{place}: transaction {zxid:#x} comes behind {last:#x}")
+            self._contradiction(f"{place}: transaction {zxid:#x} comes after {last:#x}")
         elif not _follows(last, zxid):
             self._contradiction(f"{place}: transactions between {last:#x} and {zxid:#x} are missing")
         self._begun = True
@@ -144,18 +147,19 @@ class _Reading:
             self._compare_digest(snapshot.digest, draft, f"{place}: transaction {zxid:#x}")
 
     def _compare_digest(self, expected: int | None, draft: Draft, where: str) -> None:
-        """The last that is told decides: for a create whose flags are of another kind than its operation ZooKeeper notes the
-        digest of a tree it does not have."""
+        """Compares with the last digest of a transaction or the snapshot. An earlier one may be wrong: for a
+        create whose flags do not fit its operation ZooKeeper writes the digest of a tree that it does not
+        have."""
         if expected is None or expected == draft.digest:
             self._difference = None if expected is not None else self._difference
         elif self._difference is None:
             self._difference = (
-                f"{where}: the nodes are not those the server had then: their digest is {draft.digest:#x}, it noted "
-                f"{expected:#x}"
+                f"{where}: the nodes are not those that the server had: their digest is {draft.digest:#x}, "
+                f"and it wrote {expected:#x}"
             )
 
     def _require_all(self, snapshot: Snapshot) -> None:
-        """Refuses a state that is not the server's, or lacks transactions somebody has seen."""
+        """Refuses a state that the server never had, or that lacks transactions which clients have seen."""
         draft = snapshot.draft
         last = draft.last_zxid
         if self._difference is not None:
@@ -163,31 +167,33 @@ class _Reading:
         newest = max(max(node.czxid, node.mzxid, node.pzxid) for node in draft.nodes.values())
         if max(newest, snapshot.through) > last:
             self._contradiction(
-                f"the snapshot was written while the server served, and holds some of the transactions up to "
+                "the snapshot was written while the server served, and has some of the transactions up to "
                 f"{max(newest, snapshot.through):#x}; the logs in {self._log_dir} end at {last:#x}"
             )
             draft.last_zxid = max(newest, snapshot.through)
         for path, zxid in self._unread.items():
             if zxid > last:
                 self._contradiction(
-                    f"{path} cannot be read, and the logs in {self._log_dir} end at {last:#x}: what came after is lost"
+                    f"{path} cannot be read, and the logs in {self._log_dir} end at {last:#x}: the "
+                    "transactions after that are lost"
                 )
 
     def _enter_epoch(self, draft: Draft) -> None:
-        """An epoch that began without a transaction counts as well: clients may have seen its zxid."""
+        """Takes over an epoch without transactions, too: clients may have seen its zxid."""
         epoch = self._epoch(_CURRENT_EPOCH)
         begun = self._snapshot_dir / f"{_CURRENT_EPOCH}.tmp"
         if begun.exists():
             self._notes.append(
-                f"{begun} is there: this member was still getting its data from the leader; rather "
-                "take another member's"
+                f"{begun} exists: this member was still getting its data from the leader; use the data of "
+                "another member"
             )
         if epoch is None:
             return
         last = draft.last_zxid >> 32
         if epoch < last and (self._epoch(begun.name) or 0) < last:
             self._contradiction(
-                f"{self._snapshot_dir / _CURRENT_EPOCH} says {epoch}, and there are transactions of epoch {last}"
+                f"{self._snapshot_dir / _CURRENT_EPOCH} says {epoch}, and there are transactions of epoch "
+                f"{last}"
             )
         if epoch > last:
             draft.last_zxid = epoch << 32
@@ -199,21 +205,21 @@ class _Reading:
         except FileNotFoundError:
             return None
         if not text.isdigit() or int(text) > _ZXID_MAX >> 32:
-            raise Damaged(f"{path}, byte 0: {text!r} is no epoch")
+            raise Damaged(f"{path}, byte 0: {text!r} is not an epoch")
         return int(text)
 
-    # ---- what all need ----
+    # ---- helpers ----
 
     def _contradiction(self, what: str) -> None:
         if not self._lenient:
             raise Contradiction(what)
         self._notes.append(what)
 
-    def _tell(self, doing: str, total: int, before: int = 0) -> Callable[[int], None]:
+    def _report(self, doing: str, total: int, before: int = 0) -> Callable[[int], None]:
         return lambda done: self._progress(doing, before + done, total)
 
     def _numbered(self, directory: Path, beginning: str, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
-        """Files by the zxid of their names, oldest first. Names that only begin alike are told."""
+        """Returns files with the zxids of their names, oldest first. Adds a note about similar names."""
         found, strange = [], []
         for path in directory.iterdir():
             match = pattern.fullmatch(path.name)
@@ -227,22 +233,25 @@ class _Reading:
 
 
 def _versioned(directory: Path) -> Path:
-    """Where a data directory's files are; ``version-2`` itself may be named too."""
+    """Returns the subdirectory of a data directory that has the files.
+
+    The caller may also name ``version-2`` itself.
+    """
     if not directory.is_dir():
-        raise CoordinatorError(f"{directory} is no directory")
+        raise CoordinatorError(f"{directory} is not a directory")
     inside = directory / APACHE_VERSIONED
     return inside if inside.is_dir() else directory
 
 
 def _after(logs: list[tuple[int, Path]], zxid: int) -> Iterator[tuple[int, Path]]:
-    """Logs that may have transactions after ``zxid``."""
+    """Yields the logs that may have transactions after ``zxid``."""
     for number, log in enumerate(logs, 1):
         if number == len(logs) or logs[number][0] > zxid + 1:
             yield log
 
 
 def _follows(last: int, zxid: int) -> bool:
-    """Whether nothing has to be between: each epoch counts from 1."""
+    """Whether no transaction can be between the two: each epoch counts from 1."""
     return zxid == last + 1 or (zxid >> 32 > last >> 32 and zxid & _COUNTER == 1)
 
 
@@ -250,17 +259,18 @@ def _follows(last: int, zxid: int) -> bool:
 
 
 def write_directory(directory: Path, state: State, progress: Progress = lambda *_told: None) -> list[str]:
-    """Writes a data directory Apache ZooKeeper starts on, by itself or, copied to each, as every member of an ensemble;
-    returns what whoever starts it has to know.
+    """Writes a data directory on which Apache ZooKeeper starts, standalone or, with a copy for each, as an
+    ensemble.
 
-    ``directory`` is made if missing, or has nothing in it but ``myid``. Raises CoordinatorError, OSError.
+    Returns notes for the operator. ``directory`` is made if missing; it may have only ``myid`` in it. Raises
+    CoordinatorError, OSError.
     """
     require_empty(directory)
     nodes = dict(state.nodes)
     limits = f"{ROOT_OF_QUOTAS}/{LIMITS}"
     if limits in nodes:
         raise CoordinatorError(
-            f"Apache ZooKeeper does not start where there is {limits}; delete this node first"
+            f"Apache ZooKeeper does not start if there is a node {limits}; delete it first"
         )
     versioned = directory / APACHE_VERSIONED
     versioned.mkdir(parents=True)
@@ -271,22 +281,22 @@ def write_directory(directory: Path, state: State, progress: Progress = lambda *
             os.fsync(file.fileno())
     write_snapshot(versioned, state, progress)
     sync_directory(directory)
-    return _to_know(state)
+    return _notes(state)
 
 
-def _to_know(state: State) -> list[str]:
+def _notes(state: State) -> list[str]:
     notes = []
     with_ttl = [path for path, node in state.nodes if kind_of(node.owner) is Kind.TTL]
     if with_ttl:
         notes.append(
-            f"{len(with_ttl)} nodes have a TTL: start Apache ZooKeeper with -Dzookeeper.extendedTypesEnabled=true, or it deletes them "
-            f"as it starts: {some(with_ttl)}"
+            f"{len(with_ttl)} nodes have a TTL: start Apache ZooKeeper with "
+            f"-Dzookeeper.extendedTypesEnabled=true, or it deletes them as it starts: {some(with_ttl)}"
         )
     unknown = [session for session in state.sessions if session.password != session_password(session.id)]
     if unknown:
         notes.append(
-            f"{len(unknown)} sessions began here: Apache ZooKeeper does not know their passwords, so their clients begin new ones, "
-            "and their ephemeral nodes stay until they time out"
+            f"{len(unknown)} sessions began here: Apache ZooKeeper does not know their passwords, so their "
+            "clients get new sessions, and their ephemeral nodes stay until the old ones time out"
         )
     largest = max((node.size for _path, node in state.nodes), default=0)
     if largest > _READABLE_BYTES_MAX:

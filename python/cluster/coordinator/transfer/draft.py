@@ -1,9 +1,9 @@
-"""A tree in the making: nodes as they are found, then changed by what a transaction log holds.
+"""A tree that is being read: nodes from a snapshot, changed by the transactions of a log.
 
-Owns the rules by which Apache ZooKeeper replays its log onto a snapshot that was taken while it served
-(``DataTree.processTxn``): some nodes are newer than the snapshot, so changes may come that are there already. They
-are results, not requests: nothing is checked, versions and counts are set and not counted, what is not there is
-not missed. So this is not :mod:`..tree`. Pure.
+Owns the rules by which Apache ZooKeeper replays its log on a snapshot that was taken while it served
+(``DataTree.processTxn``). Some nodes are newer than the snapshot, so a change may already be there.
+Transactions are results, not requests: nothing is checked, versions and counts are set, and a missing node is
+not an error. So this is not :mod:`cluster.coordinator.state.tree`. Pure.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _DIGESTED = struct.Struct(">qqqqqiiiq")
 
 
 class DraftNode:
-    """A :class:`..tree.NodeState` that changes, with the names of its children. ``acl`` is a number while nobody knows
-    which ACL it stands for."""
+    """A :class:`cluster.coordinator.state.tree.NodeState` that changes, with the names of its children.
+    ``acl`` may be a number whose ACL is not known yet."""
 
     __slots__ = (
         "acl",
@@ -83,7 +83,7 @@ class DraftNode:
         self.children: set[str] | None = None
 
     def numbers(self) -> tuple[int, int, int, int, int, int, int, int, int]:
-        """What :class:`..tree.NodeState` has after data and ACL."""
+        """The numbers of a NodeState."""
         return (
             self.czxid,
             self.mzxid,
@@ -97,7 +97,7 @@ class DraftNode:
         )
 
     def digest(self, path: str) -> int:
-        """Its part of the tree's digest, version 2 (``DigestCalculator``)."""
+        """Returns its part of the tree's digest, version 2 (``DigestCalculator``)."""
         if path.startswith(_OUTSIDE_OF_DIGEST):
             return 0
         name = b"" if path == ROOT else path.encode("utf-8", "replace")
@@ -105,7 +105,7 @@ class DraftNode:
 
 
 class Draft:
-    """Nodes, and sessions' timeouts in milliseconds, as of ``last_zxid``."""
+    """The nodes, and the sessions' timeouts in milliseconds, after ``last_zxid``."""
 
     def __init__(self, last_zxid: int, sessions: dict[int, int] | None = None) -> None:
         self.last_zxid = last_zxid
@@ -116,21 +116,21 @@ class Draft:
 
     @property
     def digest(self) -> int:
-        """Of the whole tree, as Apache ZooKeeper puts it beside its transactions."""
+        """The digest of the whole tree, as Apache ZooKeeper adds it to its transactions."""
         return self._digest & _64_BITS
 
     def add(self, path: str, node: DraftNode) -> None:
-        """A node that was found. Raises ValueError unless its parent is there and it is not."""
+        """Adds a node. Raises ValueError if it is there, or its parent is not."""
         if path in self.nodes:
-            raise ValueError(f"{path} is there twice")
+            raise ValueError(f"{path} appears twice")
         if path != ROOT:
             if not path.startswith("/") or path.endswith("/") or parent_of(path) not in self.nodes:
-                raise ValueError(f"{path!r} is below no node")
+                raise ValueError(f"{path!r} has no parent")
             self._adopt(path)
         self._put(path, node)
 
     def add_special_nodes(self) -> None:
-        """Those of every tree, where they are missing: versions before 3.5 have no configuration."""
+        """Adds missing nodes that every tree has: versions before 3.5 have no configuration."""
         fresh = Tree()
         for path in SPECIAL_PATHS:
             if path not in self.nodes:
@@ -173,7 +173,7 @@ class Draft:
         if parent.children and name_of(path) in parent.children:
             there = self.nodes[path]
             if isinstance(there.acl, int):
-                there.acl = change.acl  # the snapshot's ACLs were written before this one came
+                there.acl = change.acl  # the snapshot's ACLs were written before this one was used
             if not change.mends_parent:
                 return
         else:
@@ -230,11 +230,13 @@ class Draft:
     # ---- the end ----
 
     def finish(self, notes: list[str]) -> Moved:
-        """The state, made whole as ZooKeeper does when it starts: nodes of sessions that are over and nodes without
-        parents are left out, counters of quotas are counted. Raises Damaged for an ACL that nobody knows."""
+        """Returns the state, completed as ZooKeeper does at its start. Raises Damaged for an unknown ACL.
+
+        Nodes of ended sessions and nodes without parents are left out, and the counters of quotas are set.
+        """
         notes = list(notes)
-        self._leave_out_what_is_over(notes)
-        self._leave_out_what_cannot_be_reached(notes)
+        self._remove_ended_sessions(notes)
+        self._remove_orphans(notes)
         unknown = [path for path, node in self.nodes.items() if isinstance(node.acl, int)]
         if unknown:
             raise Damaged(f"ACLs of {len(unknown)} nodes are not in the snapshot: {some(unknown)}")
@@ -248,9 +250,9 @@ class Draft:
         last_session_id = max((session.id for session in sessions), default=0)
         return Moved(State(self.last_zxid, last_session_id, sessions, nodes), notes)
 
-    def _leave_out_what_is_over(self, notes: list[str]) -> None:
+    def _remove_ended_sessions(self, notes: list[str]) -> None:
         over = [owner for owner in self._owned if self._is_session(owner) and owner not in self.sessions]
-        # An id that says "TTL" is one of a server 255: our nodes cannot tell.
+        # The session ids of a server 255 look like TTLs, and a node has only one field for both.
         strange = [each for each in self.sessions if kind_of(each) is not Kind.EPHEMERAL]
         left_out = [path for owner in {*over, *strange} for path in self._owned.get(owner, ())]
         for session_id in strange:
@@ -265,7 +267,7 @@ class Draft:
             return owner in self.sessions or owner - TTL_OWNER > MAX_TTL_MS
         return kind_of(owner) is Kind.EPHEMERAL
 
-    def _leave_out_what_cannot_be_reached(self, notes: list[str]) -> None:
+    def _remove_orphans(self, notes: list[str]) -> None:
         reached = set(self._below(ROOT))
         lost = [path for path in self.nodes if path not in reached]
         for path in lost:
@@ -274,7 +276,7 @@ class Draft:
             notes.append(f"{len(lost)} nodes below deleted ones were left out: {some(lost)}")
 
     def _below(self, path: str) -> Iterator[str]:
-        """``path`` and every path below it that there is, parents first."""
+        """Yields ``path`` and every path below it, parents first."""
         found = [path] if path in self.nodes else []
         while found:
             path = found.pop()
@@ -291,5 +293,5 @@ class Draft:
 
 
 def _known(acl: tuple[Acl, ...] | int) -> tuple[Acl, ...]:
-    assert not isinstance(acl, int), "unknown ACLs were refused"
+    assert not isinstance(acl, int), "unknown ACLs are refused before"
     return acl

@@ -1,10 +1,11 @@
 """A running ensemble, read as a client reads it.
 
-Owns the asking, and what comes near to a moment's view: everything is read, then every node's stat is asked for again
-until none differs. A change leaves its mark in some stat, so all was as it was read when that round began. What a
-client cannot see is told: kinds of nodes, sessions, and what it may not read.
+Owns the requests, and the way to a nearly consistent view. First everything is read. Then the stat of every
+node is read again, until none differs. A change shows in some stat, so at the begin of that last round
+everything was as it was read. Notes tell what a client cannot see: the kinds of nodes, the sessions, and
+nodes that it may not read.
 
-Blocks; one connection to one server, a few requests on their way at a time.
+Blocks. There is one connection to one server, with a few requests in flight.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from .draft import Draft, DraftNode
 from .transactions import read_acls
 
 TIMEOUT_S = 30.0
-"""How long a server may take for an answer."""
+"""The timeout of an answer."""
 ROUNDS = 5
-"""How often stats are asked for again."""
+"""The most rounds of reading stats again."""
 _FRAME_BYTES_MAX = 128 << 20
 _CHUNK = 1 << 20
 _BATCH_BYTES = 16 << 10
-"""Requests that are on their way together: they fit into the socket's buffer, whether or not the server reads."""
+"""Requests in flight. They fit into the socket's buffer, even if the server does not read."""
 _STAT = struct.Struct(">qqqqiiiqiiq")
 _REPLY = struct.Struct(">iqi")
 _AUTH_XID = -4
@@ -44,18 +45,18 @@ class Address(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """What ``addauth`` of zkCli.sh takes."""
+    """The arguments of zkCli.sh's ``addauth``."""
 
     scheme: str
     auth: bytes
 
 
 def parse_addresses(text: str) -> list[Address]:
-    """The servers of ``host:port[,host:port...]``. Raises ValueError."""
+    """Parses ``host:port[,host:port...]``. Raises ValueError."""
     matches = [_ADDRESS.fullmatch(part.strip()) for part in text.split(",")]
     addresses = [Address(match[1].strip("[]"), int(match[2])) for match in matches if match is not None]
     if len(addresses) < len(matches) or any(not 0 < each.port <= 65535 for each in addresses):
-        raise ValueError(f"{text!r} is no host:port[,host:port...]")
+        raise ValueError(f"{text!r} is not host:port[,host:port...]")
     return addresses
 
 
@@ -65,11 +66,11 @@ def read_ensemble(
     *,
     progress: Progress = lambda *_told: None,
 ) -> Moved:
-    """What clients of the first server that answers see. Ephemeral nodes are left out: their sessions live there.
+    """Returns the state that clients of the first answering server see, without ephemeral nodes: their
+    sessions stay there.
 
-    Raises CoordinatorError when no server answers, or when something cannot be read whole: every node has to be
-    readable, and its ACL by somebody who is an administrator of it or the super user, for others are not shown password
-    hashes.
+    Raises CoordinatorError if no server answers, or if a node cannot be read completely. For its ACL that
+    needs the permission ADMIN or the super user, because other clients do not see password hashes.
     """
     connection = _connect(addresses)
     try:
@@ -85,7 +86,7 @@ def read_ensemble(
 
 
 class _Connection:
-    """A session; requests are answered in their order."""
+    """A session. Requests are answered in order."""
 
     def __init__(self, address: Address) -> None:
         self.name = f"{address.host}:{address.port}"
@@ -104,16 +105,14 @@ class _Connection:
         reader = Reader(self._frame())
         reader.i32()
         if reader.i32() <= 0:
-            raise CoordinatorError(f"{self.name} does not begin a session")
+            raise CoordinatorError(f"{self.name} refuses a session")
 
     def authenticate(self, credentials: Credentials) -> None:
         body = Writer().i32(0).string(credentials.scheme).buffer(credentials.auth).finish()
         self._socket.sendall(frame([struct.pack(">ii", _AUTH_XID, Op.AUTH), body]))
         _reader, code = self.reply()
         if code != Code.OK:
-            raise CoordinatorError(
-                f"{self.name} does not take the credentials of scheme {credentials.scheme}"
-            )
+            raise CoordinatorError(f"{self.name} refuses the credentials of scheme {credentials.scheme}")
 
     def send(self, requests: Iterable[tuple[Op, bytes]]) -> None:
         frames = []
@@ -123,12 +122,12 @@ class _Connection:
         self._socket.sendall(b"".join(frames))
 
     def reply(self) -> tuple[Reader, int]:
-        """The next answer's body and error."""
+        """Returns the next answer's body and error."""
         data = self._frame()
         reader = Reader(data, _REPLY.size)
         if len(data) < _REPLY.size:
             raise CoordinatorError(
-                f"{self.name} sent {len(data)} bytes, which are no answer; is it ZooKeeper?"
+                f"{self.name} sent {len(data)} bytes, which are not an answer; is it ZooKeeper?"
             )
         _xid, zxid, code = _REPLY.unpack_from(data)
         self.zxid = max(self.zxid, zxid)
@@ -139,7 +138,7 @@ class _Connection:
         return self.reply()
 
     def end_session(self) -> None:
-        """Or else it would last until its timeout."""
+        """Ends the session, which would otherwise last until its timeout."""
         self.ask(Op.CLOSE_SESSION)
 
     def close(self) -> None:
@@ -152,14 +151,14 @@ class _Connection:
         return self._exactly(length)
 
     def _exactly(self, count: int) -> bytes:
-        """Takes memory as bytes come."""
+        """Reads exactly so many bytes. Memory grows with the bytes that arrive."""
         parts = []
         while count:
             part = self._socket.recv(min(count, _CHUNK))
             if not part:
                 raise CoordinatorError(
-                    f"{self.name} closed the connection: it does not serve (zkServer.sh status tells), takes no more connections "
-                    "from here, or wants TLS or credentials first"
+                    f"{self.name} closed the connection: it does not serve (see zkServer.sh status), allows "
+                    "no more connections from here, or requires TLS or credentials"
                 )
             parts.append(part)
             count -= len(part)
@@ -177,7 +176,7 @@ def _connect(addresses: Sequence[Address]) -> _Connection:
 
 
 class _Seen(NamedTuple):
-    """A node as three answers have it; ``stat`` is of the first, so that a change between them is seen as one."""
+    """A node from three answers. ``stat`` is that of the first, so that a change between them is noticed."""
 
     stat: Stat
     state: NodeState
@@ -193,7 +192,7 @@ class _Walk:
         self._notes: list[str] = []
 
     def read(self) -> Moved:
-        # Without it a follower may be behind what the caller has seen elsewhere.
+        # Otherwise a follower may lack changes that the caller has seen elsewhere.
         _reader, code = self._connection.ask(Op.SYNC, Writer().string(ROOT).finish())
         self._require(code, (Code.OK,), ROOT)
         first = self._connection.zxid
@@ -201,26 +200,31 @@ class _Walk:
         moving = self._settle()
         if self._unreadable:
             raise CoordinatorError(
-                f"{self._connection.name} does not let {len(self._unreadable)} nodes be read: {some(self._unreadable)}; "
-                "give the credentials of the super user (DigestAuthenticationProvider.superDigest), or read its data directory"
+                f"{self._connection.name} refuses to read {len(self._unreadable)} nodes: "
+                f"{some(self._unreadable)}; give the credentials of the super user "
+                "(DigestAuthenticationProvider.superDigest), or read its data directory"
             )
         if ROOT not in self._nodes:
             raise CoordinatorError(f"{self._connection.name} has no root; is it ZooKeeper?")
         if self._masked:
             raise CoordinatorError(
-                f"{self._connection.name} does not show the password hashes in the ACLs of {len(self._masked)} nodes: "
-                f"{some(self._masked)}; give credentials that have ADMIN there or are the super user's, or read its data directory"
+                f"{self._connection.name} does not show the password hashes in the ACLs of "
+                f"{len(self._masked)} nodes: {some(self._masked)}; give credentials with the permission "
+                "ADMIN, or the super user's, or read its data directory"
             )
         if moving:
             self._notes.append(
-                f"changes went on from zxid {first:#x} to {self._connection.zxid:#x}: what was read is of no one moment, and "
-                f"{len(moving)} nodes may have changed since: {some(moving)}"
+                f"changes went on from zxid {first:#x} to {self._connection.zxid:#x}: the nodes were read at "
+                f"different times, and {len(moving)} of them may have changed since: {some(moving)}"
             )
         self._connection.end_session()
         return self._moved()
 
     def _settle(self) -> list[str]:
-        """Reads what has changed again until nothing has, or too often; returns what had changed last."""
+        """Reads changed nodes again until none has changed, for some rounds.
+
+        Returns those that changed in the last one.
+        """
         changed: list[str] = []
         for _ in range(ROUNDS):
             changed = self._changed()
@@ -230,7 +234,7 @@ class _Walk:
         return changed
 
     def _changed(self) -> list[str]:
-        """Nodes that are not as they were read."""
+        """Returns the nodes that have changed since they were read."""
         found = []
         asked = self._asked(list(self._nodes), lambda path: [(Op.EXISTS, _watchless(path))])
         for done, path in enumerate(asked):
@@ -243,7 +247,7 @@ class _Walk:
         return found
 
     def _read(self, paths: Iterable[str]) -> None:
-        """Reads these nodes and what is below them and not read yet."""
+        """Reads these nodes, and all nodes below them that are not read yet."""
         queue = deque(paths)
         while queue:
             level = list(queue)
@@ -265,7 +269,7 @@ class _Walk:
     def _asked(
         self, paths: Sequence[str], requests: Callable[[str], list[tuple[Op, bytes]]]
     ) -> Iterator[str]:
-        """Sends the requests of each path, and gives the path when its answers are the next."""
+        """Sends the requests of each path, and yields the path when its answers come next."""
         waiting: deque[str] = deque()
         batch: list[tuple[Op, bytes]] = []
         size = 0
@@ -285,7 +289,10 @@ class _Walk:
             yield from waiting
 
     def _answered(self, path: str) -> list[str]:
-        """Notes the node of the next three answers, or that it is not there or not for us; returns its children."""
+        """Stores the node of the next three answers, or that it is missing or unreadable.
+
+        Returns its children.
+        """
         answers = [self._connection.reply() for _ in range(3)]
         for _reader, code in answers:
             self._require(code, (Code.OK, Code.NO_NODE, Code.NO_AUTH), path)
@@ -305,7 +312,8 @@ class _Walk:
         below = _stat(children_reader)
         if any(_is_masked(entry) for entry in acl):
             self._masked.add(path)
-        # A visible cversion is twice the creations less the children. What doubling loses, 2**31, no node has.
+        # A visible cversion is twice the creations minus the children. No node has so many creations that
+        # doubling overflows.
         creations = ((below.cversion + below.num_children) & 0xFFFF_FFFF) >> 1
         state = NodeState(
             data,
@@ -327,7 +335,7 @@ class _Walk:
         if code not in expected:
             known = Code(code).name if code in list(Code) else "an error"
             raise CoordinatorError(
-                f"{self._connection.name} answers {known} ({code}) to a question about {path}"
+                f"{self._connection.name} answers {known} ({code}) to a request for {path}"
             )
 
     def _moved(self) -> Moved:
@@ -336,9 +344,10 @@ class _Walk:
             try:
                 draft.add(path, DraftNode(*seen.state))
             except ValueError:
-                continue  # its parent went while this was read; both are among the changes
+                continue  # its parent was deleted meanwhile; both are among the changes
         self._notes.append(
-            "clients are not told which nodes are containers or have a TTL: all are persistent here; sessions are not told either"
+            "clients cannot see which nodes are containers or have a TTL, so all are persistent here; they "
+            "cannot see sessions either"
         )
         return draft.finish(self._notes)
 

@@ -1,7 +1,8 @@
 """Data directories of this coordinator: made from a state, and read without a server.
 
-A directory that is made has one snapshot, whole or not at all. A server that runs alone starts on it and goes on at its zxid; so
-does an ensemble, if one of its members has the directory. The directory of either can be read. All calls block.
+A directory that is made has one snapshot, whole or not at all. A standalone server starts on it, and goes on
+at its zxid; so does an ensemble, if one of its members has the directory. The directory of either can be
+read. All calls block.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def require_empty(directory: Path) -> None:
         raise CoordinatorError(f"{directory} is a file; name a directory") from None
     if there:
         raise CoordinatorError(
-            f"{directory} is not empty, it has {there[0]} in it; name another directory, or move away what is there"
+            f"{directory} is not empty, it has {there[0]} in it; name another directory, or move away what "
+            "is there"
         )
 
 
@@ -64,11 +66,12 @@ def load_directory(directory: Path, log_dir: Path | None = None) -> State:
 
 
 def read_own(directory: Path, log_dir: Path | None = None) -> Moved:
-    """Returns the state with which a coordinator would start on a ``dataDir``, and a ``dataLogDir`` if it has one.
+    """Returns the state with which a coordinator would start on a ``dataDir``, and a ``dataLogDir`` if it has
+    one.
 
-    Of a member of an ensemble it is the state as if every entry in its log were agreed on. The only change on disk is the
-    engine's: a log that was not closed loses its torn tail and gets new indexes. Raises CoordinatorError if there is no data,
-    or if the data is damaged or in use.
+    Of a member of an ensemble it is the state as if every entry in its log were agreed on. The only change on
+    disk is the engine's: a log that was not closed loses its torn tail and gets new indexes. Raises
+    CoordinatorError if there is no data, or if the data is damaged or in use.
     """
     directories = Directories.of(directory, log_dir)
     if directories.has_member_data():
@@ -106,15 +109,16 @@ def _read_member(directories: Directories) -> Moved:
         machine.tree.export(),
     )
     note = (
-        f"this is the data of one member, up to zxid {state.last_zxid:#x}: use that of the member with the highest zxid; its last "
-        "transactions may be some that no majority had"
+        f"this is the data of one member, up to zxid {state.last_zxid:#x}: use that of the member with the "
+        "highest zxid; its last transactions may be some that no majority had"
     )
     return Moved(state, [note])
 
 
 @contextmanager
 def _with_log(directories: Directories) -> Iterator[Path]:
-    """Yields a directory with a member's files and its log: the member's own, or one of links where the log is elsewhere."""
+    """Yields a directory with a member's files and its log: the member's own, or one of links where the
+    log is elsewhere."""
     if not directories.are_separate:
         yield directories.quorum
         return

@@ -1,21 +1,23 @@
 """Apache ZooKeeper's snapshots, read and written.
 
-Owns their layout (``FileSnap``, ``DataTree.serialize``). ``snapshot.<zxid in hex>``, with ``.gz`` zipped; the zxid is
-the last one done when the writing began. Big-endian, strings and data as in :mod:`..jute`::
+Owns their layout (``FileSnap``, ``DataTree.serialize``). ``snapshot.<zxid in hex>``, zipped with ``.gz``. The
+zxid is the last one applied when the writing began. Big-endian, strings and data as in
+:mod:`cluster.coordinator.protocol.jute`::
 
     0   int    magic "ZKSN"
-    4   int    version, 2;  long database's id, -1 (nobody looks at them)
+    4   int    version, 2;  long database's id, -1 (never checked)
     16  int    sessions:  long id, int timeout (ms)
-    ..  int    ACLs:      long number, vector<ACL>; -1 is everything to everybody, and not listed
-    ..  nodes, parents first, the root's path empty:  ustring path, buffer data (null allowed), long ACL's number,
-               long czxid, mzxid, ctime, mtime, int version, creations of children, ACL version, long owner, pzxid
+    ..  int    ACLs:      long number, vector<ACL>; -1 is the open ACL, which is not listed
+    ..  nodes, parents first, the root's path empty:
+               ustring path, buffer data (null allowed), long ACL's number, long czxid, mzxid, ctime, mtime,
+               int version, creations of children, ACL version, long owner, pzxid
     ..  ustring "/", which ends them
     ..  seal:  long Adler-32 of everything before it, ustring "/"
-    ..  long zxid, int version, long digest of the tree, when the writing ended; seal     (since 3.6, if switched on)
-    ..  long last zxid when the writing ended; seal                                       (since 3.9, if switched on)
+    ..  long zxid, int version, long digest of the tree, when the writing ended; seal   (since 3.6, if on)
+    ..  long last zxid when the writing ended; seal                                     (since 3.9, if on)
 
-What is written has the first seal only: so it can be read under all settings of every version, which takes more for
-damage when it does not expect it.
+A written snapshot has only the first seal. So every version can read it under all settings: a section that it
+does not expect would be damage.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ _SECTIONS_BYTES_MAX = 4096
 
 
 class Snapshot(NamedTuple):
-    """``through``: it is whole only with every transaction up to this one, for it was written while the server served.
-    ``digest``: of the tree as of ``through``, if it is told."""
+    """A snapshot. It was written while the server served, so its state is consistent only with every
+    transaction up to ``through``. ``digest`` is that of the tree after ``through``, if the file has it."""
 
     draft: Draft
     through: int
@@ -59,16 +61,16 @@ class Snapshot(NamedTuple):
 
 
 def read_snapshot(path: Path, zxid: int, tell: Tell) -> Snapshot:
-    """The snapshot that was begun at ``zxid``. Raises Damaged when it is not whole, OSError."""
+    """Reads the snapshot that was begun at ``zxid``. Raises Damaged if it is not whole, OSError."""
     if path.suffix == ".snappy":
         raise Damaged(f"{path} is compressed with snappy, which cannot be read here")
     with path.open("rb") as file:
         stream = Stream(path, file, tell, zipped=path.suffix == ".gz")
         header = stream.up_to(len(_HEADER))
         if header.startswith(OWN_MAGIC):
-            raise stream.damaged("this is a snapshot of our own coordinator, which needs no import", 0)
+            raise stream.damaged("this is a snapshot of this coordinator, which needs no import", 0)
         if len(header) < len(_HEADER) or not header.startswith(MAGIC):
-            raise stream.damaged("it does not begin as a snapshot of Apache ZooKeeper does", 0)
+            raise stream.damaged("it does not begin like a snapshot of Apache ZooKeeper", 0)
         draft = Draft(zxid, _sessions(stream))
         _read_nodes(stream, draft, _acls(stream))
         _check_seal(stream)
@@ -103,7 +105,7 @@ def _read_nodes(stream: Stream, draft: Draft, acls: dict[int, tuple[Acl, ...]]) 
         try:
             draft.add(path or ROOT, DraftNode(data, acls.get(acl, acl), *numbers))
         except ValueError as error:
-            raise stream.damaged(f"a node cannot be: {error}", position) from error
+            raise stream.damaged(f"a node is not possible: {error}", position) from error
     if ROOT not in draft.nodes:
         raise stream.damaged("there is no root", position)
 
@@ -115,7 +117,7 @@ def _check_seal(stream: Stream) -> None:
 
 
 def _after_nodes(stream: Stream, draft: Draft) -> Snapshot:
-    """What the two sections behind the nodes say. Which are there, nobody says: a seal tells."""
+    """Reads the two optional sections after the nodes. A right seal shows that a section is there."""
     position, checksum = stream.position, stream.checksum()
     rest = stream.up_to(_SECTIONS_BYTES_MAX)
     through, digest = draft.last_zxid, None
@@ -126,12 +128,15 @@ def _after_nodes(stream: Stream, draft: Draft) -> Snapshot:
     read = 0
     if sealed(_DIGEST.size):
         zxid, version, value = _DIGEST.unpack_from(rest)
-        # One of before the snapshot was begun is of no tree that is there, and one of zxid 0 of none at all.
+        # A digest from before the snapshot was begun is that of another tree, and one of zxid 0 has no
+        # meaning.
         if zxid >= max(through, 1) and version == _DIGEST_VERSION:
             digest = value & _64_BITS
         through = max(through, zxid)
         read = _DIGEST.size + _SEAL_BYTES
-    elif sealed(end := _old_digest_bytes(rest)):  # of 3.6.0: another function, its value in hex digits
+    elif sealed(
+        end := _old_digest_bytes(rest)
+    ):  # 3.6.0 has another function, and its value in hexadecimal digits
         through = max(through, *struct.unpack_from(">q", rest))
         read = end + _SEAL_BYTES
     if sealed(read + 8):
@@ -140,7 +145,7 @@ def _after_nodes(stream: Stream, draft: Draft) -> Snapshot:
             through, digest = last, None
         read += 8 + _SEAL_BYTES
     if read != len(rest):
-        raise stream.damaged("what follows its nodes has no checksum that is right", position + read)
+        raise stream.damaged("the checksum of the data after its nodes is wrong", position + read)
     return Snapshot(draft, through, digest)
 
 
@@ -156,13 +161,14 @@ def _seal(checksum: int) -> bytes:
 
 
 def write_snapshot(directory: Path, state: State, progress: Progress) -> Path:
-    """Writes a snapshot Apache ZooKeeper reads, from 3.5 on, and returns its file, which a crash can no longer lose.
+    """Writes a snapshot that Apache ZooKeeper reads, from 3.5 on. Returns its file, which a crash cannot lose
+    any more.
 
-    The name has all 16 digits, so that ZooKeeper, which writes one for the same zxid when it starts, does not write it
-    over this one. Raises OSError.
+    The name has all 16 digits. ZooKeeper writes a snapshot of the same zxid at its start, with fewer digits,
+    and does not overwrite this one. Raises OSError.
     """
     path = directory / f"snapshot.{state.last_zxid:016x}"
-    # ZooKeeper would take "snapshot.1.tmp" for a snapshot.
+    # ZooKeeper would read a file "snapshot.1.tmp" as a snapshot.
     temporary = directory / f".{path.name}.tmp"
     with temporary.open("wb") as file:
         _write(file, state, progress)
@@ -174,7 +180,7 @@ def write_snapshot(directory: Path, state: State, progress: Progress) -> Path:
 
 
 def _write(file: BinaryIO, state: State, progress: Progress) -> None:
-    nodes = sorted(state.nodes)  # a parent's path begins its children's
+    nodes = sorted(state.nodes)  # a parent comes before its children
     acls: dict[tuple[Acl, ...], int] = {access.OPEN: _OPEN}
     for _path, node in nodes:
         acls.setdefault(node.acl, len(acls))
@@ -227,5 +233,8 @@ def _write_node(writer: Writer, path: str, node: NodeState, acl: int) -> None:
 
 
 def _text(writer: Writer, value: str) -> None:
-    """In plain UTF-8: Java reads what it writes for characters beyond the basic plane as something else."""
+    """Writes plain UTF-8.
+
+    Java does not read its own encoding of characters outside the basic plane correctly.
+    """
     writer.buffer(value.encode("utf-8", "replace"))

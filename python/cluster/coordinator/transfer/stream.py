@@ -1,6 +1,6 @@
 """A file of Apache ZooKeeper's, read once from its beginning.
 
-Memory is taken for what is there, never for what a length says.
+Memory grows with the bytes that are there, never with a length that the file claims.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import BinaryIO
 from .common import Damaged, decode_text
 
 BYTES_MAX = 64 << 20
-"""The longest string, data or record that is read; ``jute.maxbuffer`` is 1 MiB unless somebody sets it."""
+"""The longest string, data or record that is read. ZooKeeper's default ``jute.maxbuffer`` is 1 MiB."""
 
 _CHUNK = 1 << 20
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 
 Tell = Callable[[int], None]
-"""Is told how many bytes of a file are read."""
+"""Called with the number of bytes that are read."""
 
 
 class Stream:
-    """Bytes of a file, plain or unzipped, and their Adler-32. Damage is raised as :class:`.common.Damaged`."""
+    """The bytes of a file, plain or unzipped, and their Adler-32. Damage raises :class:`.common.Damaged`."""
 
     def __init__(self, path: Path, file: BinaryIO, tell: Tell, zipped: bool = False) -> None:
         self._path = path
@@ -42,23 +42,23 @@ class Stream:
 
     @property
     def position(self) -> int:
-        """The offset of the next byte; in what a zipped file unzips to."""
+        """The offset of the next byte; in a zipped file, of the unzipped bytes."""
         return self._before + self._next
 
     def damaged(self, what: str, position: int | None = None) -> Damaged:
-        """An error at ``position``, or at the next byte."""
+        """Returns an error at ``position``, or at the next byte."""
         place = self.position if position is None else position
-        of = " of what it unzips to" if self._zipped else ""
+        of = " of its unzipped content" if self._zipped else ""
         return Damaged(f"{self._path}, byte {place}{of}: {what}")
 
     def checksum(self) -> int:
-        """Adler-32 of everything before the next byte."""
+        """Returns the Adler-32 of everything before the next byte."""
         self._adler = zlib.adler32(memoryview(self._window)[self._summed : self._next], self._adler)
         self._summed = self._next
         return self._adler
 
     def up_to(self, count: int) -> bytes:
-        """The next ``count`` bytes, or all there are."""
+        """Returns the next ``count`` bytes, without taking them; fewer at the end."""
         if self._next + count > len(self._window):
             self._fill(count)
         start = self._next
@@ -66,10 +66,10 @@ class Stream:
         return self._window[start : self._next]
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes."""
+        """Returns the next ``count`` bytes."""
         found = self.up_to(count)
         if len(found) < count:
-            raise self.damaged(f"the file ends where {count - len(found)} bytes more have to be")
+            raise self.damaged(f"the file ends {count - len(found)} bytes too early")
         return found
 
     def i32(self) -> int:
@@ -86,7 +86,7 @@ class Stream:
         if length == -1:
             return None
         if not 0 <= length <= BYTES_MAX:
-            raise self.damaged(f"{length} is no length", position)
+            raise self.damaged(f"{length} is not a length", position)
         return self.take(length)
 
     def text(self) -> str:
@@ -97,7 +97,7 @@ class Stream:
         return decode_text(raw)
 
     def _fill(self, count: int) -> None:
-        """Has ``count`` bytes in the window from the next one on, if there are so many."""
+        """Reads until the window has ``count`` bytes from the next one on, or the file ends."""
         self.checksum()
         parts = [self._window[self._next :]]
         have = len(parts[0])

@@ -1,8 +1,8 @@
 """Transactions as Apache ZooKeeper logs them: what a request did, not what it asked for.
 
-Owns their layout (``zookeeper.jute``, ``SerializeUtils.deserializeTxn``); pure. A payload is a TxnHeader{long
-session id, int cxid, long zxid, long time (ms), int type}, the record of its type, and if the leader had digests
-on a TxnDigest{int version, long digest of the tree afterwards}::
+Owns their layout (``zookeeper.jute``, ``SerializeUtils.deserializeTxn``). Pure. A payload is a TxnHeader{long
+session id, int cxid, long zxid, long time (ms), int type}, the record of its type, and if the leader had
+digests on a TxnDigest{int version, long digest of the tree afterwards}::
 
     create 1, create2 15     ustring path, buffer data, vector<ACL>, boolean ephemeral, int parent's creations
                              (type 1 before 3.4: without the last)
@@ -14,7 +14,7 @@ on a TxnDigest{int version, long digest of the tree afterwards}::
     check 13                 path, int version
     multi 14                 vector of {int type, buffer record}; with an error in it nothing of it was done
     createSession -10        int timeout (ms)
-    closeSession -11         nothing, or vector<ustring> of the nodes that went with it
+    closeSession -11         nothing, or vector<ustring> of the deleted nodes
     error -1                 int error
 """
 
@@ -46,8 +46,8 @@ _IN_MULTI = frozenset(
 
 
 class CreateTxn(NamedTuple):
-    """``owner`` as :class:`..tree.NodeState` has it. ``parent_creations`` afterwards, -1 for one more than before.
-    ``mends_parent``: they count even if the node is there."""
+    """``owner`` is as in a NodeState. ``parent_creations`` is the number afterwards, -1 for one more than
+    before. ``mends_parent``: it counts even if the node exists."""
 
     path: str
     data: bytes | None
@@ -85,7 +85,10 @@ Change = CreateTxn | DeleteTxn | SetDataTxn | SetAclTxn | CreateSessionTxn | Clo
 
 
 class Transaction(NamedTuple):
-    """``changes`` in order; none for an error. ``digest``: of the tree afterwards, if it is told."""
+    """``changes`` are in order; an error has none.
+
+    ``digest`` is that of the tree afterwards, if the log has it.
+    """
 
     session_id: int
     zxid: int
@@ -98,7 +101,7 @@ def decode_transaction(payload: bytes) -> Transaction:
     """Raises JuteError."""
     reader = Reader(payload)
     session_id = reader.i64()
-    reader.i32()  # the client's number of its request
+    reader.i32()  # cxid, the client's number of the request
     zxid, time_ms, op = reader.i64(), reader.i64(), reader.i32()
     changes = _changes(op, reader, session_id)
     digest = None
@@ -131,7 +134,7 @@ def _changes(op: int, reader: Reader, session_id: int) -> tuple[Change, ...]:
             reader.i32()
             return ()
         case _:
-            raise JuteError(f"{op} is no type of transaction")
+            raise JuteError(f"{op} is not a type of transaction")
 
 
 def _create(op: int, reader: Reader, session_id: int) -> CreateTxn:
@@ -162,7 +165,7 @@ def _multi(reader: Reader, session_id: int) -> tuple[Change, ...]:
     changes: list[Change] = []
     for op, record in parts:
         if op not in _IN_MULTI or record is None:
-            raise JuteError(f"{op} is no type of transaction inside a multi")
+            raise JuteError(f"{op} is not a type of transaction in a multi")
         changes += _changes(op, Reader(record), session_id)
     return tuple(changes)
 
@@ -170,7 +173,7 @@ def _multi(reader: Reader, session_id: int) -> tuple[Change, ...]:
 def _path(reader: Reader) -> str:
     path = _text(reader)
     if not path.startswith("/"):
-        raise JuteError(f"{path!r} is no path")
+        raise JuteError(f"{path!r} is not a path")
     return path
 
 
@@ -179,6 +182,6 @@ def _text(reader: Reader) -> str:
 
 
 def read_acls(reader: Reader) -> tuple[Acl, ...]:
-    """An ACL; null is an empty one."""
+    """Reads an ACL. Null is an empty one."""
     entries = reader.vector(lambda: Acl(reader.i32(), Id(_text(reader), _text(reader))), 12)
     return tuple(entries or ())
