@@ -114,8 +114,8 @@ class Ensemble:
 def _is_leader(port: int) -> bool:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as asking:
         asking.sendall(b"srvr")
-        said = b"".join(iter(lambda: asking.recv(4096), b""))
-    return b"\nMode: leader" in said
+        text_shown = b"".join(iter(lambda: asking.recv(4096), b""))
+    return b"\nMode: leader" in text_shown
 
 
 def _wait_for_session(member: Server, end: float) -> None:

@@ -1,4 +1,4 @@
-"""Files as Apache ZooKeeper writes them, out of a history that our own machine lived through."""
+"""Files as Apache ZooKeeper writes them, made from a history that this project's own machine applied."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ACLS: tuple[tuple[Acl, ...], ...] = (
 def payload(
     zxid: int, op: int, body: bytes, session: int = 1, time_ms: int = 0, digest: int | None = None
 ) -> bytes:
-    """What is logged of one transaction."""
+    """Returns the logged payload of one transaction."""
     head = struct.pack(">qiqqi", session, 7, zxid, time_ms or zxid * 1000, op)
     tail = b"" if digest is None else struct.pack(">iQ", 2, digest)
     return head + body + tail
@@ -70,7 +70,7 @@ def seal(data: bytes) -> bytes:
 
 
 def add_sections(path: Path, digest: tuple[int, int] | None = None, last_zxid: int | None = None) -> None:
-    """What 3.6 and 3.9 write behind the nodes."""
+    """Adds the sections that 3.6 and 3.9 write after the nodes."""
     data = path.read_bytes()
     if digest is not None:
         data = seal(data + struct.pack(">qiQ", digest[0], 2, digest[1]))
@@ -80,7 +80,7 @@ def add_sections(path: Path, digest: tuple[int, int] | None = None, last_zxid: i
 
 
 def tree_digest(nodes: dict[str, NodeState]) -> int:
-    """Of a whole tree, one node after the other."""
+    """Computes the digest of a whole tree."""
     total = 0
     for path, node in nodes.items():
         if not path.startswith("/zookeeper/"):
@@ -90,8 +90,7 @@ def tree_digest(nodes: dict[str, NodeState]) -> int:
 
 
 class Leader:
-    """A server's history from its first transaction on: ``payloads`` are what it logs, ``states`` the nodes after each
-    zxid."""
+    """A server's history. ``payloads`` are its logged transactions, ``states`` the nodes after each zxid."""
 
     def __init__(self, seed: int, first_session: int = 0x0100_0000_0000_0001) -> None:
         self.chance = random.Random(seed)
@@ -110,15 +109,18 @@ class Leader:
             self._one()
 
     def state(self, zxid: int | None = None) -> State:
-        """Everything after a transaction, by default the last."""
+        """Returns the state after a transaction, by default the last."""
         at = self.zxid if zxid is None else zxid
         sessions = self.sessions[at]
         last = max((session.id for session in sessions), default=0)
         return State(at, last, sessions, list(self.states[at].items()))
 
     def fuzzy_state(self, begin: int, end: int) -> State:
-        """What a snapshot holds that was begun after one transaction and ended after another: each node with its
-        children's names as it was at some moment, parents before children."""
+        """Returns the content of a snapshot that was begun after one transaction and ended after another.
+
+        Each node, with its children's names, is as it was at some time between the two. Parents come before
+        children.
+        """
         found: list[tuple[str, NodeState]] = []
         now = begin
 
@@ -238,7 +240,7 @@ class Leader:
         nodes: dict[str, NodeState],
         siblings_later: int,
     ) -> tuple[Op, bytes]:
-        """What is logged of one operation: its result."""
+        """Returns the logged result of one operation."""
         if isinstance(result, Created):
             node = nodes[result.path]
             creations = nodes[parent_of(result.path)].creations - siblings_later
@@ -271,7 +273,7 @@ class Leader:
 def write_directory_of(
     leader: Leader, directory: Path, begin: int, end: int, log_starts: Sequence[int] = (1,)
 ) -> Path:
-    """A dataDir with a snapshot from ``begin`` to ``end`` and all the logs."""
+    """Writes a dataDir with a snapshot from ``begin`` to ``end``, and all the logs."""
     versioned = directory / "version-2"
     versioned.mkdir(parents=True)
     snapshot = write_snapshot(versioned, leader.fuzzy_state(begin, end), lambda *_told: None)

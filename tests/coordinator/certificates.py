@@ -1,4 +1,7 @@
-"""Certificates for tests of TLS, made by the program `openssl` when they are needed: an authority, and who it vouches for."""
+"""Certificates for tests of TLS: an authority, and the certificates that it issues.
+
+The program `openssl` makes them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ def openssl(*arguments: str | Path) -> str:
 
 
 class Authority:
-    """`directory/NAME.pem` holds a key and its certificate, `certificate` the authority's own."""
+    """An authority.
+
+    `directory/NAME.pem` has a key and its certificate, `certificate` is the authority's own.
+    """
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -29,7 +35,10 @@ class Authority:
         )  # fmt: skip
 
     def issue(self, name: str, subject: str, *options: str) -> Path:
-        """A key and a certificate for localhost in one file; `subject` as openssl takes it: /O=...+.../CN=..."""
+        """Makes a key and a certificate for localhost in one file.
+
+        `subject` has openssl's form: /O=...+.../CN=...
+        """
         key, request, made = (self._directory / f"{name}.{ending}" for ending in ("key", "csr", "crt"))
         openssl("req", "-new", *_new_key(key), "-out", request, "-utf8", "-subj", subject, *options)
         extensions = self._directory / f"{name}.cnf"
@@ -43,7 +52,10 @@ class Authority:
         return together
 
     def issue_by(self, name: str, subject: str, issuer: Path) -> Path:
-        """What whoever has ``issuer``, a key and its certificate, can make of it: a certificate with its signature, and that behind it."""
+        """Makes a certificate that ``issuer`` has signed, a key and certificate of a client.
+
+        The file has the issuer's certificate, too.
+        """
         made, request = self._directory / f"{name}.crt", self._directory / f"{name}.csr"
         key = self._directory / f"{name}.key"
         openssl("req", "-new", *_new_key(key), "-out", request, "-subj", subject)
@@ -56,7 +68,7 @@ class Authority:
         return together
 
     def client_context(self, identity: Path | None = None) -> ssl.SSLContext:
-        """A client's, which trusts the authority and shows `identity`."""
+        """Returns a client's context, which trusts the authority and has the certificate `identity`."""
         context = ssl.create_default_context(cafile=self.certificate)
         if identity is not None:
             context.load_cert_chain(identity)
@@ -68,14 +80,14 @@ def _new_key(path: Path) -> list[str]:
 
 
 def pkcs12(pem: Path, password: str = PASSWORD) -> Path:
-    """The same key and certificate as PKCS12."""
+    """Returns the same key and certificate as PKCS12."""
     path = pem.with_suffix(".p12")
     openssl("pkcs12", "-export", "-in", pem, "-out", path, "-passout", f"pass:{password}", "-name", "server")
     return path
 
 
 def encrypted(pem: Path, password: str = PASSWORD) -> Path:
-    """The same, with the key under a password."""
+    """Returns the same, with the key encrypted by a password."""
     path = pem.with_suffix(".encrypted.pem")
     openssl("pkcs8", "-topk8", "-in", pem, "-out", path, "-passout", f"pass:{password}")
     certificate = pem.read_text()

@@ -1,5 +1,5 @@
-"""What the coordinator's tests share: a clock of their own, a plain file in place of the log engine, a
-server on a loop in a thread (kazoo blocks), and a client that speaks raw frames."""
+"""What the coordinator's tests share: a clock, a server on a loop in a thread (kazoo blocks), and a client
+for raw frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_SECONDS = 20.0
 
 
 class FakeClock:
-    """Time that moves when a test says so."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -33,7 +33,7 @@ class FakeClock:
 
 
 class LoopThread:
-    """An event loop in a thread, the one that `logcore coordinator` has."""
+    """An event loop in a thread, of the kind that `logcore coordinator` has."""
 
     def __init__(self) -> None:
         self.loop = event_loop()
@@ -44,7 +44,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_SECONDS)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Runs a function on the loop, in one turn."""
+        """Runs a function on the loop, in one turn of it."""
 
         async def once() -> T:
             return function()
@@ -52,7 +52,7 @@ class LoopThread:
         return self.run(once())
 
     def wait(self, what: Callable[[], object]) -> None:
-        """Until it holds, looked at on the loop; there is nobody who would tell."""
+        """Waits until a condition holds. It is checked on the loop, because no event reports it."""
 
         async def until() -> None:
             async with asyncio.timeout(WAIT_SECONDS):
@@ -84,7 +84,7 @@ class Coordinator:
         self.clock = clock or FakeClock()
         self.server = CoordinatorServer(
             directory,
-            port=free_port() if port is None else port,  # nobody else's while it is down
+            port=free_port() if port is None else port,  # stays reserved while the server is down
             clock=self.clock,
             settings=settings or Settings(max_client_connections=0),
             **options,
@@ -97,7 +97,7 @@ class Coordinator:
         return f"127.0.0.1:{self.port}"
 
     def pass_time(self, milliseconds: int) -> None:
-        """Moves the clock and lets sessions expire, before any client can say a word."""
+        """Moves the clock and expires sessions, before a client can send anything."""
 
         def move() -> None:
             self.clock.now_ms += milliseconds
@@ -112,7 +112,7 @@ class Coordinator:
 
 
 class RawClient:
-    """A connection that sends what it is told and reads frames."""
+    """A connection that sends given bytes, and reads frames."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection((host, port), WAIT_SECONDS)
@@ -121,7 +121,7 @@ class RawClient:
         self.socket.sendall(struct.pack(">i", len(payload)) + payload)
 
     def receive(self) -> bytes:
-        """The next frame; empty when the server closed the connection."""
+        """Returns the next frame, an empty one if the server closed the connection."""
         header = self._exactly(4)
         return self._exactly(struct.unpack(">i", header)[0]) if header else b""
 
@@ -138,7 +138,7 @@ class RawClient:
         return data
 
     def read_all(self) -> bytes:
-        """Everything until the server closes."""
+        """Returns everything until the server closes the connection."""
         data = b""
         while part := self.socket.recv(65536):
             data += part
@@ -147,7 +147,7 @@ class RawClient:
     def connect(
         self, timeout_ms: int = 10_000, session_id: int = 0, password: bytes = bytes(16), last_zxid: int = 0
     ) -> tuple[int, int, bytes]:
-        """Shakes hands; returns timeout, session id and password, zeros when refused."""
+        """Does the handshake. Returns timeout, session id and password; zeros if it is refused."""
         self.send(
             struct.pack(">iqiqi", 0, last_zxid, timeout_ms, session_id, len(password)) + password + b"\0"
         )

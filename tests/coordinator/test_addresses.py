@@ -1,5 +1,5 @@
-"""Where the ports are, and whose connections they have. If these fail, clients that look a name up and try IPv6 first do not get in, or
-whoever comes over IPv4 is somebody else to ACLs, limits and those who look for it in `cons`."""
+"""The addresses of the ports, and of their clients. If these fail, clients that try IPv6 first cannot
+connect, or a client over IPv4 has another identity in ACLs, limits and `cons`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def has_ipv6() -> bool:
 
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 WORDS = frozenset({"*"})
-CROWD = 500
+CLIENTS = 500
 
 
 def identities(client: RawClient) -> list[Id]:
@@ -53,7 +53,7 @@ def identities(client: RawClient) -> list[Id]:
 
 @needs_ipv6
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0:0:0:0:0:0:0:0"])
-def test_everywhere_is_both_families(start_coordinator: StartCoordinator, host: str) -> None:
+def test_all_addresses_are_of_both_families(start_coordinator: StartCoordinator, host: str) -> None:
     settings = Settings(max_client_connections=2, words_whitelist=WORDS)
     server = start_coordinator(host=host, settings=settings)
     four, six = (RawClient(server.port, address) for address in ("127.0.0.1", "::1"))
@@ -62,12 +62,14 @@ def test_everywhere_is_both_families(start_coordinator: StartCoordinator, host: 
         assert identities(client) == [Id("ip", shown)]
     asking = RawClient(server.port)
     for refused in (RawClient(server.port), RawClient(server.port)):
-        assert refused.receive() == b"", "this address has two connections, however it is written"
+        assert refused.receive() == b"", (
+            "this address already has two connections, in whichever form it is written"
+        )
         refused.close()
     asking.socket.sendall(b"cons")
-    told = re.findall(r"(?m)^ /(\S+):\d+\[", asking.read_all().decode())
-    assert sorted(told) == ["127.0.0.1", "127.0.0.1", "[0:0:0:0:0:0:0:1]"]
-    # They are connections of this machine, all of them.
+    reported = re.findall(r"(?m)^ /(\S+):\d+\[", asking.read_all().decode())
+    assert sorted(reported) == ["127.0.0.1", "127.0.0.1", "[0:0:0:0:0:0:0:1]"]
+    # All of them are connections of this machine.
     assert server.thread.call(lambda: (server.server.plain_local, server.server.plain_remote)) == (3, 0)
     for client in (four, six, asking):
         client.close()
@@ -75,7 +77,7 @@ def test_everywhere_is_both_families(start_coordinator: StartCoordinator, host: 
 
 @needs_ipv6
 def test_the_other_ports_are_both_families_too(start_coordinator: StartCoordinator, tmp_path: Path) -> None:
-    """What takes TLS, or HTTP: another listener."""
+    """The ports for TLS and for HTTP have listeners of their own."""
     authority = Authority(tmp_path)
     tls = TlsSettings(Store(authority.issue("server", "/CN=localhost")), client_auth="none")
     server = start_coordinator(host="0.0.0.0", unified=tls, secure=SecurePort("0.0.0.0", 0, tls))
@@ -92,7 +94,8 @@ def test_the_other_ports_are_both_families_too(start_coordinator: StartCoordinat
 def test_answers_wait_for_no_acknowledgement(
     start_coordinator: StartCoordinator, tmp_path: Path, host: str
 ) -> None:
-    """If this failed, the kernel would hold a small answer back until the client has acknowledged the one before (Nagle)."""
+    """If this failed, the kernel would delay a small answer until the client has acknowledged the one
+    before (Nagle)."""
     authority = Authority(tmp_path)
     tls = TlsSettings(Store(authority.issue("server", "/CN=localhost")), client_auth="none")
     server = start_coordinator(host=host, secure=SecurePort(host, 0, tls))
@@ -111,14 +114,14 @@ def test_answers_wait_for_no_acknowledgement(
         client.close()
 
 
-def test_one_family_is_one_family(start_coordinator: StartCoordinator) -> None:
+def test_an_address_listens_on_its_family_only(start_coordinator: StartCoordinator) -> None:
     server = start_coordinator(host="127.0.0.1")
     with pytest.raises(ConnectionRefusedError):
         RawClient(server.port, "::1" if has_ipv6() else "127.0.0.2")
     RawClient(server.port).close()
 
 
-# If this failed, nobody would be served where IPv6 is switched off.
+# If this failed, a machine without IPv6 could not serve any client.
 @pytest.mark.parametrize("kernel_has_it", [False, True])
 def test_without_ipv6_it_is_ipv4(monkeypatch: pytest.MonkeyPatch, kernel_has_it: bool) -> None:
     create_server = socket.create_server
@@ -135,19 +138,19 @@ def test_without_ipv6_it_is_ipv4(monkeypatch: pytest.MonkeyPatch, kernel_has_it:
         socket.create_connection(("127.0.0.1", listening.getsockname()[1]), WAIT_SECONDS).close()
 
 
-# If this failed, a port that somebody has in one family would be served in the other, and each client had its own server.
+# If this failed, two servers could have one port, each in another family.
 @needs_ipv6
-@pytest.mark.parametrize("taken", ["127.0.0.1", "::1"])
-def test_a_port_that_is_taken_in_one_family_is_taken(taken: str) -> None:
-    family = socket.AF_INET6 if ":" in taken else socket.AF_INET
+@pytest.mark.parametrize("in_use", ["127.0.0.1", "::1"])
+def test_a_port_in_use_in_one_family_is_in_use(in_use: str) -> None:
+    family = socket.AF_INET6 if ":" in in_use else socket.AF_INET
     with (
-        socket.create_server((taken, free_port()), family=family) as other,
+        socket.create_server((in_use, free_port()), family=family) as other,
         pytest.raises(OSError, match="Address already in use"),
     ):
         listen_everywhere(other.getsockname()[1])
 
 
-def test_how_addresses_are_written() -> None:
+def test_addresses_are_written_as_in_java() -> None:
     assert [host for host in ("", "0.0.0.0", "::", "0:0:0:0:0:0:0:0", "::1", "zoo1", "10.0.0.0") if is_everywhere(host)] == [
         "", "0.0.0.0", "::", "0:0:0:0:0:0:0:0",
     ]  # fmt: skip
@@ -156,7 +159,7 @@ def test_how_addresses_are_written() -> None:
     assert [host_and_port(host, 1) for host in ("zoo1", "0.0.0.0", "::")] == ["zoo1:1", "0.0.0.0:1", "[::]:1"]
 
 
-def test_everywhere_does_not_contradict_a_servers_own_line() -> None:
+def test_all_addresses_do_not_contradict_a_servers_own_line() -> None:
     """As in ZooKeeper."""
     properties = {"dataDir": "/data", "clientPort": "1", "server.1": "localhost:2:3;127.0.0.1:1"}
     for host in ("0.0.0.0", "::"):
@@ -164,10 +167,10 @@ def test_everywhere_does_not_contradict_a_servers_own_line() -> None:
         assert (configuration.host, configuration.port) == ("127.0.0.1", 1)
 
 
-# If this failed, a server that is everywhere would have an admin server and metrics for IPv4 alone, or tell URLs that are none.
+# If this failed, the admin server and the metrics would have only IPv4, or the printed URLs would be wrong.
 @needs_ipv6
-@pytest.mark.parametrize(("host", "told"), [("", "0.0.0.0"), ("::", "[::]")])
-def test_the_command_serves_both_families(tmp_path: Path, host: str, told: str) -> None:
+@pytest.mark.parametrize(("host", "shown"), [("", "0.0.0.0"), ("::", "[::]")])
+def test_the_command_serves_both_families(tmp_path: Path, host: str, shown: str) -> None:
     config = tmp_path / "zoo.cfg"
     config.write_text(
         f"dataDir={tmp_path}/data\nclientPort=0\nadmin.serverPort=0\nmetricsProvider.httpPort=0\n"
@@ -179,14 +182,14 @@ def test_the_command_serves_both_families(tmp_path: Path, host: str, told: str) 
         assert process.stdout is not None
         clients, admin, metrics = [process.stdout.readline().split() for _ in range(4)][1:]
         assert (clients[0], admin[0], metrics[0]) == ("clients", "admin", "metrics")
-        assert clients[1].startswith(f"{told}:")
+        assert clients[1].startswith(f"{shown}:")
         for address in ("127.0.0.1", "[::1]"):
             client = RawClient(int(clients[1].rpartition(":")[2]), address.strip("[]"))
             client.connect()
             client.close()
             for url in (admin[1], metrics[1]):
-                assert url.startswith(f"http://{told}:")
-                with urllib.request.urlopen(url.replace(told, address), timeout=WAIT_SECONDS) as response:
+                assert url.startswith(f"http://{shown}:")
+                with urllib.request.urlopen(url.replace(shown, address), timeout=WAIT_SECONDS) as response:
                     assert response.status == 200
         process.send_signal(signal.SIGTERM)
         _said, errors = process.communicate(timeout=WAIT_SECONDS)
@@ -194,24 +197,26 @@ def test_the_command_serves_both_families(tmp_path: Path, host: str, told: str) 
 
 
 @pytest.mark.skipif(
-    int(Path("/proc/sys/net/core/somaxconn").read_text()) < CROWD, reason="the kernel has no room for a crowd"
+    int(Path("/proc/sys/net/core/somaxconn").read_text()) < CLIENTS,
+    reason="the kernel's queue for new connections is too short",
 )
-def test_a_crowd_comes_at_once(start_coordinator: StartCoordinator) -> None:
-    """If this failed, those whom the loop had no time for yet would come again a second later, and after a restart for a minute."""
+def test_many_clients_can_connect_at_once(start_coordinator: StartCoordinator) -> None:
+    """If this failed, clients that the loop has not accepted yet would try again a second later, for a
+    minute after a restart."""
     server = start_coordinator(settings=Settings(max_client_connections=0))
     may_go_on = threading.Event()
     server.thread.loop.call_soon_threadsafe(may_go_on.wait, WAIT_SECONDS)
     try:
-        crowd = [RawClient(server.port) for _ in range(CROWD)]
+        clients = [RawClient(server.port) for _ in range(CLIENTS)]
     finally:
         may_go_on.set()
-    for client in crowd:
+    for client in clients:
         client.connect()
         client.close()
 
 
-def test_a_connection_that_comes_as_the_port_is_closed_is_closed() -> None:
-    """If this failed, its socket would stay open until somebody collects garbage."""
+def test_a_connection_that_arrives_while_the_port_closes_is_closed() -> None:
+    """If this failed, its socket would stay open until the garbage collector runs."""
 
     async def stop_at_once() -> None:
         loop = asyncio.get_running_loop()
@@ -227,8 +232,8 @@ def test_a_connection_that_comes_as_the_port_is_closed_is_closed() -> None:
             assert peer.recv(1) == b""
             assert listener.entering == 0
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         asyncio.run(stop_at_once())
         gc.collect()
-    assert [str(each.message) for each in told if each.category is ResourceWarning] == []
+    assert [str(each.message) for each in reported if each.category is ResourceWarning] == []

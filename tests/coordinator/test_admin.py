@@ -1,5 +1,5 @@
-"""The admin server. If these fail, somebody's monitoring reads the wrong field, a stranger takes or replaces all data, or whoever
-reaches the port can stop the coordinator."""
+"""The admin server. If these fail, monitoring programs read a wrong field, an unauthorized peer takes or
+replaces all data, or any peer can stop the coordinator."""
 
 from __future__ import annotations
 
@@ -152,14 +152,14 @@ def test_the_index_links_to_every_command(admin: Admin) -> None:
         assert text == "".join(f'<a href="/commands/{name}">{name}</a>\n<br/>\n' for name in NAMES)
 
 
-def test_every_command_says_its_name_and_no_error(admin: Admin) -> None:
+def test_every_command_has_its_name_and_no_error(admin: Admin) -> None:
     for name in (name for name in NAMES if name not in ("restore", "snapshot", "leader", "set_trace_mask")):
         data = admin.command(name)
         assert list(data)[-2:] == ["command", "error"], data
         assert (data["command"], data["error"]) == (name, None)
 
 
-def test_what_a_client_does_is_told(admin: Admin, client: KazooClient) -> None:
+def test_a_clients_actions_are_shown(admin: Admin, client: KazooClient) -> None:
     client.create("/e", b"data", ephemeral=True)
     client.get("/e", watch=print)
     session = client.client_id[0]
@@ -188,7 +188,7 @@ def test_what_a_client_does_is_told(admin: Admin, client: KazooClient) -> None:
     assert admin.command("mntr")["packets_received"] == 0
 
 
-def test_settings_are_told_without_secrets(admin: Admin, coordinator: Coordinator) -> None:
+def test_settings_are_shown_without_secrets(admin: Admin, coordinator: Coordinator) -> None:
     configuration = admin.command("conf")
     assert (configuration["client_port"], configuration["tick_time"]) == (coordinator.port, 2000)
     text = admin.command("icfg")["initial_configuration"]
@@ -201,7 +201,7 @@ def test_settings_are_told_without_secrets(admin: Admin, coordinator: Coordinato
 
 @pytest.mark.parametrize("letter", ["\x85", "\x0b", "\u2028"])
 def test_a_password_ends_with_its_line(letter: str) -> None:
-    """Python has more ends of lines than Java, and what is behind one would have been told."""
+    """Python knows more line breaks than Java. The rest of such a line would have been shown."""
     text = f"a=1\r\nssl.keyStore.password=x{letter}secret\\\n more\rb=2"
     assert without_secrets(text) == "a=1\r\nssl.keyStore.password=*****\n\rb=2"
 
@@ -216,7 +216,7 @@ def test_the_trace_mask(admin: Admin) -> None:
     )
 
 
-def test_what_is_no_command(admin: Admin) -> None:
+def test_unknown_commands(admin: Admin) -> None:
     assert admin.command("what") == {"command": "what", "error": "Unknown command: what"}
     assert admin.command("leader")["error"] == "server is not initialized"
     assert admin.ask("/").status == 404
@@ -224,8 +224,8 @@ def test_what_is_no_command(admin: Admin) -> None:
     assert admin.ask("/commands/ruok", body=b"x").status == 405
 
 
-def test_what_is_asked_in_another_way(admin: Admin) -> None:
-    """As in ZooKeeper, which looks for the command, then who asks, and then how."""
+def test_other_methods_are_refused(admin: Admin) -> None:
+    """As in ZooKeeper, which checks the command, then the permission, then the method."""
     assert admin.ask("/commands", body=b"x").body == admin.ask("/commands").body
     assert admin.ask("/commands/what", body=b"x").data["error"] == "Unknown command: what"
     assert admin.ask("/commands/what", method="PUT").status == 405
@@ -236,7 +236,7 @@ def test_what_is_asked_in_another_way(admin: Admin) -> None:
         assert (known.status, known.headers["Allow"]) == (405, allowed)
 
 
-def test_a_server_that_does_not_serve_says_so(admin: Admin, coordinator: Coordinator) -> None:
+def test_commands_while_the_server_does_not_serve(admin: Admin, coordinator: Coordinator) -> None:
     coordinator.stop()
     assert admin.command("stat") == {
         "command": "stat",
@@ -296,10 +296,10 @@ def test_a_snapshot_that_is_not_streamed_is_a_file_only(admin: Admin, coordinato
     assert (coordinator.directory / name).stat().st_size == int(answer.headers["snapshot_size"])
 
 
-def test_a_restore_is_done_whole_whoever_leaves(
+def test_a_restore_is_finished_even_if_its_client_leaves(
     coordinator: Coordinator, connect: Connect, start_coordinator: StartCoordinator
 ) -> None:
-    """Half of it, and a restart would apply what was written after the old state to the restored one."""
+    """If it stopped half way, a restart would apply writes of the old state to the restored one."""
     client = connect()
     client.create("/kept", b"before")
     server = coordinator.server
@@ -340,17 +340,19 @@ def test_a_restore_that_cannot_be_saved_changes_nothing(coordinator: Coordinator
     save = log.save
 
     def fail(state: State) -> None:
-        save(state)  # it is there, and whether it stays is not known
+        save(state)  # the file is there, but may not be on disk
         raise OSError("no space")
 
     log.save = fail  # type: ignore[method-assign]
     with pytest.raises(OSError, match="no space"):
         coordinator.thread.run(server.restore(path.read_bytes()))
-    assert connect().exists("/later"), "clients have to come again, to what there was"
+    assert connect().exists("/later"), "clients reconnect, to the old state"
 
 
 @pytest.mark.parametrize("garbage", [b"x", b"LCZNODES" + b"\0" * 100])
-def test_what_is_no_snapshot_changes_nothing(admin: Admin, client: KazooClient, garbage: bytes) -> None:
+def test_data_that_is_not_a_snapshot_changes_nothing(
+    admin: Admin, client: KazooClient, garbage: bytes
+) -> None:
     client.create("/kept")
     answer = admin.ask("/commands/restore", "ip", garbage)
     assert answer.status == 500
@@ -359,7 +361,7 @@ def test_what_is_no_snapshot_changes_nothing(admin: Admin, client: KazooClient, 
     assert admin.ask("/commands/restore", "ip", b"").status == 400
 
 
-def test_who_may_take_snapshots(start_admin: StartAdmin, client: KazooClient) -> None:
+def test_the_permission_to_take_snapshots(start_admin: StartAdmin, client: KazooClient) -> None:
     admin = start_admin()
     for authorization, status, error in (
         ("", 401, "Auth info is missing for the command"),
@@ -377,11 +379,11 @@ def test_who_may_take_snapshots(start_admin: StartAdmin, client: KazooClient) ->
             assert answer.status == (400 if body is not None and status == 200 else status), authorization
 
 
-def test_snapshots_are_as_often_as_is_set(start_admin: StartAdmin, coordinator: Coordinator) -> None:
+def test_snapshots_have_a_rate_limit(start_admin: StartAdmin, coordinator: Coordinator) -> None:
     admin = start_admin(replace(SETTINGS, rate_interval_ms=1000))
     assert admin.ask("/commands/snapshot", "ip").status == 200
     assert admin.ask("/commands/snapshot", "ip").status == 429
-    assert admin.ask("/commands/restore", "ip", b"").status == 400, "each has its own"
+    assert admin.ask("/commands/restore", "ip", b"").status == 400, "each command has its own limit"
     coordinator.pass_time(1000)
     assert admin.ask("/commands/snapshot", "ip").status == 200
     closed = start_admin(replace(SETTINGS, takes_snapshots=False, restores=False))
@@ -392,7 +394,7 @@ def test_snapshots_are_as_often_as_is_set(start_admin: StartAdmin, coordinator: 
 # ---- the port ----
 
 
-def say(admin: Admin, data: bytes) -> bytes:
+def send(admin: Admin, data: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", admin.port), WAIT_SECONDS) as peer:
         with suppress(OSError):
             peer.sendall(data)
@@ -422,30 +424,30 @@ def say(admin: Admin, data: bytes) -> bytes:
         (b"TRACE /commands HTTP/1.1\r\n\r\n", 405),
     ],
 )
-def test_what_is_no_request_is_refused(admin: Admin, data: bytes, status: int) -> None:
+def test_malformed_requests_are_refused(admin: Admin, data: bytes, status: int) -> None:
     if status == 405:
         data = data.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-    assert say(admin, data).startswith(f"HTTP/1.1 {status} ".encode())
+    assert send(admin, data).startswith(f"HTTP/1.1 {status} ".encode())
     assert admin.command("ruok")["error"] is None
 
 
-def test_a_connection_asks_again_until_it_says_otherwise(admin: Admin) -> None:
+def test_a_connection_stays_open_for_more_requests(admin: Admin) -> None:
     twice = (
         b"GET /commands/ruok HTTP/1.1\r\n\r\n" + b"HEAD /commands/ruok HTTP/1.1\r\nConnection: close\r\n\r\n"
     )
-    answer = say(admin, twice)
+    answer = send(admin, twice)
     assert answer.count(b"HTTP/1.1 200 OK\r\n") == 2
     assert answer.count(b'"error"') == 1, "a HEAD has no body"
 
 
-def test_who_is_silent_is_cut_off(start_admin: StartAdmin) -> None:
+def test_a_silent_connection_is_closed(start_admin: StartAdmin) -> None:
     admin = start_admin(replace(SETTINGS, idle_ms=2000))
     for begun in (
         b"",
         b"GET /comm",
         PART_OF_A_BODY,
     ):
-        assert b"200 OK" not in say(admin, begun)
+        assert b"200 OK" not in send(admin, begun)
     assert admin.command("ruok")["error"] is None
 
 
@@ -485,23 +487,25 @@ def is_open(peer: socket.socket) -> bool:
     return False
 
 
-# If this failed, whoever reaches the port could keep everybody out of it with a few connections that say nothing.
+# If this failed, a peer could block the port with a few silent connections.
 @pytest.mark.parametrize("begun", [b"", b"GET /comm", PART_OF_A_BODY])
-def test_a_silent_crowd_makes_room(start_admin: StartAdmin, connect_to: ConnectTo, begun: bytes) -> None:
+def test_a_new_connection_replaces_a_silent_one(
+    start_admin: StartAdmin, connect_to: ConnectTo, begun: bytes
+) -> None:
     admin = start_admin(replace(SETTINGS, idle_ms=3_600_000))
     for _ in range(3):
-        crowd = [connect_to(admin.port, begun) for _ in range(CONNECTIONS_MAX + 5)]
+        others = [connect_to(admin.port, begun) for _ in range(CONNECTIONS_MAX + 5)]
         for _ in range(5):
             assert admin.command("ruok")["error"] is None
-        assert is_open(crowd[-1]), "who has been silent longest makes room"
+        assert is_open(others[-1]), "the one that is silent longest is replaced"
 
 
-# If this failed, they could do so where the port speaks TLS.
+# If this failed, a peer could block a port with TLS.
 @pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01", None])
-def test_a_crowd_that_is_silent_in_tls_makes_room(
+def test_a_new_connection_replaces_one_that_is_silent_in_tls(
     start_admin: StartAdmin, connect_to: ConnectTo, tmp_path: Path, begun: bytes | None
 ) -> None:
-    """None: it is silent after the handshake."""
+    """None means silent after the handshake."""
     authority = Authority(tmp_path)
     context = authority.client_context()
     tls = TlsSettings(
@@ -515,19 +519,19 @@ def test_a_crowd_that_is_silent_in_tls_makes_room(
             return peer.recv(15)
 
     for _ in range(3):
-        crowd = [connect_to(admin.port, begun or b"") for _ in range(CONNECTIONS_MAX)]
+        others = [connect_to(admin.port, begun or b"") for _ in range(CONNECTIONS_MAX)]
         if begun is None:
-            crowd = [context.wrap_socket(peer, server_hostname="localhost") for peer in crowd]
+            others = [context.wrap_socket(peer, server_hostname="localhost") for peer in others]
         for _ in range(5):
             assert ask() == b"HTTP/1.1 200 OK"
-        assert has_ended(crowd[0])
-        assert is_open(crowd[-1])
-        for peer in crowd:
+        assert has_ended(others[0])
+        assert is_open(others[-1])
+        for peer in others:
             peer.close()
 
 
 class Slow:
-    """Answers once it is told to."""
+    """A server that answers when the test allows it."""
 
     def __init__(self, thread: LoopThread) -> None:
         self.thread = thread
@@ -544,7 +548,7 @@ class Slow:
         return Response(b"done")
 
     def begin(self, connect_to: ConnectTo, count: int) -> list[socket.socket]:
-        """So many whose requests are being answered."""
+        """Returns connections whose requests are being answered."""
         before = self.begun
         asking = [connect_to(self.port, b"GET / HTTP/1.1\r\n\r\n") for _ in range(count)]
         self.thread.wait(lambda: self.begun == before + count)
@@ -558,22 +562,22 @@ def slow(loop_thread: LoopThread) -> Iterator[Slow]:
     loop_thread.run(slow.server.stop())
 
 
-# If this failed, a crowd would cost others the answers that they wait for, or the server any memory.
-def test_whoever_is_being_answered_is_left_alone(slow: Slow, connect_to: ConnectTo) -> None:
+# If this failed, new connections would end those that wait for their answers, or take unlimited memory.
+def test_a_connection_that_is_being_answered_is_not_replaced(slow: Slow, connect_to: ConnectTo) -> None:
     asking = slow.begin(connect_to, CONNECTIONS_MAX - 1)
     silent = connect_to(slow.port)
     asking += slow.begin(connect_to, 1)
-    assert has_ended(silent), "the only one who was silent makes room"
-    assert has_ended(connect_to(slow.port)), "nobody can make room any more"
+    assert has_ended(silent), "the only silent one is replaced"
+    assert has_ended(connect_to(slow.port)), "no other can be replaced"
     slow.thread.loop.call_soon_threadsafe(slow.may_end.set)
     for peer in asking:
         assert peer.recv(15) == b"HTTP/1.1 200 OK"
     slow.begin(connect_to, 3)
-    assert has_ended(asking[0]), "who was answered first has been silent longest"
+    assert has_ended(asking[0]), "the one that was answered first is silent longest"
 
 
-# If this failed, a crowd that asks for much and does not read it would keep everybody out.
-def test_who_leaves_its_answer_unread_makes_room(
+# If this failed, peers that do not read large answers could block the port.
+def test_a_connection_that_leaves_its_answer_unread_is_replaced(
     slow: Slow, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cluster.coordinator.ports.http.UNREAD_SECONDS", 0.0)
@@ -597,10 +601,10 @@ def test_https_with_a_certificate_of_the_client(
     )
     with opener.open(request, timeout=WAIT_SECONDS) as response:
         assert response.status == 200
-    assert say(admin, b"GET /commands/ruok HTTP/1.1\r\n\r\n") == b""
+    assert send(admin, b"GET /commands/ruok HTTP/1.1\r\n\r\n") == b""
 
 
-def test_settings_arrive() -> None:
+def test_settings_are_used() -> None:
     least = {"dataDir": "/data", "clientPort": "1"}
     assert parse_configuration(least).admin == AdminSettings("0.0.0.0", 8080, "/commands")
     assert parse_configuration(least | {"admin.enableServer": "false"}).admin is None
@@ -633,7 +637,7 @@ def test_settings_arrive() -> None:
         )
 
 
-def test_a_port_that_is_taken_stops_the_start_as_with_zookeeper(tmp_path: Path) -> None:
+def test_a_port_in_use_stops_the_start_as_with_zookeeper(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         config = tmp_path / "zoo.cfg"
@@ -645,6 +649,8 @@ def test_a_port_that_is_taken_stops_the_start_as_with_zookeeper(tmp_path: Path) 
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS * 2)
     assert done.returncode == 4
     assert done.stderr == (
-        f"logcore coordinator: the admin server cannot listen on 127.0.0.1:{port}: Address already in use; stop what uses "
-        "the port, choose another with admin.serverPort, or turn the admin server off with admin.enableServer=false\n"
+        f"logcore coordinator: the admin server cannot listen on 127.0.0.1:{port}: Address already in use; "
+        "stop what uses "
+        "the port, choose another with admin.serverPort, or turn the admin server off with "
+        "admin.enableServer=false\n"
     )

@@ -1,5 +1,5 @@
-"""Hostile clients. If these fail, somebody who can reach the port can stop the coordinator, fill its
-memory, take over a session, or be shown a state older than one already seen."""
+"""Hostile clients. If these fail, a client can stop the coordinator, fill its memory, take over a session, or
+see a state older than one it has already seen."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def test_a_malformed_request_without_a_header_closes_the_connection_and_the_sess
 
 
 @pytest.mark.parametrize("op", [999, Op.CHECK, Op.CREATE_SESSION, Op.ERROR, 0])
-def test_what_is_no_clients_operation_is_answered_unimplemented_and_ends(open_raw: OpenRaw, op: int) -> None:
+def test_an_unknown_operation_is_answered_unimplemented_and_ends_the_connection(
+    open_raw: OpenRaw, op: int
+) -> None:
     raw = open_raw()
     raw.connect()
     assert raw.request(7, op, struct.pack(">iii", 4000, 0, 0))[:3] == (7, -1, Code.UNIMPLEMENTED)
@@ -95,7 +97,7 @@ def test_what_is_no_clients_operation_is_answered_unimplemented_and_ends(open_ra
 
 
 def test_a_wrong_password_gets_no_session_and_ends_the_owners_connection(open_raw: OpenRaw) -> None:
-    """As with ZooKeeper; the owner comes back with its password."""
+    """As with ZooKeeper. The owner reconnects with its password."""
     owner = open_raw()
     _timeout, session, password = owner.connect()
     for guess in (bytes(16), b"", password[:-1]):
@@ -126,7 +128,7 @@ def test_requests_sent_together_with_the_handshake_are_served(open_raw: OpenRaw)
     handshake = struct.pack(">iqiqi", 0, 0, 10_000, 0, 16) + bytes(16) + b"\0"
     ping = struct.pack(">ii", -2, Op.PING)
     both = struct.pack(">i", len(handshake)) + handshake + struct.pack(">i", len(ping)) + ping
-    for position in range(len(both)):  # as slowly as a network can
+    for position in range(len(both)):  # byte by byte
         raw.socket.sendall(both[position : position + 1])
     assert len(raw.receive()) == 37
     assert raw.reply()[0] == -2
@@ -162,7 +164,7 @@ def test_a_client_that_never_reads_blocks_nobody(
     except BlockingIOError:
         pass
     assert client.get("/large")[1].dataLength == 500_000
-    # The server stopped reading this client when its replies piled up: it holds a few of them, not thousands.
+    # The server stopped reading this client when its replies piled up: a few are in memory, not thousands.
     connection = next(
         connection for connection in coordinator.server.connections if connection.buffered_bytes > 0
     )
@@ -178,7 +180,8 @@ SESSION_MS = 10_000
 
 
 def slow_client(coordinator: Coordinator, client: KazooClient, raw: RawClient, waits_for: str) -> Connection:
-    """A client that has not read yet what it waits for, more than sockets take: replies to what it asked, or a watch's events."""
+    """Makes a client that has not read its output yet, more than the sockets' buffers have: replies, or
+    watch events."""
     long = "/" + "w" * 40_000
     client.create("/large", bytes(1_000_000))
     client.create(long)
@@ -201,8 +204,8 @@ def slow_client(coordinator: Coordinator, client: KazooClient, raw: RawClient, w
 def test_a_client_that_is_slow_to_read_keeps_its_session(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, waits_for: str
 ) -> None:
-    """If this failed, a client on a slow link that asks for much, or watches much, would lose its session, its ephemerals and
-    its locks, while it reads and pings all the time."""
+    """If this failed, a client on a slow link with large replies or many watch events would lose its session,
+    its ephemeral nodes and its locks, although it reads and pings all the time."""
     raw = open_raw()
     connection = slow_client(coordinator, client, raw, waits_for)
     server, thread = coordinator.server, coordinator.thread
@@ -219,11 +222,11 @@ def test_a_client_that_is_slow_to_read_keeps_its_session(
 
 
 @pytest.mark.parametrize("waits_for", ["replies", "events"])
-def test_whoever_does_not_read_loses_its_connection_with_its_session(
+def test_a_client_that_does_not_read_loses_its_connection_with_its_session(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, waits_for: str
 ) -> None:
-    """If this failed, the connections of a host that was suspended would be counted against it for good, and it would be let in
-    no more."""
+    """If this failed, the connections of a suspended host would count against its limit for ever, and it
+    could not connect."""
     raw = open_raw()
     connection = slow_client(coordinator, client, raw, waits_for)
     client.exists("/")
@@ -234,10 +237,10 @@ def test_whoever_does_not_read_loses_its_connection_with_its_session(
     assert not coordinator.server.is_watched()
 
 
-def test_whoever_does_not_read_is_not_waited_for(
+def test_a_client_that_does_not_read_is_not_waited_for(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If this failed, who sends garbage and does not read what it was told before would keep its connection."""
+    """If this failed, a client that sends garbage and does not read would keep its connection."""
     monkeypatch.setattr("cluster.coordinator.connection.LINGER_SECONDS", 0.05)
     raw = open_raw()
     connection = slow_client(coordinator, client, raw, "events")
@@ -246,7 +249,7 @@ def test_whoever_does_not_read_is_not_waited_for(
 
 
 @pytest.mark.parametrize("asks", ["reads", "credentials"])
-def test_of_a_client_that_does_not_read_no_more_than_so_much_is_taken(
+def test_the_output_of_a_client_that_does_not_read_is_bounded(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, asks: str
 ) -> None:
     raw = open_raw()
@@ -258,16 +261,16 @@ def test_of_a_client_that_does_not_read_no_more_than_so_much_is_taken(
     sender.start()
     coordinator.thread.wait(lambda: not connection.interest & 1)
     assert connection.traffic.received - before <= OUTSTANDING_MAX
-    # All of it once it reads.
-    told = 0
-    while told < 3_000:
+    # All of it is answered once the client reads.
+    shown = 0
+    while shown < 3_000:
         xid, _zxid, code, _body = raw.reply()
         assert code == 0
-        told += xid != -1
+        shown += xid != -1
     sender.join(WAIT_SECONDS)
 
 
-def test_many_clients_that_never_read_have_no_more_together(
+def test_the_output_of_many_clients_that_do_not_read_is_bounded(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient
 ) -> None:
     client.create("/large", os.urandom(500_000))
@@ -283,10 +286,10 @@ def test_many_clients_that_never_read_have_no_more_together(
     for _ in range(12):
         raw = open_raw()
         raw.connect()
-        # More than sockets take.
+        # More than the sockets' buffers have.
         raw.socket.sendall((struct.pack(">i", len(get)) + get) * 40)
         deaf.append(raw)
-        # Behind what it asked.
+        # Sent after its requests.
         assert client.get("/large")[1].dataLength == 500_000
         if len(deaf) == 1:
             unread.most = 5 * sum(left())
@@ -294,40 +297,41 @@ def test_many_clients_that_never_read_have_no_more_together(
     assert len(left()) < len(deaf)
 
 
-def test_whoever_leaves_most_is_cut_off_first() -> None:
+def test_the_client_that_leaves_most_unread_is_disconnected_first() -> None:
     class Fake:
         address = "here"
 
         def __init__(self) -> None:
             self.unread_bytes = 0
-            self.is_cut_off = False
+            self.is_aborted = False
 
         def abort(self) -> None:
-            self.is_cut_off = True
+            self.is_aborted = True
 
     unread = Unread(100)
     fakes = [Fake() for _ in range(4)]
 
-    def look(number: int, left: int) -> None:
+    def report(number: int, left: int) -> None:
         fakes[number].unread_bytes = left
         unread.report(fakes[number], left)
 
     for number, left in enumerate((30, 40, 20)):
-        look(number, left)
-    # It has read since, and nobody was told.
+        report(number, left)
+    # It has read since, without a report.
     fakes[1].unread_bytes = 5
-    look(3, 30)
-    assert not any(fake.is_cut_off for fake in fakes)
-    look(3, 46)
-    assert [fake.is_cut_off for fake in fakes] == [False, False, False, True]
-    look(3, 0)
-    look(0, 0)
-    look(2, 75)
-    assert not fakes[2].is_cut_off
+    report(3, 30)
+    assert not any(fake.is_aborted for fake in fakes)
+    report(3, 46)
+    assert [fake.is_aborted for fake in fakes] == [False, False, False, True]
+    report(3, 0)
+    report(0, 0)
+    report(2, 75)
+    assert not fakes[2].is_aborted
 
 
-def test_an_answer_without_bounds_is_not_made(client: KazooClient, open_raw: OpenRaw) -> None:
-    """If this failed, a request of a few kilobytes that names a large node again and again would take all memory."""
+def test_the_answer_to_a_multi_read_is_bounded(client: KazooClient, open_raw: OpenRaw) -> None:
+    """If this failed, a request of a few kilobytes that names a large node many times would take all
+    memory."""
     client.create("/large", bytes(900_000))
     for count, is_answered in ((15, True), (20, False)):
         raw = open_raw()
@@ -342,7 +346,7 @@ def test_an_answer_without_bounds_is_not_made(client: KazooClient, open_raw: Ope
 
 
 class RushingClock(FakeClock):
-    """Of which everything that is done takes a while."""
+    """A clock on which every action takes longer than a time slice."""
 
     def monotonic_ms(self) -> int:
         self.now_ms += TIME_SLICE_MS + 1
@@ -351,7 +355,7 @@ class RushingClock(FakeClock):
 
 @contextlib.contextmanager
 def turns_of(method: str, server: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The loop's turns, by number, in which a method of connections is called."""
+    """Yields the numbers of the loop's turns in which a method of connections is called."""
     call = getattr(Connection, method)
     called: list[int] = []
     turns, is_over = 0, False
@@ -375,10 +379,10 @@ def turns_of(method: str, server: Coordinator, monkeypatch: pytest.MonkeyPatch) 
         counting.result(WAIT_SECONDS)
 
 
-def test_one_client_with_much_to_do_is_not_the_only_one(
+def test_one_clients_requests_do_not_delay_the_others(
     start_coordinator: StartCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If this failed, nobody else would be answered before everything that one client sent at once."""
+    """If this failed, other clients would wait until everything that one client sent at once is answered."""
     server = start_coordinator(tmp_path / "rushing", clock=RushingClock())
     raw = RawClient(server.port)
     raw.connect(timeout_ms=40_000)
@@ -391,37 +395,38 @@ def test_one_client_with_much_to_do_is_not_the_only_one(
     assert len(set(handled)) == 50, "each in a turn of its own"
 
 
-class HeldLog(EngineLog):
-    """A disk that takes its time: until it is told that it may go on."""
+class WaitingLog(EngineLog):
+    """A log whose append waits until the test calls ``go_on``."""
 
     go_on: ClassVar[Callable[[], None] | None] = None
 
     def append(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
         append = super().append
-        if b"/held" in records[0]:
-            HeldLog.go_on = lambda: append(records, done)
+        if b"/waits" in records[0]:
+            WaitingLog.go_on = lambda: append(records, done)
         else:
             append(records, done)
 
 
-def test_large_reads_behind_a_write_are_left_where_they_are(
+def test_large_reads_behind_a_write_stay_in_the_socket(
     start_coordinator: StartCoordinator, tmp_path: Path
 ) -> None:
-    """If this failed, a client could have the server keep a thousand requests of a megabyte, while a write of its own waits."""
-    server = start_coordinator(tmp_path / "held", open_log=HeldLog)
+    """If this failed, a client could put a thousand requests of a megabyte into the server's memory while
+    its write waits."""
+    server = start_coordinator(tmp_path / "held", open_log=WaitingLog)
     raw = RawClient(server.port)
     raw.connect()
-    write = Writer().i32(1).i32(Op.CREATE).finish() + create("/held")
+    write = Writer().i32(1).i32(Op.CREATE).finish() + create("/waits")
     read = Writer().i32(2).i32(Op.EXISTS).string("/" + "x" * 1_000_000).boolean(False).finish()
     frames = b"".join(struct.pack(">i", len(frame)) + frame for frame in (write, *[read] * 20))
     sender = threading.Thread(target=raw.socket.sendall, args=(frames,))
     sender.start()
     [connection] = server.server.connections
-    server.thread.wait(lambda: HeldLog.go_on is not None and not connection.interest & 1)
+    server.thread.wait(lambda: WaitingLog.go_on is not None and not connection.interest & 1)
     assert server.thread.call(lambda: connection.outstanding) < 7
     assert server.thread.call(lambda: connection.buffered_bytes) < 2_000_000
-    assert HeldLog.go_on is not None
-    server.thread.call(HeldLog.go_on)
+    assert WaitingLog.go_on is not None
+    server.thread.call(WaitingLog.go_on)
     assert raw.reply()[2] == 0
     for _ in range(20):
         assert raw.reply()[2] == Code.NO_NODE
@@ -429,55 +434,60 @@ def test_large_reads_behind_a_write_are_left_where_they_are(
     raw.close()
 
 
-def held_behind_a_write(server: Coordinator, raw: RawClient, frames: list[bytes], taken: int) -> None:
-    """Sends a write that the disk holds and these behind it, and waits until so many of all are taken."""
-    HeldLog.go_on = None
-    write = Writer().i32(1).i32(Op.CREATE).finish() + create("/held")
+def wait_behind_a_write(server: Coordinator, raw: RawClient, frames: list[bytes], taken: int) -> None:
+    """Sends a write that waits for the disk, and these requests after it.
+
+    Waits until so many of all are in flight.
+    """
+    WaitingLog.go_on = None
+    write = Writer().i32(1).i32(Op.CREATE).finish() + create("/waits")
     raw.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in (write, *frames)))
     [connection] = server.server.connections
-    server.thread.wait(lambda: HeldLog.go_on is not None and connection.outstanding == taken)
+    server.thread.wait(lambda: WaitingLog.go_on is not None and connection.outstanding == taken)
 
 
 def test_reads_behind_a_write_are_not_answered_in_one_turn(
     start_coordinator: StartCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If this failed, a client could have everybody wait for a thousand reads of its own, which a write of its own held back."""
-    server = start_coordinator(tmp_path / "held", open_log=HeldLog, clock=RushingClock())
+    """If this failed, a thousand reads of one client, which waited for its write, would delay all other
+    clients."""
+    server = start_coordinator(tmp_path / "held", open_log=WaitingLog, clock=RushingClock())
     raw = RawClient(server.port)
     raw.connect(timeout_ms=40_000)
     read = Writer().i32(2).i32(Op.EXISTS).string("/none").boolean(False).finish()
-    held_behind_a_write(server, raw, [read] * 50, 51)
-    assert HeldLog.go_on is not None
+    wait_behind_a_write(server, raw, [read] * 50, 51)
+    assert WaitingLog.go_on is not None
     with turns_of("_answered", server, monkeypatch) as answered:
-        server.thread.call(HeldLog.go_on)
+        server.thread.call(WaitingLog.go_on)
         assert [raw.reply()[2] for _ in range(51)] == [0, *[Code.NO_NODE] * 50]
     assert len(set(answered)) == len(answered) == 51
     closed = raw.request(3, Op.CLOSE_SESSION)
-    assert closed[2] == 0, "the last answer comes before the end"
+    assert closed[2] == 0, "the last answer is sent before the connection ends"
     raw.close()
 
 
-def test_a_read_that_may_take_long_is_the_last_that_is_taken(
+def test_no_request_is_read_behind_a_read_that_may_take_long(
     start_coordinator: StartCoordinator, tmp_path: Path
 ) -> None:
-    """If this failed, a client could have everybody wait while all nodes are counted a thousand times, by one small packet."""
-    server = start_coordinator(tmp_path / "held", open_log=HeldLog)
+    """If this failed, one small packet could have all nodes counted a thousand times, while other clients
+    wait."""
+    server = start_coordinator(tmp_path / "held", open_log=WaitingLog)
     raw = RawClient(server.port)
     raw.connect()
     count = Writer().i32(2).i32(Op.GET_ALL_CHILDREN_NUMBER).string("/").finish()
     write = Writer().i32(3).i32(Op.CREATE).finish() + create("/behind")
-    held_behind_a_write(server, raw, [count, count, write, count], 2)
+    wait_behind_a_write(server, raw, [count, count, write, count], 2)
     [connection] = server.server.connections
-    assert HeldLog.go_on is not None
-    server.thread.call(HeldLog.go_on)
+    assert WaitingLog.go_on is not None
+    server.thread.call(WaitingLog.go_on)
     assert [raw.reply()[2] for _ in range(5)] == [0] * 5
     assert server.thread.call(lambda: connection.outstanding) == 0
     raw.close()
 
 
 def reads_and_writes_unread(raw: RawClient, written: Callable[[], object]) -> None:
-    """A client writes, reads, writes and reads without taking a reply until ``written`` has seen its second write; each
-    read is of what was written before it."""
+    """A client writes, reads, writes and reads. It reads no reply until ``written`` has seen its second
+    write. Each of its reads must show the write before it."""
     raw.connect()
     assert raw.request(1, Op.CREATE, create("/n", b"0"))[2] == 0
     assert raw.request(2, Op.CREATE, create("/large", bytes(1_000_000)))[2] == 0
@@ -494,7 +504,7 @@ def reads_and_writes_unread(raw: RawClient, written: Callable[[], object]) -> No
     for frame in frames:
         xid, zxid, code, body = raw.reply()
         assert (xid, code) == (struct.unpack_from(">i", frame)[0], 0)
-        assert zxid >= newest, "a session's zxids never fall"
+        assert zxid >= newest, "a session's zxids never go back"
         newest = zxid
         if frame is read:
             found.append(body[4:5])
@@ -502,13 +512,13 @@ def reads_and_writes_unread(raw: RawClient, written: Callable[[], object]) -> No
 
 
 UNREAD = 25
-"""Replies of a megabyte: more than sockets take, less than a client is cut off for."""
+"""Replies of a megabyte: more than the sockets' buffers have, and less than the limit of unread output."""
 UNREAD_EVENTS = 400
-"""Of 40 kB each, likewise."""
+"""Replies of 40 kB, likewise."""
 
 
 def test_reads_come_before_a_later_write_of_the_same_client(client: KazooClient, open_raw: OpenRaw) -> None:
-    """If this failed, a client that is slow to read would be told what it had not written yet when it asked."""
+    """If this failed, a slow client's read would show a write that it sent after the read."""
     raw = open_raw()
 
     def written() -> None:
@@ -526,9 +536,9 @@ def create(path: str, data: bytes = b"") -> bytes:
     return Writer().string(path).buffer(data).acls(OPEN).i32(0).finish()
 
 
-def test_names_of_any_length_do_not_travel_with_writes(client: KazooClient, open_raw: OpenRaw) -> None:
-    """If this failed, a client with a few names of a megabyte would make a write that the log has no room for, and end the
-    service for everybody."""
+def test_the_identities_of_a_client_are_bounded(client: KazooClient, open_raw: OpenRaw) -> None:
+    """If this failed, a client with a few identities of a megabyte could make a write that is too large for
+    the log, which ends the service."""
     raw = open_raw()
     raw.connect()
     assert raw.request(-4, Op.AUTH, auth(b"x" * 60_000))[2] == 0

@@ -1,4 +1,4 @@
-"""zoo.cfg. If these fail, an operator's file means something else here, or a mistake in it is not told."""
+"""zoo.cfg. If these fail, an operator's file has another meaning here, or a mistake in it is not reported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_smallest_file_has_zookeepers_defaults() -> None:
     assert configuration.warnings == ()
 
 
-def test_every_setting_arrives() -> None:
+def test_every_setting_is_used() -> None:
     text = """
         # A comment, and a value with an escaped colon.
         dataDir=/var/lib/zoo\\:keeper
@@ -91,7 +91,7 @@ def test_every_setting_arrives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "shown"),
     [
         ({"dataDir": ""}, "dataDir is not set"),
         ({"clientPort": "x"}, "clientPort is 'x', and has to be a whole number from 0 to 65535"),
@@ -114,7 +114,8 @@ def test_every_setting_arrives() -> None:
         ({"extendedTypesEnabled": "yes"}, "extendedTypesEnabled is 'yes', and has to be true or false"),
         ({"server.1": "a:1:2", "server.2": "b:1:2"}, "the file names 2 servers"),
         # Without effect, but ZooKeeper does not start on them.
-        ({"autopurge.purgeInterval": "x"}, "autopurge.purgeInterval is 'x', and has to be a whole number from -2147483648 to"),
+        ({"autopurge.purgeInterval": "x"}, "autopurge.purgeInterval is 'x', and has to be a whole number "
+                                           "from -2147483648 to"),
         ({"autopurge.purgeInterval": ""}, "autopurge.purgeInterval is ''"),
         ({"autopurge.purgeInterval": "1h"}, "autopurge.purgeInterval is '1h'"),
         ({"clientPortListenBacklog": "x"}, "clientPortListenBacklog is 'x'"),
@@ -127,13 +128,13 @@ def test_every_setting_arrives() -> None:
         ({"jvm.pause.warn-threshold.ms": "9" * 20}, "jvm.pause.warn-threshold.ms is '9999"),
     ],
 )  # fmt: skip
-def test_a_bad_value_is_named(changed: dict[str, str], told: str) -> None:
+def test_a_bad_value_is_named(changed: dict[str, str], shown: str) -> None:
     with pytest.raises(CoordinatorError) as caught:
         parse_configuration(LEAST | changed)
-    assert told in str(caught.value)
+    assert shown in str(caught.value)
 
 
-def test_limits_of_nothing_are_none_as_with_zookeeper() -> None:
+def test_values_without_a_limit_as_with_zookeeper() -> None:
     """Apache ZooKeeper 3.9.4 starts on each of these."""
     values = {
         "maxClientCnxns": "-1",
@@ -164,26 +165,26 @@ def test_limits_of_nothing_are_none_as_with_zookeeper() -> None:
     ("text", "number"),
     [("0xff", 255), ("#fF", 255), ("010", 8), ("+0", 0), ("0" * 5000 + "17", 15), ("-0x1", -1)],
 )
-def test_what_zookeeper_reads_as_a_system_property_is_decoded(text: str, number: int) -> None:
-    """As Integer.getInteger does; the same text of another number is none, or decimal."""
+def test_system_properties_may_be_hexadecimal_or_octal(text: str, number: int) -> None:
+    """As Integer.getInteger does. Other settings take only decimal numbers."""
     assert parse_configuration(LEAST | {"maxCnxns": text}).settings.max_connections == number
 
 
-def test_zeros_in_front_are_none() -> None:
+def test_leading_zeros_have_no_effect() -> None:
     assert parse_configuration(LEAST | {"tickTime": "+" + "0" * 5000 + "10"}).settings.tick_time_ms == 10
 
 
-def test_numbers_without_effect_are_what_zookeeper_starts_on() -> None:
+def test_numbers_without_an_effect_are_checked() -> None:
     silent = {"autopurge.purgeInterval": "-1", "preAllocSize": "x", "commitLogCount": "x"}
-    told = {"jvm.pause.warn-threshold.ms": "99999999999", "observerMasterPort": "2191"}
-    assert parse_configuration(LEAST | silent | told).warnings == (
+    shown = {"jvm.pause.warn-threshold.ms": "99999999999", "observerMasterPort": "2191"}
+    assert parse_configuration(LEAST | silent | shown).warnings == (
         "jvm.pause.warn-threshold.ms=99999999999: this setting has no effect",
         "observerMasterPort=2191: this setting has no effect",
     )
 
 
 @pytest.mark.parametrize("myid", ["1\n", None])
-def test_one_server_with_a_line_has_its_clients_where_that_says(tmp_path: Path, myid: str | None) -> None:
+def test_the_line_of_a_standalone_server_has_its_client_address(tmp_path: Path, myid: str | None) -> None:
     """The file that the official Docker image of ZooKeeper makes has no clientPort."""
     if myid is not None:
         (tmp_path / "myid").write_text(myid)
@@ -210,7 +211,7 @@ def test_one_server_with_a_line_has_its_clients_where_that_says(tmp_path: Path, 
         parse_configuration(properties | {"clientPort": "2183"})
 
 
-def test_the_line_of_another_number_is_not_its_own(tmp_path: Path) -> None:
+def test_the_line_of_another_server_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "myid").write_text("2\n")
     properties = {"dataDir": str(tmp_path), "server.1": "localhost:2888:3888;2182"}
     with pytest.raises(CoordinatorError, match="clientPort is not set"):
@@ -218,7 +219,7 @@ def test_the_line_of_another_number_is_not_its_own(tmp_path: Path) -> None:
     assert parse_configuration(properties | {"clientPort": "2183"}).port == 2183
 
 
-def test_javas_flags_are_settings_with_and_without_zookeepers_prefix() -> None:
+def test_java_flags_are_settings_with_and_without_zookeepers_prefix() -> None:
     flags = "-Djute.maxbuffer=0x9fffff -Dreadonlymode.enabled=true -Dznode.container.checkIntervalMs=7 -Dzookeeper.snapCount=9 -Dother=1"
     configuration = parse_configuration(system_properties({"SERVER_JVMFLAGS": flags}) | LEAST)
     assert configuration.settings == Settings(
@@ -232,8 +233,8 @@ def test_javas_flags_are_settings_with_and_without_zookeepers_prefix() -> None:
     assert configuration.warnings == ()
 
 
-# If this failed, a start would apply for seconds what a snapshot of a few nodes would have had, or a large tree would be written
-# again and again, or what an administrator decided would not count.
+# If this failed, a start would replay for seconds what a small snapshot has, a large tree would be written
+# again and again, or the administrator's setting would have no effect.
 @pytest.mark.parametrize(
     ("snap_count", "nodes", "data_bytes", "expected"),
     [
@@ -257,7 +258,7 @@ def test_a_file_without_a_port_is_refused() -> None:
         parse_configuration({"dataDir": "/data"})
 
 
-def test_what_has_no_effect_is_told_and_one_server_alone_is_no_ensemble() -> None:
+def test_settings_without_an_effect_are_reported() -> None:
     configuration = parse_configuration(
         LEAST
         | {
@@ -277,19 +278,20 @@ def test_what_has_no_effect_is_told_and_one_server_alone_is_no_ensemble() -> Non
     )
 
 
-def test_an_election_that_there_is_no_more_is_refused() -> None:
+def test_an_election_algorithm_that_zookeeper_removed_is_refused() -> None:
     with pytest.raises(CoordinatorError, match="electionAlg is '0'"):
         parse_configuration(LEAST | {"electionAlg": "0"})
 
 
-def test_who_may_come_to_read_may_look_for_a_server_that_writes() -> None:
-    """If this failed, a client that was let in to read only would stay so for ever: it asks others by the word `isro`."""
+def test_read_only_mode_allows_the_word_isro() -> None:
+    """If this failed, a read-only client would stay so for ever: it looks for other servers with the word
+    `isro`."""
     assert parse_configuration(LEAST).settings.words_whitelist == set()
     reading = parse_configuration(LEAST | {"readonlymode.enabled": "true"}).settings
     assert reading.words_whitelist == {"isro"}
 
 
-def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_the_command_serves_until_a_signal(tmp_path: Path) -> None:
     config = tmp_path / "zoo.cfg"
     config.write_text(
         f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\ntypo=1\n"
@@ -304,9 +306,9 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         assert client.connect()[1] != 0
         client.close()
         process.send_signal(signal.SIGTERM)
-        said, errors = process.communicate(timeout=WAIT_SECONDS)
+        output, errors = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0
-    assert said.endswith("the coordinator has stopped; every write that it confirmed is on disk\n")
+    assert output.endswith("the coordinator has stopped; every write that it confirmed is on disk\n")
     assert "typo=1: this setting has no effect" in errors
 
 
@@ -319,7 +321,7 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         ("dataDir=/nowhere\nclientPort=0\nx=\\u12\n", 2),
     ],
 )
-def test_a_start_that_cannot_be_is_one_line(tmp_path: Path, text: str | None, status: int) -> None:
+def test_a_failed_start_prints_one_line(tmp_path: Path, text: str | None, status: int) -> None:
     config = tmp_path / "zoo.cfg"
     if text is not None:
         config.write_text(text)
@@ -334,7 +336,7 @@ _MEMBER = "initLimit=5\nsyncLimit=2\nstandaloneEnabled=false\nserver.1=127.0.0.1
 
 
 @pytest.mark.parametrize(
-    ("more", "file", "told"),
+    ("more", "file", "shown"),
     [
         ("", "data", "cannot use the coordinator's data directory {}/data: it is a file; "),
         ("", "logs", "cannot use the coordinator's data directory {}/logs: it is a file; "),
@@ -347,16 +349,17 @@ _MEMBER = "initLimit=5\nsyncLimit=2\nstandaloneEnabled=false\nserver.1=127.0.0.1
         (_MEMBER, "logs", "cannot use the coordinator's data directory {}/logs: it is a file; "),
     ],
 )
-def test_a_directory_that_cannot_be_used_is_told_by_the_exit_status(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, file: str, told: str
+def test_a_directory_that_cannot_be_used_has_an_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, file: str, shown: str
 ) -> None:
-    """If this failed, scripts that know ZooKeeper's statuses would take it for something else, and its path would be there twice."""
+    """If this failed, scripts that know ZooKeeper's exit statuses would misread it, or the path would
+    appear twice."""
     data = tmp_path / "data"
     if file != "data":
         data.mkdir()
         (data / "myid").write_text("1\n")
     if file.endswith(".lock"):
-        # Through a file there is no way, for root neither.
+        # A path through a file fails for root, too.
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).symlink_to(data / "myid" / "lock")
     else:
@@ -365,16 +368,19 @@ def test_a_directory_that_cannot_be_used_is_told_by_the_exit_status(
     config.write_text(f"dataDir={data}\ndataLogDir={tmp_path / 'logs'}\nclientPort=0\n{more}")
     assert main(["coordinator", str(config)]) == 3
     errors = capsys.readouterr().err
-    assert told.format(tmp_path) in errors
+    assert shown.format(tmp_path) in errors
     assert errors.count(f"{tmp_path}/{file}") == 1
 
 
 @pytest.mark.parametrize("more", ["", _MEMBER])
 @pytest.mark.parametrize("case", ["unseen", "nowhere", "gone"])
-def test_a_directory_that_cannot_be_looked_at_is_told_by_the_exit_status(
+def test_a_directory_that_cannot_be_read_has_an_exit_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, case: str
 ) -> None:
-    """A name that is too long is what root cannot look at either. `gone`: what a server by itself had in `dataLogDir`."""
+    """Root cannot read a name that is too long, either.
+
+    `gone`: the logs of a standalone server were removed.
+    """
     data, logs = tmp_path / "data", tmp_path / "logs"
     data.mkdir()
     (data / "myid").write_text("1\n")
@@ -404,8 +410,8 @@ def test_a_directory_that_cannot_be_looked_at_is_told_by_the_exit_status(
         )
 
 
-def test_a_server_does_not_begin_beside_the_data_that_it_is_to_have(tmp_path: Path) -> None:
-    """If this failed, who names Apache's dataDir, or whose disk is not mounted, would have an empty coordinator that serves."""
+def test_a_server_does_not_start_without_the_expected_data(tmp_path: Path) -> None:
+    """If this failed, a server on Apache's dataDir, or with its disk unmounted, would serve an empty tree."""
     data_dir, logs = tmp_path / "data", tmp_path / "logs"
     properties = {"dataDir": str(data_dir), "dataLogDir": str(logs), "clientPort": "0"}
 
@@ -432,27 +438,27 @@ def test_a_server_does_not_begin_beside_the_data_that_it_is_to_have(tmp_path: Pa
     for directory, name in ((data_dir, "snapshot.0"), (data_dir, "snapshot.1a.gz"), (logs, "log.100000001")):
         file = directory / "version-2" / name
         file.write_bytes(b"")
-        told = refusal()
-        assert told.startswith(f"{directory}/version-2 has the data of Apache ZooKeeper, ")
-        assert f"`logcore coordinator import {data_dir} DIR --log-dir {logs}`" in told
+        shown = refusal()
+        assert shown.startswith(f"{directory}/version-2 has the data of Apache ZooKeeper, ")
+        assert f"`logcore coordinator import {data_dir} DIR --log-dir {logs}`" in shown
         (data_dir / "quorum").mkdir()
-        assert refusal() == "", "a member's data is there"
+        assert refusal() == "", "there is a member's data"
         (data_dir / "quorum").rmdir()
         (data_dir / f"snapshot.{1:016x}").write_bytes(b"")
-        assert refusal() == "", "what came of it is there"
+        assert refusal() == "", "there is the imported data"
         (data_dir / f"snapshot.{1:016x}").unlink()
         file.unlink()
     assert refusal() == ""
 
 
-def test_a_data_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_a_data_directory_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     with pytest.raises(DataDirectoryError, match="data: it is a file; "):
         TransactionLog(tmp_path / "data")
 
 
-def test_a_file_that_is_no_utf_8_is_read(tmp_path: Path) -> None:
-    """If this failed, a comment of an editor from before UTF-8 would end the start."""
+def test_a_file_that_is_not_utf_8_is_read(tmp_path: Path) -> None:
+    """If this failed, a comment in another encoding would stop the start."""
     config = tmp_path / "zoo.cfg"
     config.write_bytes("# café\ndataDir=/data\nclientPort=2181\n".encode("iso-8859-1"))
     assert read_configuration(config)[0].port == 2181
@@ -460,15 +466,15 @@ def test_a_file_that_is_no_utf_8_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unknown", ["no-such-host.invalid", "a" * 64, "a..b"])
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "shown"),
     [
         ("clientPortAddress", "clientPortAddress or this server's line server.N"),
         ("admin.serverAddress", "admin.serverAddress"),
         ("metricsProvider.httpHost", "metricsProvider.httpHost"),
     ],
 )
-def test_a_host_that_cannot_be_resolved_is_told(
-    tmp_path: Path, unused_port: int, unknown: str, setting: str, told: str
+def test_a_host_that_cannot_be_resolved_is_reported(
+    tmp_path: Path, unused_port: int, unknown: str, setting: str, shown: str
 ) -> None:
     settings = {
         "dataDir": str(tmp_path / "data"),
@@ -484,10 +490,10 @@ def test_a_host_that_cannot_be_resolved_is_told(
     with pytest.raises(CoordinatorError) as caught:
         asyncio.run(run_coordinator(parse_configuration(settings), lambda _ports: None))
     assert f"{unknown} cannot be resolved (" in str(caught.value)
-    assert f"give {told} an address of this machine, or a name" in str(caught.value)
+    assert f"give {shown} an address of this machine, or a name" in str(caught.value)
 
 
-def test_an_address_of_another_machine_is_told(tmp_path: Path) -> None:
+def test_an_address_of_another_machine_is_reported(tmp_path: Path) -> None:
     settings = {"dataDir": str(tmp_path), "clientPort": "0", "clientPortAddress": "192.0.2.1"}
     with pytest.raises(CoordinatorError, match=r"give clientPortAddress or .* an address of this machine$"):
         asyncio.run(run_coordinator(parse_configuration(settings), lambda _ports: None))

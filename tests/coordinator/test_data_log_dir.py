@@ -1,5 +1,6 @@
-"""The directories ``dataDir`` and ``dataLogDir``. If these fail, the operator's log disk is not used, or a server starts on logs
-that are not its own, or without its own, and loses transactions that clients got answers for."""
+"""The directories ``dataDir`` and ``dataLogDir``. If these fail, the operator's log disk is not used, or a
+server starts on logs that are not its own, or without its own, and loses transactions that clients got
+answers for."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ STATES = states_after(history(COUNT))
 
 
 def live(data: Path, log_dir: Path | None, first: int = 0, last: int = COUNT, retained: int = 2) -> None:
-    """A server's life from one transaction to another, with a snapshot every ten, of which the newest ones stay."""
+    """A server's life from one transaction to another, with a snapshot every ten, of which the newest ones
+    stay."""
     log = TransactionLog(data, snapshots_retained=retained, log_dir=log_dir)
     machine, _behind = log.recover()
     for each in history(COUNT)[first:last]:
@@ -47,7 +49,10 @@ def recover(data: Path, log_dir: Path | None) -> Machine:
 
 
 def refusal(data: Path, log_dir: Path | None) -> str:
-    """The error of a start, which is ZooKeeper's exit status 3. Neither the start nor an export changes anything."""
+    """The error of a start, which is ZooKeeper's exit status 3.
+
+    Neither the start nor an export changes anything.
+    """
     before = contents(data, log_dir)
     with pytest.raises(DataDirectoryError) as exported:
         load_directory(data, log_dir)
@@ -134,7 +139,7 @@ def test_another_servers_logs_are_refused(data: Path, logs: Path, tmp_path: Path
     assert "are of different servers" in refusal(tmp_path / "third", logs)
 
 
-def test_another_servers_data_dir_is_no_data_log_dir(data: Path, tmp_path: Path) -> None:
+def test_another_servers_data_dir_cannot_be_the_data_log_dir(data: Path, tmp_path: Path) -> None:
     live(tmp_path / "other", None, last=5)
     with pytest.raises(DataDirectoryError, match="is the dataDir of another server"):
         recover(data, tmp_path / "other")
@@ -166,7 +171,7 @@ def test_transactions_after_a_backup_of_data_dir_are_there(data: Path, logs: Pat
     assert fingerprint(recover(data, logs)) == STATES[40]
 
 
-def test_a_crash_between_the_two_ids_is_mended(data: Path, logs: Path) -> None:
+def test_a_crash_between_the_two_ids_is_repaired(data: Path, logs: Path) -> None:
     data.mkdir()
     Directories.of(data, logs).pair()
     (data / ID_FILE).unlink()
@@ -181,7 +186,7 @@ def test_a_data_log_dir_that_is_a_file_is_a_clear_error(data: Path, logs: Path) 
         recover(data, logs)
 
 
-def test_a_server_that_runs_alone_shows_both(tmp_path: Path, start_coordinator: StartCoordinator) -> None:
+def test_a_standalone_server_shows_both(tmp_path: Path, start_coordinator: StartCoordinator) -> None:
     properties = {
         "dataDir": str(tmp_path / "data"),
         "dataLogDir": str(tmp_path / "logs"),
@@ -220,7 +225,7 @@ def test_a_member_of_an_ensemble_has_its_log_there(tmp_path: Path, loop_thread: 
             servers.start(1)
         with pytest.raises(DataDirectoryError, match="mount the disk that has the logs"):
             servers.start(1, dataLogDir=str(tmp_path / "other"))
-        # Wherever the disk is mounted, and from there the data can be exported.
+        # The disk may be mounted elsewhere. The data can be exported from there, too.
         moved = logs.rename(tmp_path / "moved")
         assert any(path == "/a" for path, _node in load_directory(servers.data(1), moved).nodes)
         servers.start(1, dataLogDir=str(moved))
@@ -230,10 +235,11 @@ def test_a_member_of_an_ensemble_has_its_log_there(tmp_path: Path, loop_thread: 
         servers.stop()
 
 
-def test_the_logs_of_a_server_that_ran_alone_become_the_ensembles(
+def test_the_logs_of_a_standalone_server_become_the_ensembles(
     tmp_path: Path, loop_thread: LoopThread
 ) -> None:
-    """If this failed, what a server with a log disk had would be lost where it becomes a member, or could not run alone again."""
+    """If this failed, the data of a standalone server with a log disk would be lost when it becomes a member,
+    or no standalone server could start on it again."""
     servers, logs = Servers(loop_thread, tmp_path, 1), tmp_path / "logs"
     live(servers.data(1), logs, last=15)
     try:

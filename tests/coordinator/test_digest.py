@@ -1,5 +1,5 @@
-"""The scheme digest: whether it is there, and what hashes its passwords. If these fail, who was shut out comes in, who has the
-password does not, or a setting that was changed changes what was answered before."""
+"""The scheme digest: whether it is on, and its hash algorithm. If these fail, a client without access gets
+it, one with the password does not, or a changed setting changes the effect of old transactions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def acl_of(client: RawClient, path: str) -> list[Acl] | None:
     return Reader(client.request(3, Op.GET_ACL, Writer().string(path).finish())[3]).acls()
 
 
-def test_without_the_scheme_nobody_is_anybody_by_it(start_coordinator: StartCoordinator) -> None:
+def test_without_the_scheme_it_gives_no_identities(start_coordinator: StartCoordinator) -> None:
     server = start_coordinator(settings=configured(**SUPER, **OFF))
     for credentials in (b"ann:secret", b"super:secret"):
         client = connected(server)
@@ -77,7 +77,7 @@ def test_without_the_scheme_nobody_is_anybody_by_it(start_coordinator: StartCoor
     client.close()
 
 
-def test_identities_of_a_scheme_that_is_gone_let_nobody_in() -> None:
+def test_identities_of_a_removed_scheme_do_not_count() -> None:
     ann = (ANNS[0].id,)
     assert Subject(ann).may(1, ANNS)
     assert not Subject(ann, Rules.NO_DIGEST).may(1, ANNS)
@@ -87,7 +87,7 @@ def test_identities_of_a_scheme_that_is_gone_let_nobody_in() -> None:
     assert Subject((Id("sasl", "super"),), Rules.NO_DIGEST | Rules.SASL).may(1, [Acl(1, Id("sasl", "bob"))])
 
 
-def test_a_scheme_that_comes_and_goes_changes_no_history(
+def test_turning_the_scheme_on_and_off_changes_no_old_transaction(
     start_coordinator: StartCoordinator, tmp_path: Path
 ) -> None:
     directory = tmp_path / "kept"
@@ -105,7 +105,7 @@ def test_a_scheme_that_comes_and_goes_changes_no_history(
     client.close()
     server.stop()
 
-    # Nothing was saved meanwhile: all of it is applied again.
+    # There is no snapshot, so all of it is applied again.
     assert not list(directory.glob("snapshot.*"))
     server = start_coordinator(directory)
     client = connected(server)
@@ -115,7 +115,7 @@ def test_a_scheme_that_comes_and_goes_changes_no_history(
     client.close()
 
 
-# As Java's MessageDigest hashes super:test, by its names in any case.
+# Java's MessageDigest of super:test. Names are in any case.
 HASHES = {
     "MD5": "cb385c1a279701ed8d056874667c5ade",
     "SHA": "0ff22720749bef21046eb5b3f1bf65ef54636495",
@@ -131,7 +131,7 @@ HASHES = {
 
 
 @pytest.mark.parametrize("name", HASHES)
-def test_passwords_are_hashed_with_what_java_calls_so(name: str) -> None:
+def test_hash_algorithms_have_javas_names(name: str) -> None:
     authentication = configured(**{ALGORITHM: name}).authentication
     hashed = base64.b64encode(bytes.fromhex(HASHES[name])).decode()
     expected = Id("digest", f"super:{hashed}")
@@ -140,7 +140,7 @@ def test_passwords_are_hashed_with_what_java_calls_so(name: str) -> None:
     assert found == (Id("super", ""), expected)
 
 
-def test_another_algorithm_makes_others_of_the_same_passwords(
+def test_another_algorithm_makes_other_identities_of_the_same_passwords(
     start_coordinator: StartCoordinator, tmp_path: Path
 ) -> None:
     directory = tmp_path / "kept"
@@ -167,24 +167,24 @@ def test_another_algorithm_makes_others_of_the_same_passwords(
     client.close()
 
 
-def test_settings_arrive() -> None:
+def test_settings_are_used() -> None:
     assert configured() == Settings(tick_time_ms=3000)
     assert configured(**{ENABLED: "TRUE"}) == configured()
     off = configured(**OFF)
     assert (off.rules, off.authentication.digest_algorithm) == (Rules.NO_DIGEST, None)
-    # As in ZooKeeper, whose registry then has the provider by its name.
+    # As in ZooKeeper, whose registry has the provider by its class name then.
     assert configured(**OFF, **DIGEST_PROVIDER, **SUPER) == configured(**SUPER)
     assert configured(**{f"zookeeper.{ALGORITHM}": "SHA-512"}).authentication.digest_algorithm == "sha512"
 
 
-def test_a_super_user_that_nobody_can_be_is_told() -> None:
+def test_a_super_user_without_the_scheme_is_reported() -> None:
     configuration = parse_configuration(LEAST | SUPER | OFF)
     assert configuration.settings.super_digest == ""
     assert configuration.warnings == (f"{SUPER_DIGEST}=*****: this setting has no effect",)
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "shown"),
     [
         ({ALGORITHM: "SHA-7"}, f"{ALGORITHM} is 'SHA-7', and has to be one of MD5, SHA-1, SHA-224,"),
         ({ALGORITHM: "sha_256"}, f"{ALGORITHM} is 'sha_256'"),
@@ -195,6 +195,6 @@ def test_a_super_user_that_nobody_can_be_is_told() -> None:
         (OFF | {"enforce.auth.enabled": "true", "enforce.auth.schemes": "ip,digest"}, "'digest', which has no provider"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(changed: dict[str, str], told: str) -> None:
-    with pytest.raises(CoordinatorError, match=re.escape(told)):
+def test_bad_settings_are_refused(changed: dict[str, str], shown: str) -> None:
+    with pytest.raises(CoordinatorError, match=re.escape(shown)):
         configured(**changed)

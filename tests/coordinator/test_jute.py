@@ -1,5 +1,7 @@
-"""The wire encoding. If these fail, a client's bytes are misread, or hostile ones cost more than their
-connection."""
+"""The wire encoding.
+
+If these fail, a client's bytes are misread, or hostile bytes cost more than their connection.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def test_a_multi_as_clients_send_it() -> None:
     )
 
 
-def test_set_watches_of_both_ages() -> None:
+def test_both_versions_of_set_watches() -> None:
     writer = Writer().i64(5).strings(["/d"]).strings(["/e"]).strings(["/c"])
     assert decode_read(Op.SET_WATCHES, Reader(writer.finish())) == SetWatches(
         5, ["/d"], ["/e"], ["/c"], [], []
@@ -70,18 +72,18 @@ def test_stat_is_68_bytes_in_the_documented_order() -> None:
 
 
 @pytest.mark.parametrize("length", [-2, -(2**31), 5, 2**31 - 1])
-def test_a_length_beyond_the_end_is_refused_before_it_is_believed(length: int) -> None:
+def test_a_length_beyond_the_end_is_refused_before_memory_is_allocated(length: int) -> None:
     with pytest.raises(JuteError):
         Reader(struct.pack(">i", length) + b"abcd").buffer()
 
 
 @pytest.mark.parametrize("count", [2, 2**31 - 1])
-def test_an_absurd_count_is_refused_before_it_is_believed(count: int) -> None:
+def test_an_absurd_count_is_refused_before_memory_is_allocated(count: int) -> None:
     with pytest.raises(JuteError):
         Reader(struct.pack(">i", count) + b"\0\0\0\0").strings()
 
 
-def test_what_is_null_what_is_empty_and_what_is_no_text_read_as_in_java() -> None:
+def test_null_empty_and_malformed_text_read_as_in_java() -> None:
     assert Reader(b"\xff\xff\xff\xff").string() is None
     assert Reader(b"\xff\xff\xff\xff").strings() is None
     assert Reader(b"\xff\xff\xff\xf9").strings() == []
@@ -93,7 +95,8 @@ def test_text_is_written_as_javas_chars() -> None:
     assert Writer().string(None).finish() == b"\xff\xff\xff\xff"
 
 
-# If this failed, the ACL that most nodes have, which is known by its bytes, would be another one, or what is behind it misread.
+# If this failed, the open ACL, which is recognised by its bytes, would be another one, or the bytes after it
+# would be misread.
 @pytest.mark.parametrize(
     "acls",
     [
@@ -111,7 +114,7 @@ def test_acls_read_as_they_were_written(acls: list[Acl]) -> None:
 
 def test_identities_read_as_they_were_written() -> None:
     identities = Id("ip", "127.0.0.1"), Id("digest", "ä:x"), Id("", "")
-    for _ in range(2):  # the second time they are known
+    for _ in range(2):  # the second time they come from the cache
         reader = Reader(Writer().i32(7).ids(identities).i32(8).finish())
         assert (reader.i32(), reader.identities(), reader.i32(), reader.remaining) == (7, identities, 8, 0)
 
@@ -126,7 +129,7 @@ def test_identities_read_as_they_were_written() -> None:
         struct.pack(">ii", 1, 0),
     ],
 )
-def test_identities_that_are_none_are_refused(data: bytes) -> None:
+def test_malformed_identities_are_refused(data: bytes) -> None:
     with pytest.raises(JuteError):
         Reader(data).identities()
 

@@ -1,5 +1,7 @@
-"""Containers, nodes with a TTL and quotas. If these fail, what should go by itself stays, what should stay goes, or a counter
-that somebody relies on is wrong."""
+"""Containers, nodes with a TTL, and quotas.
+
+If these fail, expired nodes stay, other nodes are deleted, or a counter is wrong.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ BOTH = Rules.EXTENDED_TYPES | Rules.ENFORCE_QUOTA
 
 
 class Garden:
-    """A tree that is changed under all rules, by one transaction after the other, a second apart."""
+    """A tree with all rules. Its transactions are a second apart."""
 
     def __init__(self) -> None:
         self.tree = Tree()
@@ -59,7 +61,7 @@ def refused(code: Code) -> pytest.RaisesExc[ZooKeeperError]:
     return pytest.raises(ZooKeeperError, match=code.name)
 
 
-def test_a_container_lapses_once_it_was_used_and_is_empty() -> None:
+def test_a_container_expires_once_it_was_used_and_is_empty() -> None:
     garden = Garden()
     garden.create("/c", op=Op.CREATE_CONTAINER, flags=CONTAINER)
     assert garden.tree.node("/c").stat().ephemeral_owner == 0
@@ -71,7 +73,7 @@ def test_a_container_lapses_once_it_was_used_and_is_empty() -> None:
     assert garden.tree.expired(garden.now_ms, never_used_ms=0) == ["/c"]
 
 
-def test_a_node_with_a_ttl_lapses_when_nothing_was_written_for_so_long() -> None:
+def test_a_node_with_a_ttl_expires_when_it_was_not_written_for_that_time() -> None:
     garden = Garden()
     garden.create("/t", op=Op.CREATE_TTL, flags=TTL, ttl_ms=5000)
     assert kind_of(garden.tree.node("/t").state.owner) is Kind.TTL
@@ -83,14 +85,14 @@ def test_a_node_with_a_ttl_lapses_when_nothing_was_written_for_so_long() -> None
     assert garden.tree.expired(garden.now_ms + 10**9, 0) == []
 
 
-def test_only_what_goes_by_itself_is_deleted_so() -> None:
+def test_delete_container_deletes_only_containers_and_nodes_with_a_ttl() -> None:
     garden = Garden()
     garden.create("/plain")
     garden.create("/c", op=Op.CREATE_CONTAINER)
     garden.create("/c/x")
 
-    def end(path: str | None, anybody: bool = True) -> None:
-        garden.tree.delete_container(DeleteContainer(path), garden.context(), Effects(), anybody)
+    def end(path: str | None, by_client: bool = True) -> None:
+        garden.tree.delete_container(DeleteContainer(path), garden.context(), Effects(), by_client)
 
     for path, code in (
         ("/plain", Code.BAD_VERSION),
@@ -119,7 +121,7 @@ def test_kinds_outlive_a_snapshot() -> None:
     assert garden.stats("/t") == b"count=2,bytes=2"
 
 
-def test_quotas_count_what_is_below_and_refuse_what_is_beyond_a_hard_limit() -> None:
+def test_quotas_count_nodes_below_and_enforce_hard_limits() -> None:
     garden = Garden()
     garden.create("/a")
     garden.create("/a/old", b"123")
@@ -132,7 +134,7 @@ def test_quotas_count_what_is_below_and_refuse_what_is_beyond_a_hard_limit() -> 
     garden.create("/a/c")
     assert garden.stats("/a") == b"count=4,bytes=10"
     after = garden.tree.node(quota.stats_of("/a")).state
-    assert before._replace(data=after.data) == after, "counting leaves versions and times alone"
+    assert before._replace(data=after.data) == after, "counting changes no versions and times"
     with refused(Code.QUOTA_EXCEEDED):
         garden.create("/a/d")
     with refused(Code.QUOTA_EXCEEDED):
@@ -161,7 +163,7 @@ def test_a_transaction_that_fails_leaves_counters_as_they_were() -> None:
     assert sorted(garden.tree.export()) == sorted(before)
 
 
-def test_texts_of_quotas_are_zookeepers() -> None:
+def test_texts_of_quotas_are_as_zookeepers() -> None:
     text = b"count=5,bytes=-1=;byteHardLimit=20;countHardLimit=3"
     assert quota.decode_track(text) == quota.Track(5, -1, 3, 20)
     assert quota.Track(5, -1, 3, 20).encode() == text
@@ -171,7 +173,7 @@ def test_texts_of_quotas_are_zookeepers() -> None:
             quota.decode_track(bad)
 
 
-def test_the_server_deletes_what_lapsed(
+def test_the_server_deletes_expired_nodes(
     start_coordinator: StartCoordinator, connect: Connect, tmp_path: Path
 ) -> None:
     settings = Settings(max_client_connections=0, rules=BOTH)
@@ -199,10 +201,11 @@ def test_the_server_deletes_what_lapsed(
 
 
 def _watch_until_gone(client: KazooClient, server: Coordinator) -> set[str]:
-    """Lets a tenth of a second of the server's time pass, has it look, and waits for the events."""
-    told: queue.Queue[str] = queue.Queue()
+    """Moves the server's clock by a tenth of a second, has it look for expired nodes, and waits for the
+    events."""
+    shown: queue.Queue[str] = queue.Queue()
     for path in ("/c", "/t"):
-        assert client.exists(path, watch=lambda event: told.put(event.path))
+        assert client.exists(path, watch=lambda event: shown.put(event.path))
     server.clock.now_ms += 101
     server.thread.call(server.server._containers.look)
-    return {told.get(timeout=20) for _ in range(2)}
+    return {shown.get(timeout=20) for _ in range(2)}

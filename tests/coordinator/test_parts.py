@@ -1,5 +1,5 @@
-"""Watches, sessions and access control by themselves. If these fail, events are lost or come twice,
-sessions live too short or too long, or a client may what it must not."""
+"""Watches, sessions and access control, each separately. If these fail, events are lost or come twice,
+sessions end too early or too late, or a client gets a permission that it must not have."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def change(event: Event, path: str) -> Change:
     return Change(event, path, access.OPEN, access.OPEN)
 
 
-def told(watches: WatchManager[str], event: Event, path: str) -> list[tuple[str, Event, str]]:
+def fired(watches: WatchManager[str], event: Event, path: str) -> list[tuple[str, Event, str]]:
     return [(watcher, event, path) for watcher, event, path, _acl in watches.fire(change(event, path))]
 
 
 def test_a_data_watch_fires_once() -> None:
     watches: WatchManager[str] = WatchManager()
     watches.add(Registry.DATA, Mode.STANDARD, "/a", "me")
-    assert told(watches, Event.DATA_CHANGED, "/a") == [("me", Event.DATA_CHANGED, "/a")]
-    assert told(watches, Event.DATA_CHANGED, "/a") == []
+    assert fired(watches, Event.DATA_CHANGED, "/a") == [("me", Event.DATA_CHANGED, "/a")]
+    assert fired(watches, Event.DATA_CHANGED, "/a") == []
     assert len(watches) == 0
 
 
-def test_a_deletion_is_told_to_who_watches_it_either_way_and_to_the_parent() -> None:
+def test_a_deletion_fires_both_kinds_of_watches_and_the_parents() -> None:
     watches: WatchManager[str] = WatchManager()
     for registry in Registry:
         watches.add(registry, Mode.STANDARD, "/a/b", "me")
     watches.add(Registry.CHILDREN, Mode.STANDARD, "/a", "you")
-    assert told(watches, Event.DELETED, "/a/b") == [
+    assert fired(watches, Event.DELETED, "/a/b") == [
         ("me", Event.DELETED, "/a/b"),
         ("you", Event.CHILDREN_CHANGED, "/a"),
     ]
@@ -47,7 +47,7 @@ def test_persistent_watches_stay_and_recursive_ones_see_everything_below() -> No
     watches.add_persistent("/a", "p", recursive=False)
     watches.add_persistent("/", "r", recursive=True)
     for _ in range(2):
-        assert told(watches, Event.CREATED, "/a/b") == [
+        assert fired(watches, Event.CREATED, "/a/b") == [
             ("r", Event.CREATED, "/a/b"),
             ("p", Event.CHILDREN_CHANGED, "/a"),
         ]
@@ -56,26 +56,26 @@ def test_persistent_watches_stay_and_recursive_ones_see_everything_below() -> No
     assert watches.has(WatcherType.ANY, "/", "r")
 
 
-def test_modes_of_one_path_add_up_and_are_taken_one_by_one() -> None:
+def test_modes_of_one_path_add_up_and_are_removed_one_by_one() -> None:
     watches: WatchManager[str] = WatchManager()
     watches.add(Registry.DATA, Mode.STANDARD, "/a", "me")
     watches.add_persistent("/a", "me", recursive=False)
     watches.add_persistent("/a", "me", recursive=True)
-    assert told(watches, Event.DATA_CHANGED, "/a") == [("me", Event.DATA_CHANGED, "/a")]
+    assert fired(watches, Event.DATA_CHANGED, "/a") == [("me", Event.DATA_CHANGED, "/a")]
     assert not watches.has(WatcherType.DATA, "/a", "me")
     assert watches.remove(WatcherType.PERSISTENT, "/a", "me")
-    assert told(watches, Event.CREATED, "/a/b") == [("me", Event.CREATED, "/a/b")]
+    assert fired(watches, Event.CREATED, "/a/b") == [("me", Event.CREATED, "/a/b")]
     assert watches.remove(WatcherType.RECURSIVE, "/a", "me")
-    assert told(watches, Event.CREATED, "/a/b") == []
+    assert fired(watches, Event.CREATED, "/a/b") == []
     assert len(watches) == 0
 
 
-def test_a_connection_takes_its_watches_with_it() -> None:
+def test_the_watches_of_a_closed_connection_are_removed() -> None:
     watches: WatchManager[str] = WatchManager()
     watches.add(Registry.DATA, Mode.STANDARD, "/a", "gone")
     watches.add(Registry.DATA, Mode.STANDARD, "/a", "here")
     watches.remove_watcher("gone")
-    assert [watcher for watcher, *_ in told(watches, Event.CREATED, "/a")] == ["here"]
+    assert [watcher for watcher, *_ in fired(watches, Event.CREATED, "/a")] == ["here"]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_session_expires_at_the_tick_after_its_timeout_unless_heard_from() -> 
     assert expiry.next_deadline() is None
 
 
-def test_after_a_standstill_of_whole_ticks_there_is_time_to_hear_clients() -> None:
+def test_after_the_process_did_not_run_sessions_get_that_time() -> None:
     expiry = SessionExpiry(100)
     expiry.track(1, 400, now_ms=50)
     expiry.postpone(200)
@@ -122,7 +122,7 @@ def test_a_touch_does_not_revive_an_expired_session() -> None:
     assert expiry.next_deadline() is None
 
 
-def test_only_the_password_proves_a_session() -> None:
+def test_a_session_needs_its_password() -> None:
     table = SessionTable()
     table.open(Session(5, 4000, b"secret"))
     assert table.proves(5, b"secret")
@@ -135,8 +135,8 @@ def test_session_ids_grow_with_time_and_stay_positive() -> None:
     assert 0 < early < late < 2**63
 
 
-def test_digest_identities_are_zookeepers() -> None:
-    # The example of ZooKeeper's administrator's guide: super:test.
+def test_digest_identities_are_as_zookeepers() -> None:
+    # The example in ZooKeeper's administrator's guide: super:test.
     assert access.digest_identity(b"super:test") == Id("digest", "super:D/InIHSb7yEEbrWz8b9l71RjZJU=")
     # Without a colon all of it is the name, and all of it is hashed.
     assert access.digest_identity(b"nobody").id.startswith("nobody:")
@@ -151,7 +151,7 @@ def test_digest_identities_are_zookeepers() -> None:
         ("::ffff:10.0.0.1", "10.0.0.1"),
     ],
 )
-def test_addresses_are_written_as_java_does(address: str, shown: str) -> None:
+def test_addresses_are_written_as_in_java(address: str, shown: str) -> None:
     assert access.address_identity(address) == Id("ip", shown)
 
 
@@ -159,7 +159,7 @@ def subject(*identities: Id, rules: access.Rules = access.Rules.NONE) -> access.
     return access.Subject(identities, rules)
 
 
-def test_permissions_are_per_identity() -> None:
+def test_permissions_are_those_of_the_identity() -> None:
     mine = Id("digest", "me:hash")
     acl = (Acl(access.ALL, mine), Acl(access.READ, Id("ip", "10.0.0.0/8")))
     assert subject(mine).may(access.WRITE, acl)
@@ -195,7 +195,7 @@ def test_permissions_are_per_identity() -> None:
         Acl(31, Id("ip", "::1/129")),
     ],
 )
-def test_an_acl_nobody_can_have_is_refused(entry: Acl) -> None:
+def test_an_impossible_acl_is_refused(entry: Acl) -> None:
     with pytest.raises(ZooKeeperError) as caught:
         access.resolve([entry], subject(Id("ip", "127.0.0.1")), "/a")
     assert caught.value.code is Code.INVALID_ACL
@@ -208,7 +208,7 @@ def test_an_acl_nobody_can_have_is_refused(entry: Acl) -> None:
         *(Id("ip", text) for text in ("010.0.0.1", "1.2.3.4/0", "::", "::1/128", "1:2:3:4:5:6:7:8", "a::b")),
     ],
 )
-def test_an_acl_that_java_takes_is_taken(wanted: Id) -> None:
+def test_an_acl_that_java_accepts_is_accepted(wanted: Id) -> None:
     entry = Acl(access.READ, wanted)
     assert access.resolve([entry], subject(), "/a") == (entry,)
 
@@ -221,7 +221,7 @@ def test_addresses_match_within_their_family_only() -> None:
     assert subject(Id("ip", "0:0:0:0:0:0:0:1")).may(access.READ, loopback)
 
 
-def test_auth_stands_for_the_creators_identities() -> None:
+def test_auth_is_replaced_by_the_creators_identities() -> None:
     mine = Id("digest", "me:hash")
     me = subject(Id("ip", "::1"), mine)
     assert access.resolve([Acl(1, Id("auth", ""))] * 2, me, "/a") == (Acl(1, mine),)
@@ -230,7 +230,7 @@ def test_auth_stands_for_the_creators_identities() -> None:
     crowd = subject(*(Id("digest", f"{number}:x") for number in range(200)))
     with pytest.raises(ZooKeeperError, match="INVALID_ACL"):
         access.resolve(many, crowd, "/a")
-    # What it stands for is not compared with the rest.
+    # The identities are not compared with the other entries.
     assert access.resolve([Acl(1, Id("auth", "")), Acl(1, mine)], me, "/a") == (Acl(1, mine), Acl(1, mine))
     with pytest.raises(ZooKeeperError):
         access.resolve([], me, "/a")

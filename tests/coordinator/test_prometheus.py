@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. If these fail, a dashboard that is made for ZooKeeper shows nothing, or the wrong number."""
+"""Metrics for Prometheus. If these fail, a dashboard for ZooKeeper shows nothing, or a wrong number."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def measured(start_coordinator: StartCoordinator, tmp_path: Path) -> Coordinator
 
 @pytest.fixture
 def port(measured: Coordinator) -> Iterator[int]:
-    """Of the metrics of `measured`."""
+    """The metrics port of `measured`."""
     server = measured.server
     provider = measured.thread.call(
         lambda: PrometheusProvider(
@@ -60,7 +60,7 @@ def scrape(port: int) -> str:
         return response.read().decode()
 
 
-def test_what_clients_do_is_measured(measured: Coordinator, port: int, connect: Connect) -> None:
+def test_requests_are_measured(measured: Coordinator, port: int, connect: Connect) -> None:
     client: KazooClient = connect(measured)
     client.create("/a", b"data")
     client.get("/a", watch=print)
@@ -113,7 +113,7 @@ def test_namespaces_and_their_quotas_are_measured(measured: Coordinator, port: i
     assert list(text_string_to_metric_families(text))
 
 
-def test_what_a_quota_forbids_is_counted(start_coordinator: StartCoordinator, tmp_path: Path) -> None:
+def test_writes_above_a_quota_are_counted(start_coordinator: StartCoordinator, tmp_path: Path) -> None:
     server = start_coordinator(tmp_path / "quota", settings=Settings(rules=Rules.ENFORCE_QUOTA))
     client = RawClient(server.port)
     client.connect()
@@ -156,7 +156,7 @@ def test_other_paths_and_methods(port: int) -> None:
         caught.value.close()
 
 
-def test_mntr_tells_the_same_under_the_same_names(measured: Coordinator, port: int) -> None:
+def test_mntr_has_the_same_names_and_numbers(measured: Coordinator, port: int) -> None:
     raw = RawClient(measured.port)
     raw.socket.sendall(b"mntr")
     values = dict(line.split("\t") for line in raw.read_all().decode().splitlines())
@@ -167,7 +167,7 @@ def test_mntr_tells_the_same_under_the_same_names(measured: Coordinator, port: i
     assert "zk_avg_readlatency" not in values
 
 
-def test_srst_does_not_take_counters_back(measured: Coordinator, port: int) -> None:
+def test_srst_does_not_reset_counters(measured: Coordinator, port: int) -> None:
     raw = RawClient(measured.port)
     raw.connect()
     raw.close()
@@ -178,7 +178,7 @@ def test_srst_does_not_take_counters_back(measured: Coordinator, port: int) -> N
     assert "\nconnection_request_count 1.0\n" in scrape(port)
 
 
-def test_numbers_are_written_as_java_writes_them() -> None:
+def test_numbers_are_written_as_in_java() -> None:
     for value, text in (
         (0.0, "0.0"),
         (12.5, "12.5"),
@@ -206,7 +206,7 @@ def test_quantiles_are_of_the_latest_numbers() -> None:
     assert "\nreadlatency_sum 1999000.0\n" in exposition(metrics, {})
 
 
-def test_settings_arrive() -> None:
+def test_settings_are_used() -> None:
     least = {"dataDir": "/data", "clientPort": "1", "admin.enableServer": "false"}
     assert parse_configuration(least).metrics is None
     chosen = least | {CLASS_NAME: PROMETHEUS}
@@ -230,7 +230,7 @@ def test_settings_arrive() -> None:
 @pytest.mark.parametrize(
     ("name", "text"), [("numWorkerThreads", "x"), ("maxQueueSize", "0"), ("workerShutdownTimeoutMs", "1s")]
 )
-def test_numbers_that_the_provider_does_not_start_on_are_refused(name: str, text: str) -> None:
+def test_numbers_are_checked_as_by_zookeepers_provider(name: str, text: str) -> None:
     least = {"dataDir": "/data", "clientPort": "1", f"metricsProvider.{name}": text}
     assert parse_configuration(least).warnings == ()
     with pytest.raises(CoordinatorError, match=f"metricsProvider.{name} is '{text}', and has to be"):

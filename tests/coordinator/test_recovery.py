@@ -518,8 +518,9 @@ def zxids_logged(directory: Path) -> list[int]:
         return [decode_command(record.value or b"").zxid for record in log.records()]
 
 
-# If this failed, a disk that others filled up would end the coordinator and every broker beside it, reads and the deletions
-# that would make room too; or a write would be seen that is not on disk, be lost after its answer, or share its transaction id.
+# If this failed, a disk that others filled up would end the coordinator and every broker beside it, reads and
+# the deletions that would make room too; or a write would be seen that is not on disk, be lost after its
+# answer, or share its transaction id.
 def test_writes_wait_for_room_on_a_full_disk_and_reads_do_not(
     start_coordinator: StartCoordinator, tmp_path: Path, full_log: type[FullLog]
 ) -> None:
@@ -669,13 +670,13 @@ def test_a_start_tells_how_long_its_snapshot_and_its_log_took(
     directory = tmp_path / "slow"
     write_history(directory, history(8)[:transactions], snapshot_every=6)
     server = start_coordinator(directory, clock=clock, open_log=SlowLog)
-    told = server.server.metrics.values()
+    shown = server.server.metrics.values()
     snapshot_ms = 5 if transactions else 0
-    assert (told["cnt_startup_snap_load_time"], told["sum_startup_snap_load_time"]) == (1, snapshot_ms)
+    assert (shown["cnt_startup_snap_load_time"], shown["sum_startup_snap_load_time"]) == (1, snapshot_ms)
     # As in ZooKeeper there is nothing where nothing was applied.
     for count in ("cnt_startup_txns_loaded", "cnt_startup_txns_load_time"):
-        assert told[count] == applied[0]
-    assert (told["sum_startup_txns_loaded"], told["sum_startup_txns_load_time"]) == applied[1:]
+        assert shown[count] == applied[0]
+    assert (shown["sum_startup_txns_loaded"], shown["sum_startup_txns_load_time"]) == applied[1:]
 
 
 # If this failed, a server with many nodes would stand still each time Python looks for cycles among them.

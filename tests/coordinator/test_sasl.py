@@ -1,5 +1,5 @@
-"""SASL logins and who has to be somebody. If these fail, a wrong password logs in, a right one does not, or a client that is
-nobody is served where everybody has to be somebody."""
+"""SASL logins and who has to be somebody. If these fail, a wrong password logs in, a right one does not, or a
+client that is nobody is served where everybody has to be somebody."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ StartWith = Callable[..., RawClient]
 def response(challenge: bytes, user: str, password: str, **changed: str) -> bytes:
     """A client's answer to a challenge, as Java's makes it."""
     found = dict(re.findall(r'([a-z-]+)="?([^",]*)"?', challenge.decode()))
-    said = {
+    output = {
         "charset": "utf-8", "username": user, "realm": found["realm"], "nonce": found["nonce"], "nc": "00000001", "cnonce": "abc",
         "digest-uri": "zookeeper/zk-sasl-md5", "maxbuf": "65536", "qop": "auth",
     }  # fmt: skip
-    encoded = {name: text.encode() for name, text in said.items()}
-    said["response"] = proofs(user, said["realm"], password, encoded)[0].decode()
-    said |= changed
+    encoded = {name: text.encode() for name, text in output.items()}
+    output["response"] = proofs(user, output["realm"], password, encoded)[0].decode()
+    output |= changed
     quoted = ("username", "realm", "nonce", "cnonce", "digest-uri")
     return ",".join(
-        f'{name}="{text}"' if name in quoted else f"{name}={text}" for name, text in said.items()
+        f'{name}="{text}"' if name in quoted else f"{name}={text}" for name, text in output.items()
     ).encode()
 
 
@@ -95,11 +95,11 @@ def read(path: str) -> bytes:
 
 
 def test_the_proofs_are_those_of_the_rfcs_example() -> None:
-    said = {
+    output = {
         "nonce": b"OA6MG9tEQGm2hh", "cnonce": b"OA6MHXh6VqTrRk", "nc": b"00000001", "qop": b"auth",
         "digest-uri": b"imap/elwood.innosoft.com",
     }  # fmt: skip
-    assert proofs("chris", "elwood.innosoft.com", "secret", said) == (
+    assert proofs("chris", "elwood.innosoft.com", "secret", output) == (
         b"d388dad90d4bbd760a152321f2143af7",
         b"ea40f60335c427b5527b84dbabcdfffd",
     )
@@ -301,7 +301,8 @@ def test_the_users_are_those_of_the_file(jaas: Path) -> None:
 
 def test_javas_flags_name_the_file_as_for_zookeeper(jaas: Path) -> None:
     environment = {
-        "SERVER_JVMFLAGS": f'-Xmx1g "-Djava.security.auth.login.config={jaas}" -Dzookeeper.superUser=bob -Dother=1',
+        "SERVER_JVMFLAGS": f'-Xmx1g "-Djava.security.auth.login.config={jaas}" -Dzookeeper.superUser=bob '
+        "-Dother=1",
         "JVMFLAGS": "-Dzookeeper.superUser=ann",
     }
     found = system_properties(environment)
@@ -311,7 +312,7 @@ def test_javas_flags_name_the_file_as_for_zookeeper(jaas: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "shown"),
     [
         ({"java.security.auth.login.config": "/none"}, "/none cannot be read: No such file or directory"),
         ({"sasl.serverconfig": "Other"}, "has no section Other: it has Server, Client"),
@@ -323,8 +324,8 @@ def test_javas_flags_name_the_file_as_for_zookeeper(jaas: Path) -> None:
         ({"fips-mode": "true"}, "forbids DIGEST-MD5"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(jaas: Path, changed: dict[str, str], told: str) -> None:
-    with pytest.raises(CoordinatorError, match=re.escape(told)):
+def test_what_cannot_be_is_refused(jaas: Path, changed: dict[str, str], shown: str) -> None:
+    with pytest.raises(CoordinatorError, match=re.escape(shown)):
         configured(jaas, **changed)
 
 
@@ -348,7 +349,7 @@ def test_login_configurations_are_read_as_java_reads_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         ("Server", "line 1: '{' is missing after Server"),
         ("Server {", "section Server has no closing brace"),
@@ -364,6 +365,6 @@ def test_login_configurations_are_read_as_java_reads_them() -> None:
         ("{ };", "'{' in the place of a section's name"),
     ],
 )
-def test_what_is_no_login_configuration_is_told_with_its_line(text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)):
+def test_what_is_no_login_configuration_is_told_with_its_line(text: str, shown: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(shown)):
         parse(text)

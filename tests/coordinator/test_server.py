@@ -258,8 +258,8 @@ def test_a_change_missed_while_away_is_told_on_return(
     watches = Writer().i64(seen)
     watches.strings(["/changed", "/gone", "/same"]).strings(["/born", "/never"]).strings(["/parent", "/same"])
     back.send(Writer().i32(-8).i32(Op.SET_WATCHES).finish() + watches.finish())
-    told = [notification(back.reply()) for _ in range(4)]
-    assert told == [
+    shown = [notification(back.reply()) for _ in range(4)]
+    assert shown == [
         (Event.DATA_CHANGED, "/changed"),
         (Event.DELETED, "/gone"),
         (Event.CREATED, "/born"),
@@ -269,8 +269,8 @@ def test_a_change_missed_while_away_is_told_on_return(
     client.set("/same", b"now")
     client.create("/never")
     client.create("/same/child")
-    told = [notification(back.reply()) for _ in range(3)]
-    assert told == [
+    shown = [notification(back.reply()) for _ in range(3)]
+    assert shown == [
         (Event.DATA_CHANGED, "/same"),
         (Event.CREATED, "/never"),
         (Event.CHILDREN_CHANGED, "/same"),
@@ -286,17 +286,17 @@ def test_an_event_reaches_its_client_before_the_state_it_announces(
     read = Writer().string("/w").boolean(True).finish()
     assert watcher.request(1, Op.GET_DATA, read)[3][4:5] == b"0"
     change = client.set_async("/w", b"1")
-    told = False
+    shown = False
     for xid in range(2, 10_000):
         watcher.send(
             Writer().i32(xid).i32(Op.GET_DATA).finish() + Writer().string("/w").boolean(False).finish()
         )
         answer = watcher.reply()
         if answer[0] == -1:
-            told = True
+            shown = True
             answer = watcher.reply()
         if answer[3][4:5] == b"1":
-            assert told
+            assert shown
             break
     else:
         pytest.fail("the change never arrived")
@@ -310,8 +310,8 @@ def test_persistent_recursive_watches_and_their_removal(client: KazooClient, ope
     client.create("/a")
     client.create("/a/b")
     client.set("/a/b", b"1")
-    told = [notification(watcher.reply()) for _ in range(3)]
-    assert told == [(Event.CREATED, "/a"), (Event.CREATED, "/a/b"), (Event.DATA_CHANGED, "/a/b")]
+    shown = [notification(watcher.reply()) for _ in range(3)]
+    assert shown == [(Event.CREATED, "/a"), (Event.CREATED, "/a/b"), (Event.DATA_CHANGED, "/a/b")]
     remove = Writer().string("/").i32(3).finish()
     assert watcher.request(2, Op.CHECK_WATCHES, remove)[2] == 0
     assert watcher.request(3, Op.REMOVE_WATCHES, remove)[2] == 0

@@ -1,5 +1,5 @@
-"""TLS on the client port. If these fail, somebody is served as another or without a certificate, a key store that others
-read is not, or a peer that says nothing keeps others waiting."""
+"""TLS on the client port. If these fail, somebody is served as another or without a certificate, a key store
+that others read is not, or a peer that says nothing keeps others waiting."""
 
 from __future__ import annotations
 
@@ -237,13 +237,13 @@ def test_words_tell_of_their_own_port(
     plain = RawClient(server.port)
     opened.append(plain)
     plain.socket.sendall(b"stat")
-    said = plain.read_all().decode()
-    assert said.count("/127.0.0.1:") == 1
-    assert "Connections: 2\n" in said
+    output = plain.read_all().decode()
+    assert output.count("/127.0.0.1:") == 1
+    assert "Connections: 2\n" in output
     secure = over_tls(opened, server.server.secure_port, context)
     secure.socket.sendall(b"cons")
-    said = secure.read_all().decode()
-    assert said.count("/127.0.0.1:") == 2
+    output = secure.read_all().decode()
+    assert output.count("/127.0.0.1:") == 2
     secure = over_tls(opened, server.server.secure_port, context)
     secure.socket.sendall(b"conf")
     assert f"secureClientPort={server.server.secure_port}\n" in secure.read_all().decode()
@@ -359,12 +359,12 @@ def until(what: Callable[[], bool]) -> None:
 def stores(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stores]:
     monkeypatch.setattr(renewal, "LOOK_SECONDS", 0.01)
     found = Stores(tmp_path, certificates)
-    told = logging.Handler(logging.WARNING)
-    told.emit = found.warnings.put  # type: ignore[method-assign]
+    message = logging.Handler(logging.WARNING)
+    message.emit = found.warnings.put  # type: ignore[method-assign]
     logger = logging.getLogger("cluster.coordinator.ports.renewal")
-    logger.addHandler(told)
+    logger.addHandler(message)
     yield found
-    logger.removeHandler(told)
+    logger.removeHandler(message)
 
 
 def test_a_renewed_certificate_is_shown_to_who_comes_later(
@@ -374,7 +374,8 @@ def test_a_renewed_certificate_is_shown_to_who_comes_later(
     tmp_path: Path,
     opened: list[RawClient],
 ) -> None:
-    """On both kinds of port; who is there stays, and a server that is not told to follow its stores does not."""
+    """On both kinds of port; who is there stays, and a server that is not told to follow its stores does
+    not."""
     secure = SecurePort("127.0.0.1", 0, stores.tls())
     server = start_coordinator(
         tmp_path / "follows", settings=SETTINGS, secure=secure, unified=stores.tls()
@@ -400,15 +401,16 @@ def test_stores_that_cannot_be_used_leave_the_old_ones_until_they_change_again(
     port = server.server.secure_port
     renewed = certificates.authority.issue("renewed", "/CN=renewed")
     key = renewed.with_suffix(".key").read_text()
-    told = r"ssl\.keyStore\.location=\S+key\.pem"
+    message = r"ssl\.keyStore\.location=\S+key\.pem"
     for broken in (key, "", key + certificates.server.with_suffix(".crt").read_text()):
         stores.put(broken)
         assert re.match(
-            told + r" has .*; new connections use the last stores that could be read, until", stores.warning()
+            message + r" has .*; new connections use the last stores that could be read, until",
+            stores.warning(),
         )
         stores.wait_until_shown(certificates.server, port)
     stores.key_store.unlink()
-    assert re.match(told + " cannot be read: No such file", stores.warning())
+    assert re.match(message + " cannot be read: No such file", stores.warning())
     # A port that moves meanwhile has the old ones, too.
     moved = free_port()
     server.thread.call(lambda: server.server.listen_at("127.0.0.1", moved))
@@ -537,12 +539,12 @@ def test_protocols_and_cipher_suites(certificates: Certificates) -> None:
     names = {each["name"] for each in older.get_ciphers() if not each["name"].startswith("TLS_")}
     assert names == {"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-SHA384"}
     assert context(ciphersuites="TLS_AES_128_GCM_SHA256").minimum_version is ssl.TLSVersion.TLSv1_3
-    for settings, told in (
+    for settings, message in (
         ({"ciphersuites": "TLS_RSA_WITH_NULL_SHA"}, "TLS_RSA_WITH_NULL_SHA"),
         ({"enabledProtocols": "SSLv3"}, "SSLv3"),
         ({"ciphersuites": "TLS_AES_128_GCM_SHA256", "enabledProtocols": "TLSv1.2"}, "ciphersuites"),
     ):
-        with pytest.raises(CoordinatorError, match=told):
+        with pytest.raises(CoordinatorError, match=message):
             context(**settings)
 
 
@@ -585,13 +587,13 @@ def test_who_follows_its_stores() -> None:
     """The ports that clients connect to; the quorum's setting has no effect, and is told."""
     both = {"clientPort": "1", "client.portUnification": "true"}
     provider = {"ssl.authProvider": "x509"}
-    for said, reloads in (
+    for output, reloads in (
         ({}, True),
         (provider, False),
         (provider | {"zookeeper.client.certReload": "True"}, True),
         ({"client.certReload": "false"}, False),
     ):
-        configuration = parse_configuration(LEAST | both | said)
+        configuration = parse_configuration(LEAST | both | output)
         assert configuration.secure is not None
         assert configuration.unified == configuration.secure.tls
         assert configuration.secure.tls.reloads == reloads
@@ -608,7 +610,7 @@ def test_who_follows_its_stores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"ssl.keyStore.location": ""}, r"ssl\.keyStore\.location is not set"),
         (
@@ -629,8 +631,8 @@ def test_who_follows_its_stores() -> None:
         ({"client.certReload": "yes"}, r"client\.certReload is 'yes', and has to be true or false"),
     ],
 )
-def test_what_cannot_be_is_refused(changed: dict[str, str], told: str) -> None:
-    with pytest.raises(CoordinatorError, match=told):
+def test_what_cannot_be_is_refused(changed: dict[str, str], message: str) -> None:
+    with pytest.raises(CoordinatorError, match=message):
         parse_configuration(LEAST | changed)
 
 

@@ -1,5 +1,5 @@
-"""Moving in from Apache ZooKeeper and out again. If these fail, a node, a version, an owner or a session is another one
-after the move, or damaged or incomplete files are taken for whole ones."""
+"""Moving in from Apache ZooKeeper and out again. If these fail, a node, a version, an owner or a session is
+another one after the move, or damaged or incomplete files are taken for whole ones."""
 
 from __future__ import annotations
 
@@ -348,7 +348,7 @@ def test_a_tree_that_is_not_the_servers_is_refused(tmp_path: Path) -> None:
     leader = Leader(4)
     leader.live(20)
     inside = write_directory_of(leader, tmp_path, 0, 0)
-    told = [
+    shown = [
         number for number, each in enumerate(leader.payloads) if decode_transaction(each).digest is not None
     ]
 
@@ -358,14 +358,14 @@ def test_a_tree_that_is_not_the_servers_is_refused(tmp_path: Path) -> None:
             payloads[number] = payloads[number][:-1] + bytes([payloads[number][-1] ^ 1])
         write_log(inside, 1, payloads)
 
-    write_with_wrong_digests(told[-2:])
-    with pytest.raises(Contradiction, match=rf"transaction {told[-2] + 1:#x}: .*digest"):
+    write_with_wrong_digests(shown[-2:])
+    with pytest.raises(Contradiction, match=rf"transaction {shown[-2] + 1:#x}: .*digest"):
         read_directory(tmp_path)
     moved = read_directory(tmp_path, lenient=True)
     assert comparable(moved.state) == comparable(leader.state())
     assert len(moved.notes) == 1
     # ZooKeeper itself notes some wrongly; that the last is right tells that all is.
-    write_with_wrong_digests(told[:-1])
+    write_with_wrong_digests(shown[:-1])
     assert read_directory(tmp_path).notes == []
 
 
@@ -763,10 +763,10 @@ def without_ephemerals(state: State, last_zxid: int) -> dict[str, NodeState]:
 def test_a_running_server_is_read_as_it_is(start_coordinator: StartCoordinator) -> None:
     server = start_coordinator()
     client = filled(server.port)
-    told: list[tuple[str, int, int]] = []
+    shown: list[tuple[str, int, int]] = []
     moved = read_ensemble(
         [Address("127.0.0.1", 1), Address("127.0.0.1", server.port)],
-        progress=lambda *step: told.append(step),
+        progress=lambda *step: shown.append(step),
     )
     truth = server.thread.call(server.server.machine.export)
     assert dict(moved.state.nodes) == without_ephemerals(truth, moved.state.last_zxid)
@@ -906,9 +906,11 @@ def test_the_command_moves_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixt
     config.write_text(f"dataDir={tmp_path}/ours\nclientPort=0\n")
     assert main(["coordinator", "import", str(tmp_path / "apache"), str(config)]) == 0
     nodes, sessions = len(leader.states[50]), len(leader.sessions[50])
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == f"imported {nodes} nodes and {sessions} sessions, up to zxid 0x32, into {tmp_path}/ours"
-    assert f"with {tmp_path}/ours as the dataDir of one voting server" in said[1]
+    output = capsys.readouterr().out.splitlines()
+    assert (
+        output[0] == f"imported {nodes} nodes and {sessions} sessions, up to zxid 0x32, into {tmp_path}/ours"
+    )
+    assert f"with {tmp_path}/ours as the dataDir of one voting server" in output[1]
     assert comparable(load_directory(tmp_path / "ours")) == comparable(leader.state())
     assert main(["coordinator", "export", str(config), str(tmp_path / "back")]) == 0
     assert capsys.readouterr().out.startswith(

@@ -1,6 +1,6 @@
-"""An ensemble's log that is perfect, in one process: what :mod:`cluster.coordinator.quorum` promises, with everything seeded that
-it leaves open. Delays, changes of the leader, members out of contact, resent commands that come twice and count once,
-snapshots, and members that start anew with one."""
+"""An ensemble's log that is perfect, in one process: what :mod:`cluster.coordinator.quorum` promises, with
+everything seeded that it leaves open. Delays, changes of the leader, members out of contact, resent commands
+that come twice and count once, snapshots, and members that start anew with one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ class FakeEnsemble:
         return len(self.connected() & self.voters) * 2 > len(self.voters)
 
     def changed(self) -> None:
-        """Somebody came, went, or was cut off: the leader may be gone, and who is without contact gets to know it."""
+        """Somebody came, went, or was cut off: the leader may be gone, and who is without contact gets to
+        know it."""
         is_out = self.leader not in self.connected() & self.voters
         if self.leader and (is_out or not self.has_majority()):
             self.leader = 0
@@ -216,7 +217,10 @@ class Sink:
 
 
 class FakeQuorum:
-    """One member. With ``wiped`` it has lost its disk, and gets another member's snapshot if the log's front is not kept."""
+    """One member.
+
+    With ``wiped`` it has lost its disk, and gets another member's snapshot if the log's front is not kept.
+    """
 
     awaits_state = False
 
@@ -229,7 +233,7 @@ class FakeQuorum:
         self.events: deque[Event] = deque()
         self.delivered = 0  # entries that are in self.events or were taken
         self.due = 0  # entries that may be delivered
-        self.told: tuple[str, int, int, bool] | None = None
+        self.shown: tuple[str, int, int, bool] | None = None
         self.led_in = 0
         self.start_number = ensemble.starts[number] = ensemble.starts.get(number, 0) + 1
         self.sequence = 0
@@ -453,13 +457,13 @@ class FakeQuorum:
             role = "leader" if self.ensemble.leader == self.number else "follower"
             if self.number in self.ensemble.observers:
                 role = "observer"
-            told = (role, self.ensemble.term, self.ensemble.leader, True)
+            shown = (role, self.ensemble.term, self.ensemble.leader, True)
             self.send()
         else:
-            told = ("looking", self.ensemble.term, 0, False)
-        if told != self.told:
-            self.told = told
-            self.put(("role", *told))
+            shown = ("looking", self.ensemble.term, 0, False)
+        if shown != self.shown:
+            self.shown = shown
+            self.put(("role", *shown))
 
     def renewal_arrives(self, number: int, sessions: bytes, term: int) -> None:
         ensemble = self.ensemble

@@ -1,5 +1,5 @@
-"""A simulated ensemble: real servers over :mod:`.fake_quorum`, scripted clients on transports in memory, an event loop whose
-time passes only when nothing is to be done. One seed, one history."""
+"""A simulated ensemble: real servers over :mod:`.fake_quorum`, scripted clients on transports in memory, an
+event loop whose time passes only when nothing is to be done. One seed, one history."""
 
 from __future__ import annotations
 
@@ -294,7 +294,8 @@ def member_line(member: MemberTuple, observes: bool) -> str:
 
 
 class SimulatedClient:
-    """Does as it likes, and as ZooKeeper's client does: pings each third of its timeout, gives up after two thirds of it."""
+    """Does as it likes, and as ZooKeeper's client does: pings each third of its timeout, gives up after
+    two thirds of it."""
 
     def __init__(self, world: World, name: str, only_reads: bool = False) -> None:
         self.world = world
@@ -308,7 +309,7 @@ class SimulatedClient:
         self.pending: list[Request] = []
         self.answers: list[Answer] = []
         self.xid = 0
-        self.heard = self.said = 0.0
+        self.heard = self.output = 0.0
         self.dead = False
         self.sessions: list[int] = []
         self.heard_of: dict[int, list[float]] = {}
@@ -318,7 +319,8 @@ class SimulatedClient:
         self.read_only = False
         self.reaches = set(world.members)
         self.sent: dict[bytes, int] = {}
-        """Of the bodies of creates and changes, which are all different, the order in which they were sent."""
+        """Of the bodies of creates and changes, which are all different, the order in which they were
+        sent."""
 
     # ---- the wire ----
 
@@ -334,7 +336,7 @@ class SimulatedClient:
         assert member.server is not None
         self.link = Link(self.world, self, member.server)
         self.established = False
-        self.heard = self.said = self.world.loop.now
+        self.heard = self.output = self.world.loop.now
         flag = b"\1" if self.world.read_only else b"\0"
         self.link.send(
             struct.pack(">iqiqi", 0, self.last_zxid, TIMEOUT_MS, self.session, 16) + self.password + flag
@@ -410,7 +412,8 @@ class SimulatedClient:
                 )
                 seen = self.watching.get(request.path)
                 assert seen is None or seen == (mzxid, version), (
-                    f"{self.name} sees {request.path} of {mzxid:#x} before the event of what it watches, {seen}"
+                    f"{self.name} sees {request.path} of {mzxid:#x} before the event of what it watches, "
+                    f"{seen}"
                 )
                 if request.watch:
                     self.watching[request.path] = (mzxid, version)
@@ -438,8 +441,8 @@ class SimulatedClient:
     def request(self, op: Op, path: str = "", body: bytes = b"", watch: bool = False) -> None:
         assert self.link is not None
         self.xid += 1
-        self.said = self.world.loop.now
-        self.pending.append(Request(self.xid, op, path, body, self.said, self.world.highest, watch))
+        self.output = self.world.loop.now
+        self.pending.append(Request(self.xid, op, path, body, self.output, self.world.highest, watch))
         if op in (Op.CREATE, Op.SET_DATA):
             self.sent[body] = len(self.sent)
         self.link.send(Writer().i32(self.xid).i32(op).finish() + body)
@@ -464,9 +467,9 @@ class SimulatedClient:
             if (
                 self.established
                 and self.link is not None
-                and (loop.now - self.said) * 1000 >= TIMEOUT_MS / 3 - 400
+                and (loop.now - self.output) * 1000 >= TIMEOUT_MS / 3 - 400
             ):
-                self.said = loop.now
+                self.output = loop.now
                 self.link.send(struct.pack(">ii", -2, Op.PING))
 
     def do_something(self) -> None:

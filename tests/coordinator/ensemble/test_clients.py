@@ -85,7 +85,8 @@ def test_a_session_goes_on_at_another_server(ensemble: Ensemble, connect_to: Con
 
 
 def test_of_two_connections_of_a_session_the_last_counts(ensemble: Ensemble) -> None:
-    """A write that comes behind the session's move to another server is refused, as ZooKeeper does it: by closing."""
+    """A write that comes behind the session's move to another server is refused, as ZooKeeper does it: by
+    closing."""
     first, second = RawClient(ensemble.ports[1]), RawClient(ensemble.ports[2])
     _timeout, session, password = first.connect()
     assert first.request(1, Op.CREATE, create("/mine", 1))[2] == 0
@@ -175,7 +176,8 @@ def test_read_only_clients_are_served_without_a_majority(ensemble: Ensemble, con
 def test_a_server_that_has_applied_nothing_serves_no_reads(
     start_ensemble: StartEnsemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If this failed, a member that is started alone would tell read-only clients that there are no nodes, whatever is in its log."""
+    """If this failed, a member that is started alone would tell read-only clients that there are no nodes,
+    whatever is in its log."""
     monkeypatch.setattr("cluster.coordinator.ensemble.contact.READ_ONLY_MS_MIN", 10)
     ensemble = start_ensemble(replace(SETTINGS, tick_time_ms=50), numbers=(1,))
     ensemble.wait(lambda: "no reads are served, either" in caplog.text)
@@ -214,14 +216,14 @@ def test_the_words_name_the_mode(ensemble: Ensemble, connect_to: Connect) -> Non
     leader = ensemble.call(lambda: ensemble.log.leader)
     assert modes == {number: "leader" if number == leader else "follower" for number in (1, 2, 3)}
     ensemble.wait(lambda: ensemble.replication(leader).gauges()["synced_followers"] == 2)
-    told = dict(line.split("\t") for line in ensemble.ask(leader, "mntr").splitlines())
-    assert told["zk_server_state"] == "leader"
-    assert (told["zk_learners"], told["zk_synced_followers"], told["zk_quorum_size"]) == ("2", "2", "3")
-    assert told["zk_peer_state"] == "leading - broadcast"
+    shown = dict(line.split("\t") for line in ensemble.ask(leader, "mntr").splitlines())
+    assert shown["zk_server_state"] == "leader"
+    assert (shown["zk_learners"], shown["zk_synced_followers"], shown["zk_quorum_size"]) == ("2", "2", "3")
+    assert shown["zk_peer_state"] == "leading - broadcast"
     follower = next(number for number in modes if number != leader)
-    told = dict(line.split("\t") for line in ensemble.ask(follower, "mntr").splitlines())
-    assert told["zk_server_state"] == "follower"
-    assert "zk_learners" not in told
+    shown = dict(line.split("\t") for line in ensemble.ask(follower, "mntr").splitlines())
+    assert shown["zk_server_state"] == "follower"
+    assert "zk_learners" not in shown
     conf = ensemble.ask(follower, "conf")
     assert f"serverId={0}\n" in conf
     assert "syncLimit=2\nelectionAlg=3\n" in conf

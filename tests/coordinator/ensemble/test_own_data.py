@@ -1,5 +1,6 @@
-"""The data of a server by itself becomes an ensemble's, on real members over loopback. If these fail, an ensemble begins without
-what one of its servers had, with half of it, or with two kinds of it; or a crash in the middle leaves nobody with the whole."""
+"""The data of a server by itself becomes an ensemble's, on real members over loopback. If these fail, an
+ensemble begins without what one of its servers had, with half of it, or with two kinds of it; or a crash in
+the middle leaves nobody with the whole."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ class Servers:
         return replication.agreed
 
     def create(self, number: int, path: str) -> int:
-        """Has one member's client create a node, and returns the zxid; the member has all that was agreed on before, then."""
+        """Has one member's client create a node, and returns the zxid; the member has all that was agreed
+        on before, then."""
         while True:
             self.thread.wait(lambda: self.running[number].is_serving)
             client = RawClient(self.running[number].port)
@@ -151,10 +153,10 @@ def test_what_one_had_all_have(servers: Servers) -> None:
             # The root has more children; all else is what it was.
             assert now[path]._replace(creations=0, pzxid=0) == node._replace(creations=0, pzxid=0), path
         assert set(before.sessions) <= set(state.sessions)
-        told = dict(state.nodes)[CONFIG]
-        assert told.data == agreed.configuration
-        assert told.data.endswith(b"version=0")
-        assert told.mzxid == before.last_zxid + 1
+        shown = dict(state.nodes)[CONFIG]
+        assert shown.data == agreed.configuration
+        assert shown.data.endswith(b"version=0")
+        assert shown.mzxid == before.last_zxid + 1
 
     # The session goes on at another server, with its password only, and its node goes with it.
     stranger = RawClient(servers.running[1].port)
@@ -222,8 +224,8 @@ def test_two_with_data_refuse(servers: Servers) -> None:
     for number in (1, 2, 3):
         servers.start(number)
     for number in (1, 3):
-        told = servers.failure(number)
-        assert "have data of their own" in told
+        shown = servers.failure(number)
+        assert "have data of their own" in shown
     servers.stop(1, 3)
     # Nothing has become of it, on either.
     for number in (1, 3):

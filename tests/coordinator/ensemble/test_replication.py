@@ -1,5 +1,5 @@
-"""What a member does when something fails or stands still. If these fail, sessions end that live, a server goes on that cannot,
-or nobody is told why it stopped."""
+"""What a member does when something fails or stands still. If these fail, sessions end that live, a server
+goes on that cannot, or nobody is told why it stopped."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_a_snapshot_takes_the_place_of_everything_and_closes_who_saw_it(ensemble
     ensemble.call(install)
     assert client.receive() == b""
     ensemble.wait(lambda: ensemble.replication(1).agreed is not agreed)
-    told = ensemble.servers[1].metrics.values()
-    assert (told["cnt_dbinittime"], told["cnt_startup_snap_load_time"]) == (1, 0)
+    shown = ensemble.servers[1].metrics.values()
+    assert (shown["cnt_dbinittime"], shown["cnt_startup_snap_load_time"]) == (1, 0)
     again = RawClient(ensemble.ports[1])
     again.connect()
     assert again.request(1, Op.EXISTS, Writer().string("/kept").boolean(False).finish())[2] == 0
@@ -110,7 +110,8 @@ def test_who_has_a_session_elsewhere_has_it_here_no_more(ensemble: Ensemble) -> 
 
 @pytest.mark.parametrize("has_session", [True, False])
 def test_a_client_from_the_future_takes_nothing(ensemble: Ensemble, has_session: bool) -> None:
-    """If this failed, whoever is refused would end a session that lives elsewhere, or leave one that nobody has."""
+    """If this failed, whoever is refused would end a session that lives elsewhere, or leave one that
+    nobody has."""
     holder, refused = RawClient(ensemble.ports[2]), RawClient(ensemble.ports[1])
     _timeout, session, password = holder.connect(timeout_ms=4000)
     # By the server that has answered: the other may not have the session yet.
@@ -179,7 +180,8 @@ def test_a_silent_client_is_ended_by_the_leader_and_its_nodes_go_everywhere(ense
 
 
 def test_a_client_hears_nothing_while_its_session_may_be_over(ensemble: Ensemble) -> None:
-    """The server it is at is cut off: before anybody may think the session over, pings are not answered any more."""
+    """The server it is at is cut off: before anybody may think the session over, pings are not answered
+    any more."""
     client = RawClient(ensemble.ports[1])
     timeout_ms, session, _password = client.connect(timeout_ms=2000)
     replication = ensemble.replication(1)
@@ -272,7 +274,8 @@ def test_a_snapshot_that_somebody_asks_for_is_a_servers_by_itself(ensemble: Ense
 
 
 def test_of_the_snapshots_that_were_asked_for_the_newest_stay(start_ensemble: StartEnsemble) -> None:
-    """If this failed, whoever asks for one each night would fill the member's disk, or lose what was just made."""
+    """If this failed, whoever asks for one each night would fill the member's disk, or lose what was just
+    made."""
     ensemble = start_ensemble(Settings(tick_time_ms=1000, snapshots_retained=3))
     ensemble.wait_until_serving()
     exports = ensemble.directory / "exports1"
@@ -347,7 +350,8 @@ def test_a_snapshot_that_is_being_written_does_not_delay_a_stop(written: Ensembl
     assert 1 not in written.log.saved
 
 
-# If this failed, a disk without space for a snapshot would end the member, and those of the others the ensemble.
+# If this failed, a disk without space for a snapshot would end the member, and those of the others the
+# ensemble.
 def test_a_snapshot_that_fails_half_way_is_reported_and_ends_nothing(
     written: Ensemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

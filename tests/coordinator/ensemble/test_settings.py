@@ -1,4 +1,7 @@
-"""zoo.cfg of an ensemble. If these fail, servers do not find each other, or a mistake that stops them is not told."""
+"""zoo.cfg of an ensemble.
+
+If these fail, servers do not find each other, or a mistake that stops them is not told.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +56,15 @@ def test_lines_of_servers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "shown"),
     [
         ({"server.0": "a:1:2"}, "server.0: a server's id"),
         ({"server.256": "a:1:2"}, "server.256: a server's id"),
         ({"server.x": "a:1:2"}, "server.x: a server's id"),
         (
             {"server.1001": "a:1:2"},
-            "from 1 to 255, as in ZooKeeper; give it such a number in its line on every server and in its myid",
+            "from 1 to 255, as in ZooKeeper; give it such a number in its line on every server and in its "
+            "myid",
         ),
         ({"server.1": "a:1:2", "server.01": "b:1:2"}, "server.1 appears twice"),
         ({"server.1": "a"}, "has to be host:quorumPort"),
@@ -78,13 +82,14 @@ def test_lines_of_servers() -> None:
         ({"server.1": "a:1:2", "server.2": "A:3:1"}, "server.1 and server.2 are at A:1"),
     ],
 )
-def test_a_line_that_makes_no_sense_is_named(lines: dict[str, str], told: str) -> None:
+def test_a_line_that_makes_no_sense_is_named(lines: dict[str, str], shown: str) -> None:
     with pytest.raises(CoordinatorError) as caught:
         parse_members(lines)
-    assert told in str(caught.value)
+    assert shown in str(caught.value)
 
 
-# If this failed, an ensemble that Apache ZooKeeper's rules let have such a line would not come back from its next restart.
+# If this failed, an ensemble that Apache ZooKeeper's rules let have such a line would not come back from its
+# next restart.
 def test_what_a_reconfig_may_join_starts_again(data_dir: Path, tmp_path: Path) -> None:
     local = {number: f"127.0.0.1:{2880 + number}:{3880 + number};218{number}" for number in (1, 2, 3)}
     members = parse_members({f"server.{number}": line for number, line in local.items()}).members
@@ -112,8 +117,8 @@ def test_what_a_reconfig_may_join_starts_again(data_dir: Path, tmp_path: Path) -
 
 def test_an_ensembles_file(data_dir: Path) -> None:
     (data_dir / "myid").write_text("2\n")
-    del (told := properties(data_dir, peerType="observer", quorumListenOnAllIPs="true"))["clientPort"]
-    configuration = parse_configuration(told | {"readonlymode.enabled": "true"})
+    del (shown := properties(data_dir, peerType="observer", quorumListenOnAllIPs="true"))["clientPort"]
+    configuration = parse_configuration(shown | {"readonlymode.enabled": "true"})
     ensemble = configuration.ensemble
     assert ensemble is not None
     assert (ensemble.server_id, ensemble.init_limit, ensemble.sync_limit) == (2, 10, 5)
@@ -128,15 +133,16 @@ def test_an_ensembles_file(data_dir: Path) -> None:
 
 
 def test_how_many_snapshots_a_member_keeps_is_told(data_dir: Path) -> None:
-    *_others, told = parse_configuration(properties(data_dir, **{"autopurge.snapRetainCount": "9"})).warnings
-    assert told == (
+    *_others, shown = parse_configuration(properties(data_dir, **{"autopurge.snapRetainCount": "9"})).warnings
+    assert shown == (
         "autopurge.snapRetainCount=9: a member of an ensemble keeps 3 snapshots, besides those that an "
         "administrator asked for"
     )
 
 
 def test_a_host_that_is_everywhere_is_told(data_dir: Path) -> None:
-    """ZooKeeper takes it for a server's own line, as files for containers often have it; the others' files name another host then."""
+    """ZooKeeper takes it for a server's own line, as files for containers often have it; the others' files
+    name another host then."""
     lines = {"server.1": "0.0.0.0:2888:3888", "server.2": "[::]:2888:3888", "server.3": "zoo3:2888:3888"}
     first, second = parse_configuration(properties(data_dir) | lines).warnings
     assert first.startswith("server.1 is at 0.0.0.0, which on each machine is that machine: ")
@@ -158,7 +164,7 @@ def test_an_even_number_is_told(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "myid", "told"),
+    ("changed", "myid", "shown"),
     [
         ({}, None, "myid is missing: write this server's number into it"),
         ({}, "x", "myid has 'x' in it"),
@@ -182,30 +188,30 @@ def test_an_even_number_is_told(data_dir: Path) -> None:
     ],
 )
 def test_what_stops_a_start_is_told(
-    data_dir: Path, changed: dict[str, str], myid: str | None, told: str
+    data_dir: Path, changed: dict[str, str], myid: str | None, shown: str
 ) -> None:
     (data_dir / "myid").unlink()
     if myid is not None:
         (data_dir / "myid").write_text(myid)
     with pytest.raises(CoordinatorError) as caught:
         parse_configuration(properties(data_dir) | changed)
-    assert told in str(caught.value)
+    assert shown in str(caught.value)
 
 
 def test_the_dynamic_file(data_dir: Path) -> None:
     dynamic = data_dir / "zoo.cfg.dynamic"
     dynamic.write_text("".join(f"{name}={text}\n" for name, text in THREE.items()) + "version=100000000\n")
-    told = {name: text for name, text in properties(data_dir).items() if not name.startswith("server.")}
-    told["dynamicConfigFile"] = str(dynamic)
-    ensemble = parse_configuration(told).ensemble
+    shown = {name: text for name, text in properties(data_dir).items() if not name.startswith("server.")}
+    shown["dynamicConfigFile"] = str(dynamic)
+    ensemble = parse_configuration(shown).ensemble
     assert ensemble is not None
     assert ensemble.members == parse_members(THREE).members
     dynamic.write_text("clientPort=1\n")
     with pytest.raises(CoordinatorError, match="clientPort in the dynamicConfigFile"):
-        parse_configuration(told)
+        parse_configuration(shown)
     dynamic.unlink()
     with pytest.raises(CoordinatorError, match="cannot be read: No such file"):
-        parse_configuration(told)
+        parse_configuration(shown)
 
 
 def test_one_server_is_an_ensemble_only_when_that_is_said(data_dir: Path) -> None:
@@ -234,5 +240,6 @@ def test_the_command_says_in_one_line_what_is_missing(data_dir: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f"logcore coordinator: {config}: {data_dir}/myid is missing: write this server's number into it, the N of its line server.N"
+        f"logcore coordinator: {config}: {data_dir}/myid is missing: write this server's number into it, the "
+        "N of its line server.N"
     ]

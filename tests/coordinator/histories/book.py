@@ -1,4 +1,5 @@
-"""Histories written by hand, for tests of the checkers: what nobody says otherwise is as a perfect ensemble would have it."""
+"""Histories written by hand, for tests of the checkers: what nobody says otherwise is as a perfect
+ensemble would have it."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ class Book:
         is_logged: bool = True,
         **otherwise: Any,
     ) -> Operation:
-        """The next transaction. ``is_done``: the tree has it; ``is_answered``: its client was told; ``is_logged``: the log has
-        it; ``otherwise``: what its answer says instead of the truth."""
+        """The next transaction. ``is_done``: the tree has it; ``is_answered``: its client was told;
+        ``is_logged``: the log has it; ``otherwise``: what its answer says instead of the truth."""
         begun = self.time() if invoked is None else invoked
         self.zxid += 1
         answer = self.tree.write(request, session, self.zxid)
@@ -92,7 +93,7 @@ class Book:
         self._xids[session] = self._xids.get(session, 0) + 1
         return self._xids[session]
 
-    def told(self, session: int, kind: int, path: str, zxid: int | None = None) -> None:
+    def shown(self, session: int, kind: int, path: str, zxid: int | None = None) -> None:
         at = self.zxid if zxid is None else zxid
         self.history.notifications.append(Notification(session, session, self.time(), at, kind, path))
 

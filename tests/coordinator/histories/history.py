@@ -1,8 +1,9 @@
-"""What was recorded: requests and answers, notifications, what became of sessions, holds of locks, and transactions if a
-server's log was read.
+"""What was recorded: requests and answers, notifications, what became of sessions, holds of locks, and
+transactions if a server's log was read.
 
-Times are one clock's of the recorder, in nanoseconds, no two alike: what is earlier happened earlier. An operation without
-``completed`` is unknown: its connection broke, and it may have been done, may be done later, or never.
+Times are one clock's of the recorder, in nanoseconds, no two alike: what is earlier happened earlier. An
+operation without ``completed`` is unknown: its connection broke, and it may have been done, may be done
+later, or never.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ def parts(request: Request) -> Iterator[Create | SetData | Delete | Check]:
 
 @dataclass(frozen=True)
 class Operation:
-    """A request of a session (its id; ``xid`` is its number in there) to server ``server``, and what came back."""
+    """A request of a session (its id; ``xid`` is its number in there) to server ``server``, and what came
+    back."""
 
     client: int
     session: int
@@ -191,7 +193,10 @@ class Notification(NamedTuple):
 
 
 class Contact(NamedTuple):
-    """What became of a session: "connected" (first or again), "lost" (its connection), "expired" (the client was told so)."""
+    """What became of a session:
+
+    "connected" (first or again), "lost" (its connection), "expired" (the client was told so).
+    """
 
     client: int
     session: int
@@ -202,9 +207,10 @@ class Contact(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A lock that a client held. ``acquired``: when and with what zxid it was answered that its node is the first; ``until``:
-    when it began to release it, lost its session, or had no answer for two thirds of its timeout; ``writes``: xids of writes that
-    it sent in its session while it held the lock; ``proof``: the last zxid at which its session answered before ``until``."""
+    """A lock that a client held. ``acquired``: when and with what zxid it was answered that its node is the
+    first; ``until``: when it began to release it, lost its session, or had no answer for two thirds of its
+    timeout; ``writes``: xids of writes that it sent in its session while it held the lock; ``proof``: the
+    last zxid at which its session answered before ``until``."""
 
     client: int
     session: int
@@ -218,7 +224,10 @@ class Hold(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a transaction did to a node: CREATED (``data`` and ``owner``), DATA_CHANGED (``data``) or DELETED."""
+    """What a transaction did to a node:
+
+    CREATED (``data`` and ``owner``), DATA_CHANGED (``data``) or DELETED.
+    """
 
     kind: int
     path: str
@@ -227,7 +236,10 @@ class Change(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """Of a server's log. ``xid`` of the session's request; ``closes``: it ended that session; ``error``: it was refused so."""
+    """Of a server's log.
+
+    ``xid`` of the session's request; ``closes``: it ended that session; ``error``: it was refused so.
+    """
 
     zxid: int
     session: int
@@ -239,8 +251,8 @@ class Transaction(NamedTuple):
 
 @dataclass
 class History:
-    """Of one run, below node ``root``, which the first operation made. ``transactions``: all of the ensemble's from that one to
-    behind the last, in order, if a log could be read."""
+    """Of one run, below node ``root``, which the first operation made. ``transactions``: all of the
+    ensemble's from that one to behind the last, in order, if a log could be read."""
 
     root: str
     operations: list[Operation] = field(default_factory=list)
@@ -254,11 +266,11 @@ class History:
 
     def sessions(self) -> dict[int, list[Operation | Notification | Contact]]:
         """What each session's client was told, in the order in which it was."""
-        told: list[tuple[int, Operation | Notification | Contact]] = []
-        told += [(each.completed, each) for each in self.operations if each.completed is not None]
-        told += [(each.at, each) for each in self.notifications]
-        told += [(each.at, each) for each in self.contacts]
+        shown: list[tuple[int, Operation | Notification | Contact]] = []
+        shown += [(each.completed, each) for each in self.operations if each.completed is not None]
+        shown += [(each.at, each) for each in self.notifications]
+        shown += [(each.at, each) for each in self.contacts]
         found: dict[int, list[Operation | Notification | Contact]] = {}
-        for _at, each in sorted(told, key=lambda pair: pair[0]):
+        for _at, each in sorted(shown, key=lambda pair: pair[0]):
             found.setdefault(each.session, []).append(each)
         return found

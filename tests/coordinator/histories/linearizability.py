@@ -1,10 +1,11 @@
-"""A Wing-Gong-Lowe checker: whether the writes of each znode, and its reads behind a sync, have one order that their answers and
-real time allow.
+"""A Wing-Gong-Lowe checker: whether the writes of each znode, and its reads behind a sync, have one order
+that their answers and real time allow.
 
-It knows no zxids, so that it finds what the zxid check takes for granted. Each znode stands for itself, for linearizability composes;
-an operation of a multi counts at its own node. An unknown write may be anywhere behind its sending, or nowhere; an ephemeral may go at
-any time behind the last that its session is known to have lived. The search goes depth first and remembers which sets of
-operations it had in which state (Lowe 2017).
+It knows no zxids, so that it finds what the zxid check takes for granted. Each znode stands for itself, for
+linearizability composes; an operation of a multi counts at its own node. An unknown write may be anywhere
+behind its sending, or nowhere; an ephemeral may go at any time behind the last that its session is known to
+have lived. The search goes depth first and remembers which sets of operations it had in which state (Lowe
+2017).
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ STEPS_MAX = 2_000_000
 
 
 class Step(NamedTuple):
-    """One operation at one node. ``answer`` is an error, or what it told of the node: version, or data and version, or nothing;
-    None if it is unknown."""
+    """One operation at one node. ``answer`` is an error, or what it told of the node: version, or data and
+    version, or nothing; None if it is unknown."""
 
     kind: str
     invoked: int
@@ -65,8 +66,8 @@ def check_linearizability(history: History, reads_behind_a_sync: bool = True) ->
     problems = []
     for path, steps in steps_by_node(history, reads_behind_a_sync).items():
         if not is_linearizable(steps):
-            told = "\n  ".join(str(each) for each in sorted(steps, key=lambda step: step.invoked))
-            problems.append(f"no order of the operations at {path} gives their answers:\n  {told}")
+            shown = "\n  ".join(str(each) for each in sorted(steps, key=lambda step: step.invoked))
+            problems.append(f"no order of the operations at {path} gives their answers:\n  {shown}")
     return problems
 
 
@@ -158,7 +159,8 @@ def _version(result: Any) -> Any:
 
 
 def _add_reads(found: dict[str, list[Step]], history: History) -> None:
-    """A read right behind its session's sync is one operation, from the sync's sending to the read's answer."""
+    """A read right behind its session's sync is one operation, from the sync's sending to the read's
+    answer."""
     last: dict[int, Operation] = {}
     for operation in sorted(history.operations, key=lambda each: each.invoked):
         before = last.get(operation.session)

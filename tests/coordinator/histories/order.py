@@ -1,10 +1,11 @@
 """The ensemble's transactions, in order: read from its log, or put together from what its clients were told.
 
-A client that watched everything from before the first unknown write to behind the last is as good as a log: what it was not told of
-was not done. Without either, an unknown write has a place if something shows it: its data (which no other write has) in somebody's answer, or a
-notification or Stat that no other write explains. Where it has none, nobody can say whether it was done: the node that it may
-have touched is ``doubtful``, and so are the ``lists`` of children it would be in. Exact checks leave them out, those of
-:mod:`.linearizability` do not.
+A client that watched everything from before the first unknown write to behind the last is as good as a log:
+what it was not told of was not done. Without either, an unknown write has a place if something shows it: its
+data (which no other write has) in somebody's answer, or a notification or Stat that no other write explains.
+Where it has none, nobody can say whether it was done: the node that it may have touched is ``doubtful``, and
+so are the ``lists`` of children it would be in. Exact checks leave them out, those of :mod:`.linearizability`
+do not.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ from .tree import Answer, ImpossibleError, Tree, parent_of
 
 @dataclass
 class Order:
-    """The states that the transactions make, what was wrong about that, and the nodes and lists of children (by their parent)
-    nothing can be said of. ``prefixes``: of sequential nodes that may have been made, nobody was told under which number; ``ends``:
-    of sessions, the zxid that ended them; ``outstanding``: what its leaders may have counted, if they are Apache's."""
+    """The states that the transactions make, what was wrong about that, and the nodes and lists of children
+    (by their parent) nothing can be said of. ``prefixes``: of sequential nodes that may have been made,
+    nobody was told under which number; ``ends``: of sessions, the zxid that ended them; ``outstanding``: what
+    its leaders may have counted, if they are Apache's."""
 
     tree: Tree
     problems: list[str] = field(default_factory=list)
@@ -62,8 +64,8 @@ class Order:
 
 
 def ordered(history: History, counts_outstanding: bool = False) -> Order:
-    """Replays every transaction; each known write's answer must be the replay's. ``counts_outstanding``: or what
-    :mod:`.outstanding` says that Apache's may answer."""
+    """Replays every transaction; each known write's answer must be the replay's. ``counts_outstanding``: or
+    what :mod:`.outstanding` says that Apache's may answer."""
     order = Order(Tree(history.root), outstanding=Outstanding(history) if counts_outstanding else None)
     changes = witnessed(history)
     if history.transactions is not None:
@@ -112,7 +114,8 @@ def _from_log(history: History, order: Order) -> None:
 
 
 def _from_witness(history: History, order: Order, changes: dict[int, Counter[tuple[int, str]]]) -> None:
-    """Every change is known, with its zxid; each is an answered write's, an unknown one's, or the end of a session."""
+    """Every change is known, with its zxid; each is an answered write's, an unknown one's, or the end of a
+    session."""
     known = {each.zxid: each for each in history.operations if each.is_write and each.is_known}
     unknown = [each for each in history.operations if each.is_write and not each.is_known]
     readers = _by_data(history, unknown)
@@ -124,11 +127,11 @@ def _from_witness(history: History, order: Order, changes: dict[int, Counter[tup
         if zxid in known:
             _replay(order, known[zxid], zxid)
             continue
-        told = changes[zxid]
-        session = _ended(order, told)
-        could = [each for each in unknown if _gives(each, told)]
+        shown = changes[zxid]
+        session = _ended(order, shown)
+        could = [each for each in unknown if _gives(each, shown)]
         # One of them may be of a version that the node does not have.
-        could = [each for each in could if _does(order, each, zxid) == told] or could
+        could = [each for each in could if _does(order, each, zxid) == shown] or could
         read = [writer for writer, at in readers if at == zxid and writer in could]
         if session and lived[session] < zxid:
             _close(order, session, zxid)
@@ -140,7 +143,7 @@ def _from_witness(history: History, order: Order, changes: dict[int, Counter[tup
             unknown.remove(operation)
             _replay(order, operation, zxid)
         else:
-            order.problems.append(f"nobody asked for what 0x{zxid:x} did: {sorted(told.elements())}")
+            order.problems.append(f"nobody asked for what 0x{zxid:x} did: {sorted(shown.elements())}")
 
 
 def _does(order: Order, operation: Operation, zxid: int) -> Counter[tuple[int, str]]:
@@ -150,19 +153,20 @@ def _does(order: Order, operation: Operation, zxid: int) -> Counter[tuple[int, s
     return Counter((change.kind, change.path) for change in changes)
 
 
-def _ended(order: Order, told: Counter[tuple[int, str]]) -> int:
+def _ended(order: Order, shown: Counter[tuple[int, str]]) -> int:
     """The session whose end this may be: all of its nodes went, and no other's. 0 if it is none's."""
-    paths = {path for _kind, path in told}
+    paths = {path for _kind, path in shown}
     owners = {node.owner if node is not None else 0 for node in map(order.tree.now, paths)}
-    if any(kind != DELETED for kind, _path in told) or len(owners) != 1 or 0 in owners:
+    if any(kind != DELETED for kind, _path in shown) or len(owners) != 1 or 0 in owners:
         return 0
     (session,) = owners
     return session if set(order.tree.owned(session)) == paths else 0
 
 
 def witnessed(history: History) -> dict[int, Counter[tuple[int, str]]] | None:
-    """What every transaction changed below the root, if a session watched all of it: it set a recursive watch before any write was
-    sent whose fate is unknown, and was answered a sync behind the end of them all, without a break."""
+    """What every transaction changed below the root, if a session watched all of it: it set a recursive watch
+    before any write was sent whose fate is unknown, and was answered a sync behind the end of them all,
+    without a break."""
     unknown = [each.invoked for each in history.operations if each.is_write and not each.is_known]
     writes = [
         each for each in history.operations if each.is_write and not isinstance(each.request, CloseSession)
@@ -190,16 +194,16 @@ def witnessed(history: History) -> dict[int, Counter[tuple[int, str]]] | None:
         if synced < last or (lost and min(lost) < synced):
             continue
         found: dict[int, Counter[tuple[int, str]]] = {}
-        for told in history.notifications:
-            if told.session == watch.session and told.zxid > 0:
-                found.setdefault(told.zxid, Counter())[told.kind, told.path] += 1
+        for shown in history.notifications:
+            if shown.session == watch.session and shown.zxid > 0:
+                found.setdefault(shown.zxid, Counter())[shown.kind, shown.path] += 1
         return found
     return None
 
 
-def _gives(operation: Operation, told: Counter[tuple[int, str]]) -> bool:
+def _gives(operation: Operation, shown: Counter[tuple[int, str]]) -> bool:
     """Whether an unknown write, done, changes this."""
-    left = Counter(told)
+    left = Counter(shown)
     for each in parts(operation.request):
         if isinstance(each, Create):
             names = [
@@ -383,8 +387,8 @@ def _answered(
 
 
 def _is_said(order: Order, operation: Operation, answer: Answer) -> bool:
-    said = comparable(operation.result, operation.request, order)
-    return (operation.error, said) == (answer.error, comparable(answer.result, operation.request, order))
+    output = comparable(operation.result, operation.request, order)
+    return (operation.error, output) == (answer.error, comparable(answer.result, operation.request, order))
 
 
 def _named(order: Order, operation: Operation) -> Create | SetData | Delete | Multi | CloseSession:

@@ -1,11 +1,13 @@
 """Children that a leader of Apache's still counts although they are gone (``PrepRequestProcessor``).
 
-It prepares each write by what is outstanding: prepared before, in the log's order, and not applied yet. A closeSession deletes its
-ephemerals there and lowers no parent's number of children. So a delete of the parent that is prepared before the closeSession is
-applied is refused with NotEmpty, though behind it the parent has no children; and one behind further outstanding changes of the
-parent is, for each of them is prepared from the one before. What is applied is right: nothing else tells of it.
+It prepares each write by what is outstanding: prepared before, in the log's order, and not applied yet. A
+closeSession deletes its ephemerals there and lowers no parent's number of children. So a delete of the parent
+that is prepared before the closeSession is applied is refused with NotEmpty, though behind it the parent has
+no children; and one behind further outstanding changes of the parent is, for each of them is prepared from
+the one before. What is applied is right: nothing else tells of it.
 
-Nothing of it outlives its leader. Which server that is no history tells: applied is what every server has answered with.
+Nothing of it outlives its leader. Which server that is no history tells: applied is what every server has
+answered with.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ class Outstanding:
                 answers.setdefault(each.server, []).append((each.completed, each.zxid))
         self._answers: list[tuple[list[int], list[int]]] = []
         """Of each server: when it first answered with a zxid, and that, both ascending."""
-        for told in answers.values():
+        for shown in answers.values():
             times, zxids = [], []
-            for completed, zxid in sorted(told):
+            for completed, zxid in sorted(shown):
                 if not zxids or zxid > zxids[-1]:
                     times.append(completed)
                     zxids.append(zxid)

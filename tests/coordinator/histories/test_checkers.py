@@ -1,4 +1,5 @@
-"""Each checker on histories that no ZooKeeper gives, which it must refuse, and on ones that it does, which it must accept.
+"""Each checker on histories that no ZooKeeper gives, which it must refuse, and on ones that it does, which it
+must accept.
 
 If these fail, what an ensemble loses under faults is not seen, or what it may do is taken for a loss."""
 
@@ -258,7 +259,7 @@ def watched_by_all() -> Book:
 def a_change_that_nobody_asked_for() -> Book:
     made = watched_by_all()
     made.zxid += 1
-    made.told(9, CREATED, B)
+    made.shown(9, CREATED, B)
     made.other(9, Sync(ROOT))
     return made
 
@@ -266,10 +267,10 @@ def a_change_that_nobody_asked_for() -> Book:
 def an_ephemeral_deleted_by_nobody() -> Book:
     made = watched_by_all()
     made.write(2, Multi((Create(B, b"", True), Create(f"{ROOT}/c", b"", True))))
-    made.told(9, CREATED, B)
-    made.told(9, CREATED, f"{ROOT}/c")
+    made.shown(9, CREATED, B)
+    made.shown(9, CREATED, f"{ROOT}/c")
     made.zxid += 1
-    made.told(9, DELETED, B)
+    made.shown(9, DELETED, B)
     made.other(9, Sync(ROOT))
     return made
 
@@ -368,15 +369,15 @@ def unknown_and_numbered_and_read_with_a_watch() -> Book:
 def unknown_and_witnessed() -> Book:
     made = watched_by_all()
     made.write(2, Create(f"{ROOT}/s-", b"", True, True), is_answered=False)
-    made.told(9, CREATED, f"{ROOT}/s-0000000001")
+    made.shown(9, CREATED, f"{ROOT}/s-0000000001")
     made.write(2, SetData(A, b"never"), is_answered=False, is_done=False)
     made.write(2, SetData(A, b"done"), is_answered=False)
-    made.told(9, DATA_CHANGED, A)
+    made.shown(9, DATA_CHANGED, A)
     made.read(1, GetData(A))
     made.write(2, CloseSession(), is_answered=False)
-    made.told(9, DELETED, f"{ROOT}/s-0000000001")
+    made.shown(9, DELETED, f"{ROOT}/s-0000000001")
     made.write(1, SetData(A, b"2", 1))
-    made.told(9, DATA_CHANGED, A)
+    made.shown(9, DATA_CHANGED, A)
     made.read(1, GetChildren(ROOT))
     made.other(9, Sync(ROOT))
     return made
@@ -386,9 +387,9 @@ def one_of_two_unknown_and_witnessed() -> Book:
     made = watched_by_all()
     made.write(2, Delete(A, 7), is_answered=False)
     made.write(3, Delete(A, 0), is_answered=False)
-    made.told(9, DELETED, A)
+    made.shown(9, DELETED, A)
     made.write(1, Create(A, b"again"))
-    made.told(9, CREATED, A)
+    made.shown(9, CREATED, A)
     made.other(9, Sync(ROOT))
     return made
 
@@ -610,7 +611,7 @@ def told_behind_newer_data() -> Book:
     made = watched(GetData(A, True))
     made.write(1, SetData(A, b"1"))
     made.read(2, GetData(A))
-    made.told(2, DATA_CHANGED, A)
+    made.shown(2, DATA_CHANGED, A)
     return made
 
 
@@ -619,15 +620,15 @@ def told_behind_newer_data_of_another_node() -> Book:
     made.write(1, SetData(A, b"1"))
     made.write(1, Create(B, b""))
     made.read(2, GetData(B))
-    made.told(2, DATA_CHANGED, A, made.zxid - 1)
+    made.shown(2, DATA_CHANGED, A, made.zxid - 1)
     return made
 
 
 def told_twice() -> Book:
     made = watched(GetData(A, True))
     made.write(1, SetData(A, b"1"))
-    made.told(2, DATA_CHANGED, A)
-    made.told(2, DATA_CHANGED, A)
+    made.shown(2, DATA_CHANGED, A)
+    made.shown(2, DATA_CHANGED, A)
     return made
 
 
@@ -635,20 +636,20 @@ def told_of_a_second_change() -> Book:
     made = watched(GetData(A, True))
     for number in (b"1", b"2"):
         made.write(1, SetData(A, number))
-        made.told(2, DATA_CHANGED, A)
+        made.shown(2, DATA_CHANGED, A)
     return made
 
 
 def told_of_nothing() -> Book:
     made = watched(GetData(A, True))
-    made.told(2, DATA_CHANGED, A)
+    made.shown(2, DATA_CHANGED, A)
     return made
 
 
 def told_another_kind() -> Book:
     made = watched(GetData(A, True))
     made.write(1, Delete(A))
-    made.told(2, DATA_CHANGED, A)
+    made.shown(2, DATA_CHANGED, A)
     made.read(2, Exists(A))
     return made
 
@@ -656,7 +657,7 @@ def told_another_kind() -> Book:
 def told_who_did_not_ask() -> Book:
     made = watched(GetData(A, True))
     made.write(1, SetData(A, b"1"))
-    made.told(3, DATA_CHANGED, A)
+    made.shown(3, DATA_CHANGED, A)
     return made
 
 
@@ -677,7 +678,7 @@ def a_new_child_not_told() -> Book:
 def a_persistent_watch_that_ends() -> Book:
     made = watched(AddWatch(A, False))
     made.write(1, SetData(A, b"1"))
-    made.told(2, DATA_CHANGED, A)
+    made.shown(2, DATA_CHANGED, A)
     made.write(1, SetData(A, b"2"))
     made.read(2, GetData(A))
     return made
@@ -693,8 +694,8 @@ def a_recursive_watch_that_sees_too_little() -> Book:
 def a_recursive_watch_told_of_children() -> Book:
     made = watched(AddWatch(ROOT, True))
     made.write(1, Create(f"{A}/x", b""))
-    made.told(2, CREATED, f"{A}/x")
-    made.told(2, CHILDREN_CHANGED, A)
+    made.shown(2, CREATED, f"{A}/x")
+    made.shown(2, CHILDREN_CHANGED, A)
     return made
 
 
@@ -702,7 +703,7 @@ def half_a_multi_told() -> Book:
     made = watched(GetData(A, True))
     made.read(2, Exists(B, True))
     made.write(1, Multi((SetData(A, b"1"), Create(B, b""))))
-    made.told(2, DATA_CHANGED, A)
+    made.shown(2, DATA_CHANGED, A)
     made.read(2, GetData(A))
     return made
 
@@ -712,8 +713,8 @@ def told_of_changes_in_another_order() -> Book:
     made.read(2, Exists(B, True))
     made.write(1, SetData(A, b"1"))
     made.write(1, Create(B, b""))
-    made.told(2, CREATED, B)
-    made.told(2, DATA_CHANGED, A, made.zxid - 1)
+    made.shown(2, CREATED, B)
+    made.shown(2, DATA_CHANGED, A, made.zxid - 1)
     return made
 
 
@@ -731,7 +732,7 @@ def told_again_of_what_it_saw() -> Book:
     made = watched(GetData(A, True))
     made.contact(2, "lost")
     made.contact(2, "connected")
-    made.told(2, DATA_CHANGED, A, -1)
+    made.shown(2, DATA_CHANGED, A, -1)
     made.other(2, SetWatches(made.zxid, data=(A,)))
     return made
 
@@ -759,14 +760,14 @@ def told_of_each_kind() -> Book:
     made.read(2, Exists(B, True))
     made.read(2, GetChildren(ROOT, True))
     made.write(1, SetData(A, b"1"))
-    made.told(2, DATA_CHANGED, A)
+    made.shown(2, DATA_CHANGED, A)
     made.write(1, Create(B, b""))
-    made.told(2, CREATED, B)
-    made.told(2, CHILDREN_CHANGED, ROOT)
+    made.shown(2, CREATED, B)
+    made.shown(2, CHILDREN_CHANGED, ROOT)
     made.read(2, GetChildren(B, True))
     made.read(2, GetData(B, True))
     made.write(1, Delete(B))
-    made.told(2, DELETED, B)
+    made.shown(2, DELETED, B)
     made.read(2, GetChildren(ROOT))
     return made
 
@@ -776,7 +777,7 @@ def told_later_than_it_happened() -> Book:
     old = made.zxid
     made.write(1, SetData(A, b"1"))
     made.read(2, GetData(A), old)
-    made.told(2, DATA_CHANGED, A)
+    made.shown(2, DATA_CHANGED, A)
     made.read(2, GetData(A))
     return made
 
@@ -786,10 +787,10 @@ def told_as_long_as_it_lasts() -> Book:
     made.other(2, AddWatch(ROOT, True))
     for number in (b"1", b"2"):
         made.write(1, SetData(A, number))
-        made.told(2, DATA_CHANGED, A)
+        made.shown(2, DATA_CHANGED, A)
     made.write(1, Create(f"{A}/x", b""))
-    made.told(2, CREATED, f"{A}/x")
-    made.told(2, CHILDREN_CHANGED, A)
+    made.shown(2, CREATED, f"{A}/x")
+    made.shown(2, CHILDREN_CHANGED, A)
     made.read(2, GetData(A))
     return made
 
@@ -804,7 +805,7 @@ def told_again() -> Book:
     made.write(1, Create(B, b""))
     made.contact(2, "connected")
     for kind, path in ((DATA_CHANGED, A), (CREATED, B), (CHILDREN_CHANGED, ROOT)):
-        made.told(2, kind, path, -1)
+        made.shown(2, kind, path, -1)
     made.other(2, SetWatches(seen, (A,), (B,), (ROOT,)))
     made.write(1, SetData(A, b"2"))
     made.read(2, GetData(A))
@@ -814,7 +815,7 @@ def told_again() -> Book:
 def told_of_what_nobody_was_answered() -> Book:
     made = watched(GetData(A, True))
     made.write(1, SetData(A, b"1"), is_answered=False)
-    made.told(2, DATA_CHANGED, A)
+    made.shown(2, DATA_CHANGED, A)
     made.read(2, GetData(A))
     return made
 
@@ -1149,7 +1150,8 @@ def test_ephemerals_accepted(case: Case) -> None:
 
 
 def holds(*spans: tuple[int, int, int, int, int]) -> Book:
-    """Session and fence, from when to when in time, and up to which zxid; each is acquired at zxid 0x100 and its fence."""
+    """Session and fence, from when to when in time, and up to which zxid; each is acquired at zxid 0x100
+    and its fence."""
     made = book()
     for number, (fence, acquired, until, acquired_zxid, proof) in enumerate(spans):
         made.hold(number + 1, fence, acquired=acquired, until=until, acquired_zxid=acquired_zxid, proof=proof)

@@ -1,8 +1,9 @@
 """The watch checker: what a session is told of its watches, held against the transactions.
 
-Whatever a session is answered at zxid z, every change up to z that it watched was told it before, once, and nothing else was
-(``WatchManager``, ``DataTree.setWatches``). With its connection go its watches on the server; what a client sets again is told at once
-what it missed, but for persistent watches, which are told of nothing that happened meanwhile.
+Whatever a session is answered at zxid z, every change up to z that it watched was told it before, once, and
+nothing else was (``WatchManager``, ``DataTree.setWatches``). With its connection go its watches on the
+server; what a client sets again is told at once what it missed, but for persistent watches, which are told of
+nothing that happened meanwhile.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ def check_watches(history: History, order: Order) -> list[str]:
     """What is wrong; nothing if it is as it must be."""
     return [
         problem
-        for session, told in history.sessions().items()
-        for problem in _Session(session, history, order).follow(told)
+        for session, shown in history.sessions().items()
+        for problem in _Session(session, history, order).follow(shown)
     ]
 
 
 class _Session:
-    """One session's watches on its server. ``_due`` are the events of the transaction ``_at`` that were not told yet."""
+    """One session's watches on its server.
+
+    ``_due`` are the events of the transaction ``_at`` that were not told yet.
+    """
 
     def __init__(self, session: int, history: History, order: Order) -> None:
         self._session, self._history, self._order = session, history, order
@@ -63,8 +67,8 @@ class _Session:
         self._due.clear()
         self._again.clear()
 
-    def follow(self, told: list[Operation | Notification | Contact]) -> Iterator[str]:
-        for each in told:
+    def follow(self, shown: list[Operation | Notification | Contact]) -> Iterator[str]:
+        for each in shown:
             if isinstance(each, Contact):
                 if each.kind == "lost":
                     self._forget()
@@ -74,19 +78,19 @@ class _Session:
                 yield from self._advance(each.zxid, each)
                 yield from self._answered(each)
 
-    def _notified(self, told: Notification) -> Iterator[str]:
-        event = (told.kind, told.path)
-        if told.zxid <= 0:
+    def _notified(self, shown: Notification) -> Iterator[str]:
+        event = (shown.kind, shown.path)
+        if shown.zxid <= 0:
             self._again[event] += 1
             return
         if self._is_doubtful(event):
             self._used_up(event)
             return
-        if told.zxid > self._at:
-            yield from self._advance(told.zxid - 1, told)
-            self._step_to(told.zxid)
-        if told.zxid != self._at or not self._due[event]:
-            yield f"session 0x{self._session:x} did not have to be told: {told}"
+        if shown.zxid > self._at:
+            yield from self._advance(shown.zxid - 1, shown)
+            self._step_to(shown.zxid)
+        if shown.zxid != self._at or not self._due[event]:
+            yield f"session 0x{self._session:x} did not have to be told: {shown}"
             return
         self._due[event] -= 1
         self._due += Counter()
@@ -112,12 +116,12 @@ class _Session:
 
     def _changed(self, change: Change) -> None:
         path, parent = change.path, parent_of(change.path)
-        told = path in self._data or path in self._persistent or self._is_recursive(path)
+        shown = path in self._data or path in self._persistent or self._is_recursive(path)
         self._data.discard(path)
         if change.kind == DELETED:
-            told = told or path in self._child
+            shown = shown or path in self._child
             self._child.discard(path)
-        if told:
+        if shown:
             self._must_tell(change.kind, path)
         if change.kind in (CREATED, DELETED):
             if parent in self._child or parent in self._persistent:
@@ -185,9 +189,11 @@ class _Session:
         self._persistent.update(request.persistent)
         self._recursive.update(request.recursive)
         due = Counter({event: count for event, count in due.items() if not self._is_doubtful(event)})
-        told = Counter({event: count for event, count in self._again.items() if not self._is_doubtful(event)})
+        shown = Counter(
+            {event: count for event, count in self._again.items() if not self._is_doubtful(event)}
+        )
         self._again.clear()
-        for event in (due - told).elements():
+        for event in (due - shown).elements():
             yield f"session 0x{self._session:x} was not told again of {event} before: {operation}"
-        for event in (told - due).elements():
+        for event in (shown - due).elements():
             yield f"session 0x{self._session:x} did not have to be told again of {event} before: {operation}"

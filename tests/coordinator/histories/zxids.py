@@ -3,8 +3,10 @@
 1. A write that was answered before another was sent has the smaller zxid, and no two have the same.
 2. All writes, replayed in that order, give each answer (:mod:`.order`).
 3. A read answers as the state of its header's zxid.
-4. A session's zxids never fall, and its requests are answered in the order they were sent: so own writes are seen.
-5. A sync is answered with no zxid older than any that was answered before it was sent (``sync_is_linearizable``).
+4. A session's zxids never fall, and its requests are answered in the order they were sent: so own writes are
+   seen.
+5. A sync is answered with no zxid older than any that was answered before it was sent
+   (``sync_is_linearizable``).
 6. A transaction has one time, in every Stat.
 """
 
@@ -59,15 +61,15 @@ def _reads(history: History, order: Order) -> Iterator[str]:
         if not history.is_within(request.path):
             continue
         answer = order.tree.read(request, operation.zxid)
-        said = comparable(operation.result, request, order)
-        if (operation.error, said) != (answer.error, comparable(answer.result, request, order)):
+        output = comparable(operation.result, request, order)
+        if (operation.error, output) != (answer.error, comparable(answer.result, request, order)):
             yield f"the state of its zxid answers {answer.error or 'ok'} {answer.result}: {operation}"
 
 
 def _within_sessions(history: History) -> Iterator[str]:
-    for session, told in history.sessions().items():
+    for session, shown in history.sessions().items():
         newest, last_xid = 0, 0
-        for each in told:
+        for each in shown:
             if isinstance(each, Contact):
                 continue
             if 0 < each.zxid < newest:
