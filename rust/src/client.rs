@@ -48,7 +48,7 @@ fn client_after_fork() {
 /// The partition of a key among `count`; `None` when the partitioner chooses at random.
 #[pyfunction]
 fn client_partition(partitioner: &str, key: Option<&[u8]>, count: i32) -> PyResult<Option<i32>> {
-    match logcore_client::producer::partitioner::Partitioner::from_name(partitioner) {
+    match logcore_client::partitioner::Partitioner::from_name(partitioner) {
         Some(partitioner) => Ok(partitioner.partition(key, count)),
         None => Err(pyo3::exceptions::PyValueError::new_err(format!(
             "no partitioner is named {partitioner:?}"

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use logcore_client::producer::partitioner::Partitioner;
+use logcore_client::partitioner::Partitioner;
 use logcore_client::{ClientConfig, ConsumerConfig, OffsetReset, ProducerConfig};
 use logcore_records::Compression;
 use pyo3::exceptions::PyValueError;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use logcore_records::compression::Compression;
 
-use crate::producer::partitioner::Partitioner;
+use crate::partitioner::Partitioner;
 
 /// What every client needs to reach a cluster.
 #[derive(Debug, Clone)]

@@ -20,6 +20,7 @@
 //! | [`producer`] | records are accumulated, sent, retried in order, reported |
 //! | [`consumer`] | records are fetched ahead, decoded, handed out |
 //! | [`offsets`] | offsets by time |
+//! | [`partitioner`] | which partition a record goes to |
 //! | [`config`], [`error`], [`api`] | settings, errors, API versions |
 
 pub mod api;
@@ -31,6 +32,7 @@ pub mod consumer;
 pub mod error;
 pub mod metadata;
 pub mod offsets;
+pub mod partitioner;
 pub mod producer;
 pub mod reporter;
 pub mod runtime;

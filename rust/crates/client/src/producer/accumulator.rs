@@ -7,14 +7,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::batch::{ProducerId, Report};
+use super::batch::ProducerId;
 use super::partition_queue::PartitionQueue;
-use super::partitioner::Random;
 use super::record::{NewRecord, PendingRecord};
+use super::report::Report;
 use super::topic_queue::{Appender, Refused, TopicQueue};
 use crate::config::ProducerConfig;
 use crate::error::{ClientError, Result};
 use crate::metadata::Metadata;
+use crate::partitioner::Random;
 use crate::reporter::Lasting;
 
 /// See the module.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use logcore_records::{Batch as EncodedBatch, BatchBuilder, RecordError, set_producer_state_in_place};
 
 use super::record::NewRecord;
+use super::report::{Report, Tracked};
 use crate::config::ProducerConfig;
 use crate::error::{ClientError, Result};
 
@@ -31,33 +32,6 @@ impl Sequence {
         let base = ((i64::from(self.base) + i64::from(count)) % (1 << 31)) as i32;
         Self { base, ..self }
     }
-}
-
-/// A record whose outcome is to be reported.
-#[derive(Debug)]
-pub struct Tracked<T> {
-    /// Position in its batch.
-    pub index: u32,
-    /// Create time in milliseconds since the epoch.
-    pub timestamp: i64,
-    /// What the caller attached.
-    pub context: T,
-}
-
-/// The outcome of the tracked records of one batch, or of some of them.
-#[derive(Debug)]
-pub struct Report<T> {
-    pub topic: Arc<str>,
-    pub partition: i32,
-    /// Offset of the batch's first record; negative when unknown.
-    pub base_offset: i64,
-    /// The broker's append time in milliseconds, -1 when the records keep their own.
-    pub append_time: i64,
-    /// Why the records were not written; `None` when they were.
-    pub error: Option<ClientError>,
-    /// When the batch was begun.
-    pub begun: Instant,
-    pub records: std::vec::IntoIter<Tracked<T>>,
 }
 
 /// More than any batch of a producer has before compression.

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use logcore_protocol::ErrorCode;
 
 use super::accumulator::{Accumulator, Freed};
-use super::batch::{Batch, ProducerId, Report};
+use super::batch::{Batch, ProducerId};
 use super::partition_queue::{PartitionQueue, earlier};
+use super::report::Report;
 use super::topic_queue::{Missing, TopicQueue};
 use crate::config::ProducerConfig;
 use crate::error::{ClientError, milliseconds};

@@ -10,8 +10,8 @@ mod accumulator_tests;
 pub(crate) mod batch;
 pub(crate) mod dispatch;
 mod partition_queue;
-pub mod partitioner;
 mod record;
+mod report;
 mod sender;
 mod topic_queue;
 
@@ -24,8 +24,8 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 use self::accumulator::{Accumulator, Wake};
-pub use self::batch::{Report, Tracked};
 pub use self::record::{HeaderSlice, NewRecord};
+pub use self::report::{Report, Tracked};
 use crate::cluster::Cluster;
 use crate::config::{ClientConfig, ProducerConfig};
 use crate::error::{ClientError, Result};

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use logcore_records::BatchBuilder;
 
-use super::batch::{Report, Tracked};
+use super::report::{Report, Tracked};
 use crate::error::ClientError;
 
 /// A record's headers, borrowed.

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use logcore_protocol::ErrorCode;
 use logcore_records::BatchBuilder;
 
-use super::batch::{Batch, Tracked};
+use super::batch::Batch;
 use super::partition_queue::PartitionQueue;
-use super::partitioner::Random;
 use super::record::{NewRecord, PendingRecord};
+use super::report::Tracked;
 use crate::config::ProducerConfig;
 use crate::error::ClientError;
 use crate::metadata::Topic;
+use crate::partitioner::Random;
 use crate::reporter::Lasting;
 
 /// See the module.
