@@ -17,7 +17,6 @@ use crate::server::Server;
 
 /// The offset of DeleteRecords that stands for the high watermark (`DeleteRecordsRequest.HIGH_WATERMARK`).
 const HIGH_WATERMARK: i64 = -1;
-/// The longest name of a file.
 const FILE_NAME_MAX: usize = 255;
 
 /// The result for one partition of [`Server::delete_records`]: the new start of its log.

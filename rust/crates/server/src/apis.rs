@@ -70,7 +70,6 @@ use AnsweredBy::{Python, Rust};
 use Response::{Long, Short};
 use WaitsFor::{Coordinator, Members, Nothing};
 
-/// By rising key.
 #[rustfmt::skip]
 const TABLE: &[Api] = &[
     api(PRODUCE,                 "Produce",                      0..=11, Rust,   Nothing,     Short),
@@ -146,7 +145,6 @@ impl Api {
         BY_KEY.get(index).copied().flatten()
     }
 
-    /// Whether Rust answers it.
     pub(crate) fn is_native(&self) -> bool {
         self.answered_by == Rust
     }
@@ -156,7 +154,6 @@ impl Api {
         self.waits_for == Members
     }
 
-    /// Whether this version is served.
     pub(crate) fn serves(&self, version: i16) -> bool {
         (self.first..=self.last).contains(&version)
     }

@@ -106,17 +106,14 @@ pub(crate) struct ServerConfig {
 /// to the limits on connections, the logs and the cleaner.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DynamicConfig {
-    /// Limits on connections.
     pub(crate) connections: ConnectionLimits,
     /// `log.cleaner.*`
     pub(crate) cleaner: CleanerConfig,
     /// `replica.alter.log.dirs.io.max.bytes.per.second`. `None` stands for no limit.
     pub(crate) move_bytes_per_second: Option<NonZeroU64>,
-    /// The settings of a topic without its own.
     pub(crate) log_defaults: LogConfig,
 }
 
-/// The limits on the number and the rate of connections (`ConnectionQuotas`).
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ConnectionLimits {
     /// `max.connections` and `max.connection.creation.rate`
@@ -129,7 +126,6 @@ pub(crate) struct ConnectionLimits {
     pub(crate) per_ip_overrides: HashMap<IpAddr, usize>,
 }
 
-/// The limits of one listener, or of all together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ListenerLimits {
     pub(crate) connections_max: usize,
@@ -145,13 +141,11 @@ impl ListenerLimits {
 }
 
 impl ConnectionLimits {
-    /// The limits of a listener.
     pub(crate) fn listener(&self, name: &str) -> ListenerLimits {
         let own = self.listeners.get(&name.to_lowercase());
         own.copied().unwrap_or(ListenerLimits::NONE)
     }
 
-    /// The most connections of an address.
     pub(crate) fn per_ip(&self, ip: IpAddr) -> usize {
         let own = self.per_ip_overrides.get(&ip);
         own.copied().unwrap_or(self.per_ip_max)
@@ -319,7 +313,6 @@ impl DynamicConfig {
 struct Source<'a>(&'a Properties);
 
 impl Source<'_> {
-    /// A number of threads, if it is set.
     fn threads(&self, name: &str, most: usize) -> Result<Option<NonZeroUsize>> {
         self.number(name, 0, 1, most).map(NonZeroUsize::new)
     }
@@ -424,7 +417,6 @@ impl Source<'_> {
         })
     }
 
-    /// The listeners with their own limits.
     fn listeners(&self) -> Result<HashMap<String, ListenerLimits>> {
         let mut listeners = HashMap::new();
         for name in self.0.keys() {

@@ -15,10 +15,8 @@ use logcore_storage::{StorageError, mappings};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-/// The largest reserve for the logs.
 const RESERVE_MAX: u64 = 1024;
 
-/// The limit of the process, and the reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Descriptors {
     /// `ulimit -n`
@@ -27,7 +25,6 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// By the current limit.
     pub(crate) fn now() -> Self {
         Self::with_limit(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
     }
@@ -39,7 +36,6 @@ impl Descriptors {
         }
     }
 
-    /// Whether a connection may keep its descriptor.
     pub(crate) fn allow_connection(self, descriptor: RawFd) -> bool {
         number(descriptor) < self.limit - self.reserve
     }

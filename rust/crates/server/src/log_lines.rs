@@ -14,11 +14,9 @@ use parking_lot::Mutex;
 
 use logcore_wake::WakeFd;
 
-/// The most lines that wait.
 const CAPACITY: usize = 4096;
 /// The longest line or field in bytes. Text of clients may be as long as the longest request.
 const LENGTH_MAX: usize = 4096;
-/// The end of a line that was cut.
 const CUT: &str = " ... (cut)";
 /// The time in which a limited line is not repeated.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -62,7 +60,6 @@ struct Limited {
     suppressed: u64,
 }
 
-/// The queue.
 pub(crate) struct LogLines {
     queue: Mutex<Queue>,
     limited: Mutex<HashMap<String, Limited>>,
@@ -160,7 +157,6 @@ impl LogLines {
         Some(message)
     }
 
-    /// All waiting lines, oldest first.
     pub(crate) fn take(&self) -> Vec<LogLine> {
         let queue = std::mem::take(&mut *self.queue.lock());
         let mut lines: Vec<LogLine> = queue.lines.into();

@@ -37,7 +37,6 @@ use crate::quotas::{ClientQuota, ClientQuotas, ConnectionQuotas};
 use crate::shared::{Shared, now_ms};
 use logcore_wake::WakeFd;
 
-/// How long the network threads may take to end.
 const RUNTIME_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A partition to register with [`Server::create_partition`].

@@ -90,7 +90,6 @@ impl Shared {
     }
 }
 
-/// Milliseconds since the epoch, by the system's clock.
 pub(crate) fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |duration| {

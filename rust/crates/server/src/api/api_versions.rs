@@ -13,7 +13,6 @@ use crate::net::response::{self, Response};
 
 pub(crate) const KEY: i16 = apis::API_VERSIONS;
 
-/// Answers a request in a served version.
 pub(crate) fn handle(header: &RequestHeader, request: &Struct) -> Outcome {
     let mut message = response_message(KEY);
     if header.api_version >= 3 && !is_valid(request) {

@@ -22,7 +22,6 @@ use crate::net::response::Response;
 use crate::quotas::Meter;
 use crate::shared::Shared;
 
-/// The dispatch of one connection.
 pub(crate) struct Dispatch<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) info: Arc<ConnectionInfo>,
@@ -132,7 +131,6 @@ impl Dispatch<'_> {
         answered.counted(&self.shared.frames)
     }
 
-    /// Calls the handler in Rust.
     async fn serve(
         &self,
         header: &RequestHeader,

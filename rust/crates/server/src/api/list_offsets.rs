@@ -52,11 +52,9 @@ const NOTHING: Found = Found {
     leader_epoch: -1,
 };
 
-/// The parameters of a request.
 struct Parameters {
     version: i16,
     replica_id: i32,
-    /// Only records below the last stable offset.
     committed: bool,
 }
 
@@ -75,7 +73,6 @@ impl Parameters {
     }
 }
 
-/// The request for one partition.
 struct Asked {
     index: i32,
     known_epoch: i32,

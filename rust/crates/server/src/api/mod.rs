@@ -14,7 +14,6 @@ use logcore_protocol::{Direction, ProtocolError, Schema, Struct, Value};
 
 use crate::net::response::Response;
 
-/// The outcome of a request.
 pub(crate) enum Outcome {
     Respond(Response),
     /// Nothing is sent: Produce with acks=0.

@@ -41,7 +41,6 @@ const HALF_CLOSED_PRODUCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a stopping server waits for a client to read the responses that were just sent.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why a connection ended.
 enum End {
     /// The peer closed it or went away, or the server stops. There is nothing to report.
     Quiet,
@@ -403,7 +402,6 @@ fn ended(error: FrameError) -> End {
     }
 }
 
-/// Whether an error means that the peer went away.
 fn is_gone(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
     matches!(

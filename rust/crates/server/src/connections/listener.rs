@@ -26,7 +26,6 @@ use crate::net::transport::{Plain, Transport};
 use crate::quotas::{Refusal, Slot};
 use crate::shared::Shared;
 
-/// The pause of accepting when the process is out of file descriptors.
 const OUT_OF_RESOURCES_PAUSE: Duration = Duration::from_millis(100);
 
 /// The system's default (tcp(7), `tcp_keepalive_time`). `connections.max.idle.ms` can only shorten it.
@@ -124,7 +123,6 @@ pub(crate) async fn accept(
     }
 }
 
-/// Accepts the next connection, within the limits on the number and the rate of connections.
 async fn next(shared: &Shared, listener: &TcpListener, name: &str) -> io::Result<(TcpStream, SocketAddr)> {
     shared.connections.below_limit(name).await;
     let accepted = listener.accept().await?;
@@ -180,7 +178,6 @@ async fn open(
     };
 }
 
-/// Serves a connection to its end.
 async fn serve(guard: Guard, listener: String, transport: impl Transport, local: String) {
     let info = Arc::new(ConnectionInfo {
         id: guard.id(&local),
@@ -290,7 +287,6 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The resources of a connection, given back when its task ends in any way.
 struct Guard {
     shared: Arc<Shared>,
     slot: Arc<Slot>,
@@ -304,7 +300,6 @@ impl Guard {
         format!("{local}-{}-{}", self.peer, self.slot.number)
     }
 
-    /// Logs why the connection was closed before it was served.
     fn log_end(&self, listener: &str, local: &str, level: Level, reason: &str) {
         let id = self.id(local);
         let text = format!("connection {id} closed: {reason}");

@@ -21,9 +21,7 @@ use crate::net::response::Response;
 use crate::net::transport::Transport;
 use crate::shared::Shared;
 
-/// The most bytes that wait to be sent together.
 const BYTES_MAX: usize = 16 * 1024;
-/// The most responses that wait.
 const RESPONSES_MAX: usize = 64;
 /// The longest time that a response waits for others.
 const LONGEST: Duration = Duration::from_millis(1);
@@ -35,17 +33,14 @@ const STOPPING_TIMEOUT: Duration = Duration::from_secs(2);
 const KEPT: usize = 1024;
 const KEPT_RESPONSES: usize = 8;
 
-/// Why a response was not sent.
 #[derive(Debug)]
 pub(crate) enum Unsent {
-    /// The socket has an error.
     Io(io::Error),
     /// The peer read nothing for `connections.max.idle.ms`, or for a short time while the server stops, or
     /// too little while others needed the memory.
     NotRead,
 }
 
-/// The responses that wait.
 #[derive(Default)]
 pub(crate) struct Outgoing {
     bytes: Vec<u8>,
@@ -75,7 +70,6 @@ impl Outgoing {
         }
     }
 
-    /// Sends all that waits.
     pub(crate) async fn flush(
         &mut self,
         shared: &Shared,
@@ -91,7 +85,6 @@ impl Outgoing {
         self.send(shared, transport, None).await
     }
 
-    /// Frees memory.
     pub(crate) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
         self.requests.shrink_to_fit();
@@ -103,7 +96,6 @@ impl Outgoing {
         newest.since(first) >= LONGEST
     }
 
-    /// Counts the requests whose responses were sent.
     fn record(&mut self, shared: &Shared) {
         for (mut stages, errors) in self.requests.drain(..) {
             stages.sent();

@@ -1,4 +1,4 @@
-//! The slow-request log: requests the broker itself took long for.
+//! The slow-request log: requests that took long in the broker itself.
 //!
 //! A request is slow if the broker's own time for it is above `slow.request.log.ms`. Waiting for others (a
 //! long poll, replicas, the members of a group) does not count, nor does sending, which depends on the

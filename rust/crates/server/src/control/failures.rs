@@ -19,7 +19,6 @@ pub struct Failed {
     pub every_dir: Option<String>,
 }
 
-/// The failures that wait to be taken.
 pub(crate) struct Failures {
     waiting: Mutex<Waiting>,
     wake: Arc<WakeFd>,
@@ -55,7 +54,6 @@ impl Failures {
         self.wake.signal();
     }
 
-    /// The failures since the last call.
     pub(crate) fn take(&self) -> Failed {
         std::mem::take(&mut self.waiting.lock().failed)
     }

@@ -48,7 +48,6 @@ pub struct ConnectionInfo {
 }
 
 impl ConnectionInfo {
-    /// The fields of a log line about it.
     pub(crate) fn fields(&self) -> Fields {
         vec![
             ("connection", self.id.clone()),
@@ -66,7 +65,6 @@ pub struct ControlRequest {
     pub connection: Arc<ConnectionInfo>,
     body: Value,
     taken: Instant,
-    /// The time at which its handler began.
     begun: Option<Instant>,
     answer: Option<oneshot::Sender<Answered>>,
     /// The memory of its frame and of its body. The handler has it to its end, or until it waits for group
@@ -74,11 +72,8 @@ pub struct ControlRequest {
     memory: (FramePermit, Permit),
 }
 
-/// The outcome of a request.
 pub(crate) enum Answer {
-    /// A whole response frame and its error codes.
     Frame(Vec<u8>, ErrorCounts),
-    /// The connection must be closed.
     Close,
 }
 
@@ -86,7 +81,6 @@ pub(crate) enum Answer {
 pub(crate) struct Answered {
     pub(crate) answer: Answer,
     pub(crate) times: Crossing,
-    /// The handler's use of the client's quotas.
     pub(crate) spent: Spent,
     /// The memory of the request's frame, for the response.
     pub(crate) permit: FramePermit,
@@ -188,7 +182,6 @@ impl ControlRequest {
     }
 }
 
-/// The queue.
 pub(crate) struct ControlQueue {
     sender: mpsc::Sender<ControlRequest>,
     receiver: Mutex<mpsc::Receiver<ControlRequest>>,
@@ -204,7 +197,6 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// The response is here.
     pub(crate) fn over(mut self) {
         self.connection = None;
     }
@@ -272,7 +264,6 @@ impl ControlQueue {
         taken
     }
 
-    /// How many requests wait.
     pub(crate) fn len(&self) -> usize {
         self.sender.max_capacity() - self.sender.capacity()
     }

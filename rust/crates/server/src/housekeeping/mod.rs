@@ -34,7 +34,6 @@ struct Stop {
     changed: Condvar,
 }
 
-/// The threads.
 pub(crate) struct Housekeeping {
     stop: Arc<Stop>,
     thread: JoinHandle<()>,

@@ -28,7 +28,6 @@ const LAST_BYTES: u64 = 256 << 10;
 
 type Key = (String, i32);
 
-/// The moves under way.
 #[derive(Default)]
 pub(crate) struct Moves {
     state: Mutex<State>,
@@ -107,7 +106,6 @@ impl Moves {
         self.changed.notify_all();
     }
 
-    /// Moves logs until [`Moves::stop`].
     pub(crate) fn run(&self, shared: &Shared) {
         let mut last = None;
         while let Some((key, one)) = self.next(last.as_ref()) {
@@ -201,7 +199,6 @@ impl Moves {
         }
     }
 
-    /// The rate may have changed.
     pub(crate) fn rate_changed(&self) {
         let _state = self.state.lock();
         self.changed.notify_all();

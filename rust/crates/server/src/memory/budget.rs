@@ -22,11 +22,9 @@ pub(crate) enum AtBound {
     Refuse(&'static str),
 }
 
-/// A bound on one kind of memory.
 pub(crate) struct Budget {
     /// What it bounds, for messages.
     what: &'static str,
-    /// How much there is.
     size: usize,
     /// A request that needs no more than this needs no permit.
     uncounted: usize,
@@ -139,7 +137,6 @@ impl Permit {
         self.0.is_some()
     }
 
-    /// Takes up to `count` of it.
     pub(crate) fn split(&mut self, count: usize) -> Self {
         let count = count.min(self.count());
         let permit = self.0.as_mut().filter(|_| count > 0);

@@ -33,12 +33,9 @@ const TIME: Duration = Duration::from_secs(10);
 /// What it must have sent for each second after that.
 const RATE: u64 = 1 << 20;
 
-/// The memory of all connections' frames.
 pub(crate) struct FrameMemory {
     budgets: Arc<Budgets>,
-    /// Connections that wait for memory.
     waiting: AtomicUsize,
-    /// Connections that read frames.
     connections: AtomicUsize,
     /// The bytes that connections use without a permit.
     uncounted: Peak,
@@ -63,7 +60,6 @@ impl FramePermit {
         self.reserve = Permit::default();
     }
 
-    /// Takes up to `bytes` of it.
     pub(crate) fn split(&mut self, bytes: usize) -> Self {
         Self {
             bytes: self.bytes.split(bytes),
@@ -76,7 +72,6 @@ impl FramePermit {
     }
 }
 
-/// How fast a frame arrives.
 pub(crate) struct Progress {
     /// The bytes that arrived since a recent time. A fast beginning is no credit for later.
     since: Instant,
@@ -86,7 +81,6 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A frame that begins now.
     pub(crate) fn start() -> Self {
         Self {
             since: Instant::now(),
@@ -122,7 +116,6 @@ impl Progress {
     }
 }
 
-/// The memory of a response.
 pub(crate) enum ResponsePermit {
     /// All of it is frame memory.
     Frames(Permit),
@@ -140,13 +133,11 @@ impl FrameMemory {
         }
     }
 
-    /// A connection begins to read frames.
     pub(crate) fn enter(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.uncounted.note(self.uncounted_bytes());
     }
 
-    /// The connection ended.
     pub(crate) fn leave(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
@@ -247,7 +238,6 @@ impl FrameMemory {
         self.connections.load(Ordering::Relaxed) * UNCOUNTED
     }
 
-    /// Whether connections wait for memory.
     pub(crate) fn is_short(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -286,7 +276,6 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 impl FrameMemory {
-    /// With budgets of its own.
     pub(crate) fn with(request_memory: Option<usize>, frame_max: usize) -> Self {
         Self::new(Arc::new(Budgets::new(request_memory, frame_max)))
     }
@@ -312,7 +301,6 @@ mod tests {
         }
     }
 
-    /// Whether a connection gets a buffer without waiting.
     fn grows(memory: &FrameMemory, permit: &mut FramePermit, counted: usize, frame: usize) -> bool {
         poll(pin!(memory.grow(permit, UNCOUNTED + counted, frame))).is_some()
     }

@@ -36,7 +36,6 @@ const DECODED_MIN: usize = 16 * MIB;
 /// each thread has one at most.
 const DECODED_UNCOUNTED: usize = 16;
 
-/// All budgets of a server.
 pub(crate) struct Budgets {
     pub(crate) frames: Budget,
     pub(crate) long_frames: Budget,

@@ -21,7 +21,6 @@ pub(crate) const SHORT_BUFFER: usize = 1 << 20;
 /// Memory of an ordinary permit: 16 times the default of `max.message.bytes`.
 const MEDIUM: usize = 16 << 20;
 
-/// A permit to decompress, until it is dropped.
 pub(crate) struct DecompressionPermit {
     /// The memory to decompress one batch with, in bytes.
     pub(crate) buffer_max: usize,

@@ -24,7 +24,6 @@ pub(crate) const STAGE_NAMES: [&str; 7] = [
     "TotalTimeMs",
 ];
 
-/// The counters of one API, about 4 KB.
 struct Counters {
     begun: AtomicU64,
     requests: [AtomicU64; VERSIONS],
@@ -138,13 +137,11 @@ impl ApiMetrics {
         &self.by_key[key as usize]
     }
 
-    /// Counts a request that begins.
     pub(crate) fn begin(&self, api: &Api) {
         let counters = self.of(api.key).get_or_init(Box::default);
         counters.begun.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a finished request of a served API.
     pub(crate) fn record(&self, stages: &Stages, errors: &ErrorCounts) {
         let Some(api) = stages.api else {
             return;

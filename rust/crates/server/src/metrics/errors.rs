@@ -17,7 +17,6 @@ impl ErrorCounts {
         counts
     }
 
-    /// One code.
     pub(crate) fn one(code: i16) -> Self {
         let mut counts = Self::default();
         counts.add(code);

@@ -13,7 +13,6 @@ pub(crate) const TIME_BOUNDS_MS: [f64; 17] = [
     10000.0,
 ];
 
-/// The same in nanoseconds.
 const TIME_BOUNDS_NS: [u64; 17] = [
     50_000,
     100_000,
@@ -34,7 +33,6 @@ const TIME_BOUNDS_NS: [u64; 17] = [
     10_000_000_000,
 ];
 
-/// Upper bounds of sizes, in bytes.
 pub(crate) const SIZE_BOUNDS: [u64; 11] = [
     64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216, 67_108_864,
 ];

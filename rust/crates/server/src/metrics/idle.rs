@@ -10,14 +10,12 @@ use tokio::runtime::RuntimeMetrics;
 
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
-/// The last reading.
 struct Sample {
     at: Instant,
     busy: Duration,
     idle: f64,
 }
 
-/// The share of time in which the threads are idle.
 pub(crate) struct Idle {
     sample: Mutex<Sample>,
 }
@@ -39,7 +37,6 @@ impl Idle {
         self.share_at(Instant::now(), Self::busy(runtime), runtime.num_workers())
     }
 
-    /// The busy time of all threads together.
     pub(crate) fn busy(runtime: &RuntimeMetrics) -> Duration {
         let workers = 0..runtime.num_workers();
         workers

@@ -30,22 +30,16 @@ pub(crate) use self::idle::Idle;
 pub(crate) use self::stages::{Crossing, Stages};
 pub(crate) use self::topic::{TOPIC_COUNTER_NAMES, TOPIC_COUNTERS, TopicCounts, add};
 
-/// The totals since the server was opened.
 #[derive(Default)]
 pub(crate) struct Metrics {
-    /// Bytes of requests, with their size prefixes.
     pub(crate) network_bytes_in: Counter,
-    /// Bytes of responses, with their size prefixes.
     pub(crate) network_bytes_out: Counter,
-    /// Accepted connections.
     pub(crate) connections_accepted: Counter,
     /// Connections that the server refused, or closed for bad input.
     pub(crate) connections_refused: Counter,
-    /// Requests by API.
     pub(crate) apis: ApiMetrics,
 }
 
-/// One counter.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 

@@ -15,7 +15,6 @@ pub(crate) struct Crossing {
     pub(crate) answered: Instant,
 }
 
-/// The stages of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stages {
     /// `None` for a request of an API that is not served.
@@ -23,7 +22,6 @@ pub(crate) struct Stages {
     pub(crate) api_version: i16,
     /// The request is a follower's Fetch, which Kafka counts apart.
     pub(crate) from_follower: bool,
-    /// The bytes of the body.
     pub(crate) request_bytes: u64,
     received: Instant,
     answered: Instant,
@@ -66,7 +64,6 @@ impl Stages {
         self.request_bytes = request_bytes as u64;
     }
 
-    /// The answer came from Python.
     pub(crate) fn crossed(&mut self, crossing: &Crossing) {
         self.crossed_at(crossing, Instant::now());
     }
@@ -79,7 +76,6 @@ impl Stages {
         }
     }
 
-    /// The response is ready.
     pub(crate) fn answered(&mut self) {
         self.answered = Instant::now();
     }
@@ -89,14 +85,12 @@ impl Stages {
         self.answered.saturating_duration_since(other.received)
     }
 
-    /// The response is sent, or there is none.
     pub(crate) fn sent(&mut self) {
         let now = Instant::now();
         self.send = now - self.answered;
         self.total = now - self.received;
     }
 
-    /// The time from the frame to the response.
     fn until_answered(&self) -> Duration {
         self.answered - self.received
     }

@@ -7,7 +7,6 @@
 use super::Counter;
 use crate::codes::ErrorCode;
 
-/// The number of counters.
 pub(crate) const TOPIC_COUNTERS: usize = 10;
 
 /// The names of the counters, in the order of [`TopicCounts::values`].
@@ -27,25 +26,19 @@ pub(crate) const TOPIC_COUNTER_NAMES: [&str; TOPIC_COUNTERS] = [
 /// The counters of one partition, or of the deleted ones.
 #[derive(Default)]
 pub(crate) struct TopicCounts {
-    /// Bytes of batches that were accepted from clients.
     pub(crate) bytes_in: Counter,
-    /// Bytes of batches sent to consumers.
     pub(crate) bytes_out: Counter,
     /// Bytes that were refused as larger than `max.message.bytes`.
     pub(crate) bytes_rejected: Counter,
-    /// Records that were accepted from clients.
     pub(crate) messages_in: Counter,
     /// Partitions of Produce requests that were refused for an unexpected reason; see [`is_expected`].
     pub(crate) failed_produce_requests: Counter,
     /// Partitions of Fetch requests that were refused for an unexpected reason; see [`is_expected`].
     pub(crate) failed_fetch_requests: Counter,
-    /// Partitions of Produce requests.
     pub(crate) total_produce_requests: Counter,
     /// Partitions of Fetch requests. A Fetch that waits counts once. Kafka counts each look.
     pub(crate) total_fetch_requests: Counter,
-    /// Records that were converted from an older format.
     pub(crate) produce_message_conversions: Counter,
-    /// Records that were converted to an older format.
     pub(crate) fetch_message_conversions: Counter,
 }
 
@@ -69,7 +62,6 @@ impl TopicCounts {
         self.counters().map(Counter::get)
     }
 
-    /// Adds the counts of another.
     pub(crate) fn absorb(&self, other: &Self) {
         for (mine, theirs) in self.counters().iter().zip(other.values()) {
             mine.add(theirs);
@@ -83,7 +75,6 @@ impl TopicCounts {
         self.bytes_in.add(bytes);
     }
 
-    /// A partition of a Produce request was refused.
     pub(crate) fn produce_refused(&self, code: ErrorCode, bytes: u64) {
         self.total_produce_requests.add(1);
         if code == ErrorCode::MESSAGE_TOO_LARGE {
@@ -94,7 +85,6 @@ impl TopicCounts {
         }
     }
 
-    /// A partition of a Fetch request was answered.
     pub(crate) fn fetched(&self, bytes: u64, by_follower: bool) {
         self.total_fetch_requests.add(1);
         if !by_follower {
@@ -102,7 +92,6 @@ impl TopicCounts {
         }
     }
 
-    /// A partition of a Fetch request was refused.
     pub(crate) fn fetch_refused(&self, code: ErrorCode) {
         self.total_fetch_requests.add(1);
         if !is_expected(code) {
@@ -131,7 +120,6 @@ fn is_expected(code: ErrorCode) -> bool {
     )
 }
 
-/// Adds the counters of `more` to `sum`.
 pub(crate) fn add(sum: &mut [u64; TOPIC_COUNTERS], more: &[u64; TOPIC_COUNTERS]) {
     for (sum, more) in sum.iter_mut().zip(more) {
         *sum += more;

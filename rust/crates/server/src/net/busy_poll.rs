@@ -36,7 +36,6 @@ pub(crate) struct BusyPoll {
     is_taken: AtomicBool,
     /// In nanoseconds since `opened`.
     paused_until: AtomicU64,
-    /// Interruptions in a row.
     interruptions: AtomicU32,
 }
 
@@ -49,7 +48,6 @@ impl Default for BusyPoll {
 /// How quick the client of a connection is.
 #[derive(Default)]
 pub(crate) struct Timing {
-    /// The time of the last response.
     responded: Option<Instant>,
     is_quick: bool,
     /// The time at which the connection last yielded to others, if it has polled since.
@@ -57,12 +55,10 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// A response was sent.
     pub(crate) fn responded(&mut self) {
         self.responded = Some(Instant::now());
     }
 
-    /// Whether the last response was sent within this time.
     pub(crate) fn responded_within(&self, time: Duration) -> bool {
         self.responded
             .is_some_and(|responded| responded.elapsed() <= time)
@@ -193,7 +189,6 @@ mod tests {
         runtime.unwrap().block_on(future)
     }
 
-    /// Pending for `polls` polls, then ready.
     fn after(polls: usize) -> impl Future<Output = usize> {
         let mut polled = 0;
         std::future::poll_fn(move |_| {

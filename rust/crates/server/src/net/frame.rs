@@ -41,10 +41,8 @@ const KEPT_CAPACITY: usize = 2 * 1024 * 1024;
 const BEGUN: usize = READ_CHUNK + LONG_FRAME;
 /// Buffers grow by multiples of this many bytes.
 const PAGE: usize = 4096;
-/// The bytes of the length.
 const SIZE_PREFIX: usize = 4;
 
-/// Why there is no next frame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
     /// The peer closed between two frames, as most connections end.
@@ -74,14 +72,12 @@ pub(crate) struct Frame {
     pub(crate) permit: FramePermit,
 }
 
-/// Reads frames.
 pub(crate) struct FrameReader {
     buffer: BytesMut,
     /// For the bytes of the buffer above [`UNCOUNTED`].
     permit: FramePermit,
     /// Of the frame that is arriving, if it is counted.
     progress: Option<Progress>,
-    /// The bytes that arrived so far.
     received: u64,
     /// The most that the next read brings while the length of the frame is not known.
     ahead: usize,
@@ -169,7 +165,6 @@ impl FrameReader {
         }
     }
 
-    /// The most that one read brings.
     fn space_ahead(&self) -> usize {
         let space = self.buffer.capacity() - self.buffer.len();
         space.min(self.ahead)
@@ -271,7 +266,6 @@ impl FrameReader {
         length.is_some_and(|read| self.length().map_or(true, |length| length <= read))
     }
 
-    /// How many bytes arrived so far.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
@@ -297,7 +291,6 @@ impl FrameReader {
         }
     }
 
-    /// Frees the buffer of an idle connection.
     pub(crate) fn shrink(&mut self) {
         if self.buffer.is_empty() {
             self.buffer = BytesMut::new();

@@ -34,7 +34,6 @@ pub(crate) struct Response {
     bytes: Vec<u8>,
     /// By rising position, one for each gap.
     parts: Vec<(Gap, LogSlice)>,
-    /// The error codes in it.
     errors: ErrorCounts,
     /// Its shares of budgets, in bytes; they are given back when it was sent.
     permits: [Permit; 2],
@@ -43,7 +42,6 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    /// A response without file ranges.
     pub(crate) fn new(header: &RequestHeader, message: &Value) -> Result<Self, ProtocolError> {
         let errors = ErrorCounts::of(message, header.api_version);
         Ok(Self::from_frame(encode(header, message)?, errors))
@@ -60,7 +58,6 @@ impl Response {
         }
     }
 
-    /// The response with its shares of budgets.
     pub(crate) fn with_permits(self, permits: [Permit; 2]) -> Self {
         Self { permits, ..self }
     }
@@ -155,7 +152,6 @@ impl Response {
         }
     }
 
-    /// Writes the whole response.
     pub(crate) async fn send(&self, transport: &mut impl Transport) -> io::Result<()> {
         let mut sent = 0;
         for (gap, slice) in &self.parts {
@@ -184,7 +180,6 @@ fn with_throttle_time(header: &RequestHeader, mut frame: Bytes, throttle_ms: u32
     encode(header, &message.into()).ok()
 }
 
-/// A frame with its size prefix, header and body.
 pub(crate) fn encode(header: &RequestHeader, message: &Value) -> Result<Vec<u8>, ProtocolError> {
     encode_as(header, header.api_version, message)
 }

@@ -37,7 +37,6 @@ const INITIAL_EPOCH: i32 = 0;
 /// The epoch of a full request without a session.
 const FINAL_EPOCH: i32 = -1;
 
-/// A client's request for one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) topic: TopicRef,
@@ -70,12 +69,10 @@ pub(crate) struct PartitionData<'a> {
     /// There are records, an error or a divergence, so it must be included.
     pub(crate) is_news: bool,
     pub(crate) is_error: bool,
-    /// The partition does not exist.
     pub(crate) is_unknown: bool,
     pub(crate) has_records: bool,
 }
 
-/// The session part of a request.
 #[derive(Debug)]
 pub(crate) struct SessionRequest {
     pub(crate) id: i32,
@@ -85,7 +82,6 @@ pub(crate) struct SessionRequest {
     pub(crate) forgotten: Vec<(TopicRef, i32)>,
 }
 
-/// The kind of response to a request.
 #[derive(Debug)]
 pub(crate) enum Context {
     /// All requested partitions, without a session.
@@ -107,7 +103,6 @@ impl Context {
         }
     }
 
-    /// The id of the request's session.
     pub(crate) fn session_id(&self) -> i32 {
         match self {
             Self::Incremental { id, .. } => *id,
@@ -270,7 +265,6 @@ impl FetchSessions {
         session.map(|_| *id).ok_or(ErrorCode::INVALID_FETCH_SESSION_EPOCH)
     }
 
-    /// The number of sessions.
     pub(crate) fn len(&self) -> usize {
         self.sessions.lock().len()
     }

@@ -213,12 +213,10 @@ impl Logs {
         }
     }
 
-    /// Every partition that was found or created.
     pub(crate) fn partitions(&self) -> impl Iterator<Item = Arc<Partition>> {
         self.dirs.iter().flat_map(|dir| dir.partitions())
     }
 
-    /// The opened directories.
     pub(crate) fn dirs(&self) -> &[Arc<LogDir>] {
         &self.dirs
     }

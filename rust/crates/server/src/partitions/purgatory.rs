@@ -19,14 +19,12 @@ use tokio::time::Instant;
 /// More bytes than any append brings: such a waiter wakes only when all waiters are woken.
 pub(crate) const NO_BYTES: u64 = u64::MAX;
 
-/// The waiting requests by kind.
 #[derive(Default)]
 pub(crate) struct Purgatory {
     pub(crate) produce: Kind,
     pub(crate) fetch: Kind,
 }
 
-/// The number of waiting requests of one kind.
 #[derive(Default)]
 pub(crate) struct Kind(AtomicU64);
 
@@ -36,7 +34,6 @@ impl Kind {
     }
 }
 
-/// The result of a look.
 pub(crate) struct Attempt<T> {
     pub(crate) result: T,
     /// The bytes that are missing. `None` if the request can be answered.
@@ -104,10 +101,8 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-/// One waiting request.
 struct Waiter {
     id: u64,
-    /// The bytes that must still be appended.
     missing: AtomicI64,
     wake: Notify,
 }
@@ -149,7 +144,6 @@ impl Waiter {
 /// The capacity that an empty list keeps.
 const KEPT: usize = 64;
 
-/// The waiters of one partition.
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<HashMap<u64, Arc<Waiter>>>);
 
@@ -187,7 +181,6 @@ impl Waiters {
     }
 }
 
-/// A partition, or a test's.
 pub(crate) trait HasWaiters {
     fn waiters(&self) -> &Waiters;
 }

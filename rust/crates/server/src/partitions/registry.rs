@@ -64,12 +64,10 @@ pub(crate) struct Partition {
     pub(crate) topic_id: TopicId,
     pub(crate) index: i32,
     pub(crate) log: Arc<Log>,
-    /// The counters of its requests.
     pub(crate) counts: Arc<TopicCounts>,
     pub(crate) replicas: Arc<Replicas>,
     leadership: Arc<AtomicU64>,
     waiters: Arc<Waiters>,
-    /// It was reported to Python that its log is offline.
     is_reported_offline: AtomicBool,
 }
 
@@ -101,7 +99,6 @@ impl Partition {
         }
     }
 
-    /// A partition that shares all parts.
     fn share(&self) -> Self {
         Self {
             topic: Arc::clone(&self.topic),
@@ -121,7 +118,6 @@ impl Partition {
         self.log.failure().is_some() && !self.is_reported_offline.load(Ordering::Relaxed)
     }
 
-    /// The fields of a log line about it.
     pub(crate) fn fields(&self) -> Fields {
         vec![
             ("topic", self.topic.to_string()),
@@ -204,7 +200,6 @@ struct Topic {
 /// A topic with partitions that are not here.
 struct Elsewhere {
     id: TopicId,
-    /// The number of its partitions in the cluster.
     count: i32,
     /// This server's partitions whose logs could not be opened.
     offline: BTreeSet<i32>,
@@ -231,7 +226,6 @@ impl Tables {
         self.topics.get(name)
     }
 
-    /// The error code for a partition that is not here.
     fn absence(&self, topic: &str, index: i32) -> ErrorCode {
         let known = match topic.len() {
             ..=TOPIC_NAME_MAX => self.elsewhere.get(topic),
@@ -251,12 +245,10 @@ impl Tables {
     }
 }
 
-/// The registry.
 #[derive(Default)]
 pub(crate) struct Registry(RwLock<Tables>);
 
 impl Registry {
-    /// A partition by its topic's name.
     pub(crate) fn find(&self, topic: &str, index: i32) -> Option<Arc<Partition>> {
         self.0.read().topic(topic)?.partitions.get(&index).cloned()
     }
@@ -290,7 +282,6 @@ impl Registry {
         tables.elsewhere.insert(name, known);
     }
 
-    /// The topic was deleted from the cluster.
     pub(crate) fn forget_known(&self, topic: &str) {
         self.0.write().forget_elsewhere(topic);
     }
@@ -355,12 +346,10 @@ impl Registry {
         })
     }
 
-    /// The id of a topic with partitions here.
     pub(crate) fn topic_id(&self, topic: &str) -> Option<TopicId> {
         self.0.read().topics.get(topic).map(|topic| topic.id)
     }
 
-    /// The topic's name, shared by its partitions.
     pub(crate) fn name(&self, topic: &str) -> Arc<str> {
         let tables = self.0.read();
         let known = tables.topics.get_key_value(topic);
@@ -409,13 +398,11 @@ impl Registry {
         Some(partitions)
     }
 
-    /// The partitions of one topic, by rising index.
     pub(crate) fn topic(&self, topic: &str) -> Option<Vec<Arc<Partition>>> {
         let tables = self.0.read();
         Some(tables.topics.get(topic)?.partitions.values().cloned().collect())
     }
 
-    /// Every partition, in no particular order of topics.
     pub(crate) fn all(&self) -> Vec<Arc<Partition>> {
         let tables = self.0.read();
         let topics = tables.topics.values();

@@ -27,7 +27,6 @@ pub struct Replica {
     pub in_sync: bool,
 }
 
-/// A replica on another broker.
 #[derive(Debug)]
 struct Follower {
     replica: Replica,
@@ -44,7 +43,6 @@ struct State {
     epoch: i32,
 }
 
-/// The replicas of one partition.
 #[derive(Debug)]
 pub(crate) struct Replicas {
     state: RwLock<State>,
@@ -109,7 +107,6 @@ impl Replicas {
         in_sync >= all || in_sync >= u64::from(log.config().min_insync_replicas)
     }
 
-    /// Whether a broker is one of the replicas.
     pub(crate) fn is_follower(&self, id: i32) -> bool {
         self.state.read().follower(id).is_some()
     }
@@ -185,7 +182,6 @@ impl State {
     }
 }
 
-/// A follower that has a consumer's offset.
 #[derive(Debug, Clone, Copy)]
 struct Candidate<'a> {
     id: i32,

@@ -62,14 +62,12 @@ impl ClientIds {
     }
 }
 
-/// Quotas of one user.
 #[derive(Debug, Default)]
 struct User {
     client_ids: ClientIds,
     own: Option<f64>,
 }
 
-/// All bounds of one kind.
 #[derive(Debug, Default)]
 struct Bounds {
     users: HashMap<String, User>,
@@ -77,7 +75,6 @@ struct Bounds {
     any_user: ClientIds,
 }
 
-/// The sender of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client<'a> {
     pub(super) user: &'a str,
@@ -159,10 +156,8 @@ impl Rates {
     }
 }
 
-/// One kind of quota.
 #[derive(Debug, Default)]
 pub(super) struct Quota {
-    /// Whether there is any bound.
     is_set: AtomicBool,
     bounds: RwLock<Bounds>,
     rates: Mutex<Rates>,
@@ -189,7 +184,6 @@ impl Quota {
         }
     }
 
-    /// The client's bound per second.
     pub(super) fn bound(&self, client: Client<'_>) -> Option<f64> {
         if !self.is_set() {
             return None;
@@ -211,7 +205,6 @@ impl Quota {
     }
 }
 
-/// The quotas of all clients.
 #[derive(Debug)]
 pub(crate) struct ClientQuotas {
     pub(super) window: Window,
@@ -221,7 +214,6 @@ pub(crate) struct ClientQuotas {
     request: Quota,
 }
 
-/// The names of the quotas.
 const PRODUCER_BYTE_RATE: &str = "producer_byte_rate";
 pub(super) const CONSUMER_BYTE_RATE: &str = "consumer_byte_rate";
 pub(super) const REQUEST_PERCENTAGE: &str = "request_percentage";
@@ -274,7 +266,6 @@ impl ClientQuotas {
         wait.min(self.window.length_ms())
     }
 
-    /// Whether time is recorded at all.
     pub(crate) fn counts_time(&self) -> bool {
         self.request.is_set()
     }

@@ -22,14 +22,12 @@ use crate::quotas::rate::Rate;
 /// The number of addresses whose rates are kept before expired ones are removed.
 const SWEEP_MIN: usize = 1024;
 
-/// The slot of one connection.
 pub(crate) struct Slot {
     pub(crate) number: u64,
     listener: Arc<str>,
     ip: IpAddr,
     /// The time of its last request, in milliseconds since the server was opened.
     used_ms: AtomicU64,
-    /// Another connection needs the slot.
     evict: Notify,
 }
 
@@ -40,7 +38,6 @@ impl Slot {
     }
 }
 
-/// Why a connection is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The address has this many open connections already.
@@ -58,7 +55,6 @@ struct Listener {
     failed: u64,
 }
 
-/// Limits on the rate at which an address may connect.
 #[derive(Default)]
 struct IpRates {
     default: Option<f64>,
@@ -76,7 +72,6 @@ struct State {
     slots: HashMap<u64, Arc<Slot>>,
 }
 
-/// The connections of a server.
 pub(crate) struct ConnectionQuotas {
     opened: Instant,
     window: Window,
@@ -108,7 +103,6 @@ impl ConnectionQuotas {
         }
     }
 
-    /// The number of open connections, by listener.
     pub(crate) fn open(&self) -> Vec<(String, u64)> {
         let state = self.state.lock();
         let listeners = state.listeners.iter();
@@ -329,12 +323,10 @@ impl ConnectionQuotas {
         }
     }
 
-    /// The connection is not idle.
     pub(crate) fn used(&self, slot: &Slot) {
         slot.used_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
-    /// Frees the slot.
     pub(crate) fn leave(&self, slot: &Slot) {
         let mut state = self.state.lock();
         state.slots.remove(&slot.number);
@@ -383,7 +375,6 @@ mod tests {
         quotas.has_slot(&quotas.state.lock(), listener)
     }
 
-    /// The result without waiting.
     fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         match std::pin::pin!(future).poll(&mut context) {

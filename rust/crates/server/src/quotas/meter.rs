@@ -8,7 +8,6 @@ use crate::quotas::clients::{Client, ClientQuotas};
 /// What a handler in Python adds to the meter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// The thread's time.
     pub(crate) time: Duration,
     /// The wait for a quota that Python measures.
     pub(crate) throttle_ms: u64,
@@ -61,7 +60,6 @@ impl<'a> Meter<'a> {
         .await
     }
 
-    /// Whether the request's time counts.
     pub(crate) fn counts_time(&self) -> bool {
         self.counts_time.load(Ordering::Relaxed)
     }
@@ -152,7 +150,6 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// The time that the client has to wait.
     pub(crate) fn throttle_ms(&self) -> u32 {
         self.throttle_ms.load(Ordering::Relaxed)
     }

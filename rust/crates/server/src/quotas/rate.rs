@@ -49,7 +49,6 @@ impl Rate {
         ((rate - bound) / bound * measured_ms).round() as u64
     }
 
-    /// Whether all samples have expired.
     pub(crate) fn is_forgotten(&mut self, window: Window, now_ms: u64) -> bool {
         self.forget(window, now_ms);
         self.0.is_empty()

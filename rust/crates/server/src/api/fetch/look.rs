@@ -28,20 +28,17 @@ const UNKNOWN_BYTES_MAX: usize = 64 << 10;
 /// The bytes of an unknown partition in a response, without its topic's name.
 const UNKNOWN_EACH: usize = 64;
 
-/// The parameters of a request.
 pub(super) struct Parameters {
     pub(super) version: i16,
     pub(super) replica_id: i32,
     /// The consumer's rack. Empty if it does not say.
     pub(super) rack: String,
-    /// The request's connection.
     pub(super) connection: Arc<ConnectionInfo>,
     /// How long it may wait for `bytes_min`.
     pub(super) wait: Duration,
     pub(super) bytes_min: u64,
     /// For all partitions together. The first batch is sent whole even if it is larger (KIP-74).
     pub(super) bytes_max: u64,
-    /// Only records below the last stable offset.
     pub(super) committed: bool,
 }
 
@@ -67,7 +64,6 @@ pub(super) struct Found {
     pub(super) aborted: Option<Vec<AbortedTxn>>,
 }
 
-/// Why a partition is refused.
 pub(super) struct Refused {
     pub(super) code: ErrorCode,
     /// The current leader, if that is the reason.

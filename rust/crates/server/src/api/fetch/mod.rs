@@ -279,7 +279,6 @@ fn unsigned(number: i32) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// The bytes of record batches.
 fn size(looks: &[Look]) -> u64 {
     let found = looks.iter().flatten();
     let slices = found.filter_map(|found| found.slice.as_ref());

@@ -20,7 +20,6 @@ use crate::memory::budget::Permit;
 use crate::partitions::fetch_session::Wanted;
 use crate::shared::Shared;
 
-/// The most bytes that one response reads.
 pub(super) const RESPONSE_MAX: u64 = 8 << 20;
 
 /// A permit to wait for conversion, if there are batches. Without a permit the result has no batches, as if
