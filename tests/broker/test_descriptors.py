@@ -116,7 +116,7 @@ def test_connections_leave_descriptors_to_the_logs(start_broker: StartBroker) ->
             writer.write(90_000)
             assert writer.finish() == [None]
     assert broker.stop() == 0
-    assert len([line for line in broker.output().splitlines() if "kept for the logs" in line]) == 1
+    assert len([line for line in broker.output().splitlines() if "reserved for the logs" in line]) == 1
 
 
 # If this failed, a topic would be created whose partitions cannot be opened, with a traceback for each.

@@ -68,7 +68,7 @@ def test_a_full_disk_refuses_only_appends(start_broker: StartBroker, small_disk:
         assert client.produce("t", 0, batch)["error_code"] == STORAGE_ERROR
         # A first group needs __consumer_offsets, which the coordinator cannot create without space.
         group.send(FIND_COORDINATOR, 1, {"key": "g", "key_type": 0})
-        broker.wait_output("no room in .*coordinator.*No space left on device")
+        broker.wait_output("the disk of .*coordinator is full.*No space left on device")
         assert client.fetch("t", 0, 3)["records"]
         partitions = [{"partition_index": 0, "offset": 15}]
         asked = {"topics": [{"name": "t", "partitions": partitions}], "timeout_ms": 20_000}
@@ -77,7 +77,7 @@ def test_a_full_disk_refuses_only_appends(start_broker: StartBroker, small_disk:
         assert (deleted["error_code"], deleted["low_watermark"]) in ((0, 15), (STORAGE_ERROR, -1))
         assert client.fetch("t", 0, 14)["error_code"] == OFFSET_OUT_OF_RANGE
         # The segments that this deletes free space.
-        broker.wait_output("there is room in .*coordinator again")
+        broker.wait_output("the disk of .*coordinator has space again")
         _, found = group.receive(FIND_COORDINATOR, 1)
         assert found["error_code"] == 0
         assert client.produce("t", 0, batch)["error_code"] == 0
@@ -91,7 +91,7 @@ def test_a_broker_on_a_full_disk_can_be_stopped(start_broker: StartBroker, small
     with Client(broker.port) as client:
         fill(small_disk / "filler")
         client.send(FIND_COORDINATOR, 1, {"key": "g", "key_type": 0})
-        broker.wait_output("no room in .*coordinator")
+        broker.wait_output("the disk of .*coordinator is full")
         broker.stop()
     (small_disk / "filler").unlink()
     again = start_broker(small_disk / "data")
@@ -108,10 +108,10 @@ def test_a_broker_that_was_killed_waits_for_space_to_start(
     fill(small_disk / "filler")
     # The end of its old session must be written to the coordinator's log.
     waiting = start_broker(small_disk / "data", ready=False)
-    waiting.wait_output("no room in .*coordinator")
+    waiting.wait_output("the disk of .*coordinator is full")
     assert waiting.stop() == 0, waiting.output()
     again = start_broker(small_disk / "data", ready=False)
-    again.wait_output("no room in .*coordinator")
+    again.wait_output("the disk of .*coordinator is full")
     (small_disk / "filler").unlink()
     create(again.wait_ready(), "u")
     assert again.stop() == 0
