@@ -1,4 +1,4 @@
-//! What a Produce is answered: of each partition where its records are, or which of them are bad, in Kafka's words.
+//! The response to a Produce request, with Kafka's messages for bad records.
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_storage::{Fault, RecordFault, RecordFaults};
@@ -9,7 +9,7 @@ use crate::codes::for_version;
 use crate::net::response::Response;
 use crate::partitions::registry::Leadership;
 
-pub(super) fn answer(header: &RequestHeader, request: &Request, results: &[Result<Done>]) -> Outcome {
+pub(super) fn response(header: &RequestHeader, request: &Request, results: &[Result<Done>]) -> Outcome {
     let version = header.api_version;
     let mut message = response_message(KEY);
     let empty_topic = message.element("responses");
@@ -41,7 +41,7 @@ pub(super) fn answer(header: &RequestHeader, request: &Request, results: &[Resul
     Response::new(header, &message.into()).into()
 }
 
-/// Also an append that not all replicas acknowledged is told where it is.
+/// The response has the offsets even if the replicas did not acknowledge the append.
 fn acknowledge(answer: &mut Struct, version: i16, done: &Done) {
     answer
         .set("base_offset", done.base_offset)
@@ -49,7 +49,7 @@ fn acknowledge(answer: &mut Struct, version: i16, done: &Done) {
         .set("log_start_offset", done.log_start_offset);
     if let Some(Err(code)) = done.acknowledged {
         answer.set("error_code", for_version(code, version > 3).0);
-        tell_leader(answer, version, done.leader);
+        set_leader(answer, version, done.leader);
     }
 }
 
@@ -61,12 +61,12 @@ fn refuse(answer: &mut Struct, version: i16, refused: &Refused, topic: &str) {
         .set("error_message", refused.message.as_deref());
     if let Some(faults) = &refused.faults {
         let partition = format!("{topic}-{}", answer.int32("index"));
-        tell_faults(answer, faults, &partition);
+        set_faults(answer, faults, &partition);
     }
-    tell_leader(answer, version, refused.leader);
+    set_leader(answer, version, refused.leader);
 }
 
-fn tell_leader(answer: &mut Struct, version: i16, leader: Option<Leadership>) {
+fn set_leader(answer: &mut Struct, version: i16, leader: Option<Leadership>) {
     if let (Some(leader), 10..) = (leader, version) {
         let current = answer
             .element("current_leader")
@@ -76,8 +76,8 @@ fn tell_leader(answer: &mut Struct, version: i16, leader: Option<Leadership>) {
     }
 }
 
-/// Which records are bad, and a message, in the words that producers' logs and tests look for (KIP-467, `LogValidator`).
-fn tell_faults(answer: &mut Struct, faults: &RecordFaults, partition: &str) {
+/// Sets the bad records and the message, as `LogValidator` does (KIP-467).
+fn set_faults(answer: &mut Struct, faults: &RecordFaults, partition: &str) {
     let texts = faults
         .first()
         .iter()
@@ -91,7 +91,8 @@ fn tell_faults(answer: &mut Struct, faults: &RecordFaults, partition: &str) {
             .map(|(index, text)| format!("RecordError(batchIndex={index}, message='{text}')"))
             .collect();
         format!(
-            "One or more records have been rejected due to {} record errors in total, and only showing the first three errors at most: [{}]",
+            "One or more records have been rejected due to {} record errors in total, and only showing \
+             the first three errors at most: [{}]",
             faults.count(),
             shown.join(", ")
         )
@@ -101,7 +102,7 @@ fn tell_faults(answer: &mut Struct, faults: &RecordFaults, partition: &str) {
         Value::Struct(error.with("batch_index_error_message", text.as_str()))
     });
     let mut errors: Vec<Value> = errors.collect();
-    // A producer takes a record that is not named for a good one.
+    // To a producer, records that are not named are good.
     errors.extend(
         faults
             .rest()
@@ -124,7 +125,8 @@ fn fault_text(fault: &RecordFault, compressed: bool, partition: &str) -> String 
             earliest,
             latest,
         } => format!(
-            "Timestamp {timestamp} of message with offset {offset} is out of range. The timestamp should be within [{earliest}, {latest}]"
+            "Timestamp {timestamp} of message with offset {offset} is out of range. The timestamp should be \
+             within [{earliest}, {latest}]"
         ),
         Fault::AppendTime {
             timestamp,
@@ -132,12 +134,14 @@ fn fault_text(fault: &RecordFault, compressed: bool, partition: &str) -> String 
             key_bytes,
             value_bytes,
         } => {
-            // Java's two classes of records tell the length of null each in its own way.
+            // Java's two classes of records print the length of null differently.
             let (kind, null) = if compressed { ("Partial", "-1") } else { ("", "0") };
             let size = |bytes: Option<usize>| bytes.map_or(null.to_owned(), |n| n.to_string());
             let (key, value) = (size(key_bytes), size(value_bytes));
             format!(
-                "Invalid timestamp type in message {kind}DefaultRecord(offset={offset}, timestamp={timestamp}, key={key} bytes, value={value} bytes). Producer should not set timestamp type to LogAppendTime."
+                "Invalid timestamp type in message {kind}DefaultRecord(offset={offset}, \
+                 timestamp={timestamp}, key={key} bytes, value={value} bytes). \
+                 Producer should not set timestamp type to LogAppendTime."
             )
         }
     }

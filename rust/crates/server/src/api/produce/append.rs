@@ -22,7 +22,7 @@ pub(super) async fn append_part(
     part: &Part,
     bytes: &mut [u8],
 ) -> Result<Done> {
-    let partition = part.place.as_ref().ok_or_else(|| {
+    let partition = part.partition.as_ref().ok_or_else(|| {
         let topic = &request.topics[part.topic];
         shared.registry.absence(topic, part.index)
     })?;
@@ -155,8 +155,9 @@ impl Failed {
 impl Append<'_> {
     async fn run(&mut self) -> std::result::Result<Appended, Failed> {
         let config = self.partition.log.config();
-        // A plain write goes to the page cache. These wait for the disk, and other connections must not wait with them: an append
-        // with an fsync, the first append of a leader epoch, and an append to a log that is about to move to another directory.
+        // A plain write goes to the page cache. These appends wait for the disk, and other connections must
+        // not wait with them: with an fsync, the first of a leader epoch, and to a log that is about to move
+        // to another directory.
         let waits = config.flush_messages != i64::MAX
             || self.partition.log.is_about_to_move()
             || !self.partition.log.has_saved_epoch(self.leadership.epoch);
@@ -249,7 +250,7 @@ fn refuse_append(shared: &Shared, partition: &Partition, error: StorageError) ->
     if error.is_storage_failure() {
         return code.into();
     }
-    // The text has positions and numbers, so it is no key.
+    // The text has positions and numbers, so it cannot be the key.
     let key = format!("refused {partition} {}", code.0);
     let text = format!("{what}: {error}");
     shared

@@ -1,5 +1,5 @@
-//! What a partition's records in a Produce request must look like before the log sees them, as far as the request's version
-//! decides it (`ProduceRequest.validateRecords`, `ByteBufferLogInputStream`).
+//! Parses a partition's records of a Produce request, and checks what depends on the request's version
+//! (`ProduceRequest.validateRecords`, `ByteBufferLogInputStream`).
 
 use logcore_records::{Compression, MAGIC_V2, RecordError, batches};
 use logcore_storage::ParsedBatches;
@@ -7,17 +7,17 @@ use logcore_storage::ParsedBatches;
 use super::{Refused, Result};
 use crate::codes::ErrorCode;
 
-/// Where every format has its length. The length counts the bytes after it.
+/// The position of the length in every format. The length counts the bytes after it.
 const LENGTH_POSITION: usize = 8;
 const FRAME: usize = 12;
-/// Where every format has its magic byte.
+/// The position of the magic byte in every format.
 const MAGIC_POSITION: usize = 16;
 /// The smallest length of any format (`LegacyRecord.RECORD_OVERHEAD_V0`).
 const LENGTH_MIN: i64 = 14;
 
 /// The records of a partition, parsed once for everything that follows.
 pub(super) enum Records {
-    /// Messages v0 and v1, of so many bytes. They are converted before they are appended.
+    /// Messages v0 and v1, with their size in bytes. They are converted before they are appended.
     Legacy(usize),
     Batches(ParsedBatches),
 }
@@ -31,7 +31,7 @@ impl Records {
         }
     }
 
-    /// Bytes. Bytes of an incomplete last batch are not counted: they are dropped, as in Kafka.
+    /// The size in bytes. An incomplete last batch is not counted: it is dropped, as in Kafka.
     pub(super) fn size(&self) -> usize {
         match self {
             Self::Legacy(size) => *size,
@@ -72,7 +72,7 @@ fn whole_batches(version: i16, records: &[u8]) -> Result<ParsedBatches> {
     while is_whole(iterator.remaining()).map_err(|error| refused(error, &parsed))? {
         let is_v2 = iterator.remaining().get(MAGIC_POSITION) == Some(&(MAGIC_V2 as u8));
         if version >= 3 && !parsed.headers().is_empty() && is_v2 {
-            // A request may have one batch for a partition, whatever the second one holds.
+            // A request may have only one batch for a partition.
             return Err(ErrorCode::INVALID_RECORD.into());
         }
         let Some(batch) = iterator.next() else { break };
@@ -103,7 +103,7 @@ fn whole_messages(records: &[u8]) -> Result<usize> {
     Ok(size)
 }
 
-/// Bytes of the batch or message at the front, of any format. `None` when its length is not there.
+/// The size of the batch or message at the front, of any format. `None` if there is no whole length.
 fn framed_size(records: &[u8]) -> Result<Option<usize>> {
     let Some(&[a, b, c, d]) = records.get(LENGTH_POSITION..FRAME) else {
         return Ok(None);
@@ -119,8 +119,8 @@ fn framed_size(records: &[u8]) -> Result<Option<usize>> {
     Ok(Some(FRAME + length as usize))
 }
 
-/// Whether a batch is complete. As in Kafka the length is checked before the magic byte. A message of an old format is refused
-/// among batches.
+/// Whether a batch is complete. As in Kafka, the length is checked before the magic byte. Messages of an old
+/// format are refused.
 fn is_whole(records: &[u8]) -> Result<bool> {
     let Some(size) = framed_size(records)? else {
         return Ok(false);
@@ -146,7 +146,7 @@ pub(super) fn refuse_records(error: &RecordError) -> Refused {
         error if error.is_corruption() => ErrorCode::CORRUPT_MESSAGE,
         _ => ErrorCode::INVALID_RECORD,
     };
-    // Kafka sends a message for what it finds before it parses the batch.
+    // Kafka sends a message for errors that it finds before it parses the batch.
     let message = match error {
         RecordError::InvalidLength { length, .. } if *length < LENGTH_MIN => Some(format!(
             "Record size {length} is less than the minimum record overhead ({LENGTH_MIN})"

@@ -1,14 +1,16 @@
 //! Produce (key 0): record batches into logs.
 //!
-//! The request stays in the buffer it was read into. Its envelope is decoded, then the buffer is taken back for writing: the log
-//! sets offsets, epochs and timestamps in place and writes each partition's bytes once. Message sets of versions 0 to 2 are
-//! converted to batches first.
+//! The request stays in the buffer it was read into. After its envelope is decoded, the log sets offsets,
+//! epochs and timestamps in the buffer, and writes each partition's bytes once. Message sets of versions 0
+//! to 2 are converted to batches first.
 //!
-//! A batch's header is parsed once, in [`batches`], and passed on. `batches` checks what depends on the request's version. The log
-//! checks everything else. A long compressed batch waits for a permit to be decompressed ([`crate::memory::unpacking`]).
+//! A batch's header is parsed once, in [`batches`], and passed on. `batches` checks what depends on the
+//! request's version. The log checks everything else. A long compressed batch waits for a permit to be
+//! decompressed ([`crate::memory::unpacking`]).
 //!
-//! With acks=all the response waits in the purgatory until the in-sync replicas have the records (`DelayedProduce`). The next
-//! request of the connection waits, too, as in Kafka. [`answer`] builds the response.
+//! With acks=all the response waits in the purgatory until the in-sync replicas have the records
+//! (`DelayedProduce`). The next request of the connection waits as well, as in Kafka. [`answer`] builds the
+//! response.
 
 mod answer;
 mod append;
@@ -46,8 +48,8 @@ struct Part {
     /// Index into the request's topics.
     topic: usize,
     index: i32,
-    place: Option<Arc<Partition>>,
-    /// Where its records are in the frame.
+    partition: Option<Arc<Partition>>,
+    /// The position of its records in the frame.
     records: Range<usize>,
 }
 
@@ -61,7 +63,7 @@ struct Request {
 }
 
 impl Request {
-    /// What is kept of it until it is answered, in bytes.
+    /// The memory that the request uses until its response, without the frame.
     fn kept_bytes(&self) -> usize {
         let names: usize = self.topics.iter().map(String::len).sum();
         let topics = self.topics.capacity() * size_of::<String>() + names;
@@ -70,9 +72,9 @@ impl Request {
         topics + parts + results
     }
 
-    /// Of a partition that is named more than once only the last counts, and is answered, as with Kafka (`handleProduceRequest`
-    /// puts them into a map).
-    fn keep_the_last(&mut self) {
+    /// Keeps only the last part of a partition that the request repeats, as in Kafka (`handleProduceRequest`
+    /// puts the parts into a map).
+    fn remove_repeated(&mut self) {
         let number_of = numbered(self.topics.iter().map(String::as_str));
         let mut seen = HashSet::with_capacity(self.parts.len());
         let mut last = vec![false; self.parts.len()];
@@ -84,26 +86,26 @@ impl Request {
     }
 }
 
-/// `acks` of a producer that wants all replicas in sync to have its records.
+/// The `acks` for all in-sync replicas.
 const ALL: i16 = -1;
 
-/// How many bad records, or partitions, a message names.
+/// The most bad records, or partitions, that a message names.
 const SHOWN: usize = 3;
 
-/// What became of one partition.
+/// The result of one partition's append.
 struct Done {
     base_offset: i64,
     last_offset: i64,
     log_append_time: i64,
     log_start_offset: i64,
-    /// With acks=all: `None` while replicas are missing, then how that ended.
+    /// With acks=all: `None` until the in-sync replicas have the records, or never will.
     acknowledged: Option<std::result::Result<(), ErrorCode>>,
-    /// Who leads, when that has changed meanwhile.
+    /// The current leader, if it changed while the request waited.
     leader: Option<Leadership>,
 }
 
 impl Done {
-    /// Nothing was to be appended, which versions before 3 may ask for.
+    /// For an empty part, which versions before 3 allow.
     fn of_nothing(log_start_offset: i64) -> Self {
         Self {
             base_offset: -1,
@@ -122,13 +124,13 @@ impl Done {
 
 struct Refused {
     code: ErrorCode,
-    /// Which records are why.
+    /// The bad records.
     faults: Option<RecordFaults>,
-    /// For the client to read, where Kafka has one.
+    /// The message for the client, in cases in which Kafka sends one.
     message: Option<String>,
-    /// -1 where Kafka does not tell it.
+    /// -1 in cases in which Kafka does not send it.
     log_start_offset: i64,
-    /// Who leads, when it is not this server.
+    /// The current leader, if it is another broker.
     leader: Option<Leadership>,
 }
 
@@ -146,8 +148,8 @@ impl From<ErrorCode> for Refused {
 
 type Result<T> = std::result::Result<T, Refused>;
 
-/// Appends, waits for the replicas if that is wanted, and answers; gives the frame's memory back to be read into again, with its
-/// `permit`, unless it had to wait: then others have both meanwhile.
+/// Appends the records, waits for the replicas with acks=all, and builds the response. Returns the frame's
+/// buffer and `permit` for the next frame. A request that had to wait gave them back before the wait.
 pub(crate) async fn handle(
     shared: &Shared,
     header: &RequestHeader,
@@ -158,7 +160,7 @@ pub(crate) async fn handle(
 ) -> (Outcome, Option<(BytesMut, FramePermit)>) {
     let request = parse(shared, header, &message, &frame);
     drop(message);
-    // Nobody shares the frame any more, so this copies nothing; were it shared, the copy would still be right.
+    // The frame is not shared any more, so this copies nothing.
     let mut memory = frame
         .try_into_mut()
         .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
@@ -172,17 +174,17 @@ pub(crate) async fn handle(
         }
     };
     let mut kept = Some((memory, permit));
-    if request.acks == ALL && !settle(shared, &request, &mut results) {
+    if request.acks == ALL && !check_replicas(shared, &request, &mut results) {
         kept = None;
         let began = Instant::now();
-        // Rare and large: it is not a part of every connection's memory.
+        // The future is boxed, so that it is not a part of every connection's memory.
         Box::pin(wait_for_replicas(shared, &request, &mut results)).await;
         stages.remote = began.elapsed();
     }
     let outcome = if request.acks == 0 {
-        without_answer(&request, &results)
+        without_response(&request, &results)
     } else {
-        answer::answer(header, &request, &results)
+        answer::response(header, &request, &results)
     };
     (outcome, kept)
 }
@@ -208,7 +210,7 @@ fn refuse_all(request: &Request, code: ErrorCode) -> Vec<Result<Done>> {
     request.parts.iter().map(|_| Err(code.into())).collect()
 }
 
-/// What went wrong with one partition, if anything did.
+/// The error of one partition.
 fn code_of(result: &Result<Done>) -> Option<ErrorCode> {
     match result {
         Ok(done) => done.acknowledged.and_then(std::result::Result::err),
@@ -216,36 +218,36 @@ fn code_of(result: &Result<Done>) -> Option<ErrorCode> {
     }
 }
 
-/// Looks which partitions' records all replicas in sync have by now. True when that holds for every one.
-fn settle(shared: &Shared, request: &Request, results: &mut [Result<Done>]) -> bool {
+/// Acknowledges the partitions whose in-sync replicas have the records. Returns whether none is left.
+fn check_replicas(shared: &Shared, request: &Request, results: &mut [Result<Done>]) -> bool {
     let mut all = true;
     for (part, result) in request.parts.iter().zip(results) {
-        if let (Some(place), Ok(done)) = (&part.place, result)
+        if let (Some(partition), Ok(done)) = (&part.partition, result)
             && done.acknowledged.is_none()
         {
-            done.acknowledged = acknowledgement(shared, place, done);
+            done.acknowledged = acknowledgement(shared, partition, done);
             all &= done.acknowledged.is_some();
         }
     }
     all
 }
 
-/// `Partition.checkEnoughReplicasReachOffset`; `None` when replicas are missing still.
+/// `None` while in-sync replicas lack the records (`Partition.checkEnoughReplicasReachOffset`).
 fn acknowledgement(
     shared: &Shared,
-    place: &Partition,
+    partition: &Partition,
     done: &mut Done,
 ) -> Option<std::result::Result<(), ErrorCode>> {
-    if let Err(code) = place.lead(shared.node_id, -1) {
-        done.leader = current_leader(place, code);
+    if let Err(code) = partition.lead(shared.node_id, -1) {
+        done.leader = current_leader(partition, code);
         return Some(Err(code));
     }
-    if place.log.high_watermark() <= done.last_offset {
-        // Its log may have gone to another directory meanwhile.
-        let moved = shared.registry.moved(place)?;
+    if partition.log.high_watermark() <= done.last_offset {
+        // The log may have moved to another directory.
+        let moved = shared.registry.moved(partition)?;
         return acknowledgement(shared, &moved, done);
     }
-    Some(if place.replicas.has_min_in_sync(&place.log) {
+    Some(if partition.replicas.has_min_in_sync(&partition.log) {
         Ok(())
     } else {
         Err(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)
@@ -254,22 +256,22 @@ fn acknowledgement(
 
 async fn wait_for_replicas(shared: &Shared, request: &Request, results: &mut [Result<Done>]) {
     let missing = |(part, result): (&Part, &Result<Done>)| match result {
-        Ok(done) if done.acknowledged.is_none() => part.place.clone(),
+        Ok(done) if done.acknowledged.is_none() => part.partition.clone(),
         _ => None,
     };
-    let places = request.parts.iter().zip(&*results).filter_map(missing);
-    let places: Vec<_> = places.collect();
+    let partitions = request.parts.iter().zip(&*results).filter_map(missing);
+    let partitions: Vec<_> = partitions.collect();
     let wait = Wait {
         kind: &shared.purgatory.produce,
         timeout: request.timeout,
         bytes: NO_BYTES,
         stopping: shared.stopping.subscribe(),
     };
-    let look = || Attempt {
+    let attempt = || Attempt {
         result: (),
-        missing: (!settle(shared, request, results)).then_some(NO_BYTES),
+        missing: (!check_replicas(shared, request, results)).then_some(NO_BYTES),
     };
-    wait.until(places, look).await;
+    wait.until(partitions, attempt).await;
     for done in results.iter_mut().flatten() {
         done.acknowledged.get_or_insert(Err(ErrorCode::REQUEST_TIMED_OUT));
     }
@@ -297,19 +299,19 @@ fn parse(shared: &Shared, header: &RequestHeader, message: &Value, frame: &Bytes
             request.parts.push(Part {
                 topic: request.topics.len(),
                 index,
-                place: shared.registry.find(name, index),
+                partition: shared.registry.find(name, index),
                 records: range_in(frame, partition),
             });
         }
         request.topics.push(name.to_owned());
     }
     if request.parts.len() > 1 {
-        request.keep_the_last();
+        request.remove_repeated();
     }
     request
 }
 
-/// Where in the frame the partition's records are; null records are an empty range.
+/// The position of the partition's records in the frame. For null records it is empty.
 fn range_in(frame: &Bytes, partition: &Struct) -> Range<usize> {
     match partition.get("records").and_then(Value::as_bytes) {
         // Records are slices of the frame, so the difference of their addresses is a position in it.
@@ -321,16 +323,16 @@ fn range_in(frame: &Bytes, partition: &Struct) -> Range<usize> {
     }
 }
 
-/// An error for the request as a whole.
+/// The error for all partitions of a request.
 fn refuse_whole(request: &Request, frame: &[u8]) -> Option<ErrorCode> {
     let has_transactional = |part: &Part| is_transactional(&frame[part.records.clone()]);
     (request.transactional_id.is_none() && request.parts.iter().any(has_transactional))
         .then_some(ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 }
 
-/// With acks=0 the client hears nothing, so an error can only be told by closing the connection. The line about it names the
-/// first few partitions: a request may have many, of topics whose names it makes up.
-fn without_answer(request: &Request, results: &[Result<Done>]) -> Outcome {
+/// With acks=0 there is no response, so an error closes the connection. The log line about it names only the
+/// first partitions and cuts their names, because the client chooses both.
+fn without_response(request: &Request, results: &[Result<Done>]) -> Outcome {
     let failed = request.parts.iter().zip(results);
     let mut failed = failed.filter_map(|(part, result)| Some((part, code_of(result)?)));
     let named = failed.by_ref().take(SHOWN).map(|(part, code)| {
