@@ -1,9 +1,10 @@
-"""The coordinator beside Apache ZooKeeper 3.9.4, in turn on the same machine, as ratios.
+"""The coordinator beside Apache ZooKeeper 3.9.4, alternately on the same machine, as ratios.
 
-usage: coordinator.py [--rounds 5] [--quick] [--sizes 1,3] [--only SCENARIO,...] [--directory DIR] [--results NAME]
+usage: coordinator.py [--rounds 5] [--quick] [--sizes 1,3] [--only SCENARIO,...] [--directory DIR] [--results
+NAME]
 
-Writes bench/results/NAME.md (coordinator.md by default). "Raw" is bench/sessions.py, requests made beforehand on one thread;
-"kazoo" is what Python programs use.
+Writes bench/results/NAME.md (coordinator.md by default). "Raw" is bench/sessions.py: one thread, with
+requests that were encoded before. "kazoo" is the client of Python programs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from sessions import (
     open_sessions,
     run,
     set_data,
-    until_all_are_told,
+    until_all_have_the_event,
 )
 from zookeepers import OURS, ZOOKEEPER, Ensemble, running
 
@@ -51,13 +52,13 @@ DATA = b"x" * 100
 NODES = 200
 WARM_UPS = 2
 PIPELINED = 500
-CROWDS = (1, 10, 50, 200)
+SESSION_COUNTS = (1, 10, 50, 200)
 EQUAL = (Goal(1, ZOOKEEPER),)
 
 
 @dataclass
 class Run:
-    """One size of ensemble: who is measured, and what was found."""
+    """The ensembles of one size, and their figures."""
 
     ensembles: list[Ensemble]
     rounds: int
@@ -76,13 +77,13 @@ class Run:
         return max(whole // 50, 20) if self.quick else whole
 
     def each(self, what: str, measure: Callable[[Ensemble, int], None], warm_ups: int = WARM_UPS) -> None:
-        """Measures every ensemble in every round, the order turned round each time. Rounds below 0 are not kept."""
+        """Measures every ensemble in every round, in alternating order. Rounds below 0 do not count."""
         for number in range(-(0 if self.quick else warm_ups), self.rounds):
             say(f"{what}: round {number + 1} of {self.rounds}")
             for ensemble in self.ensembles if number % 2 == 0 else self.ensembles[::-1]:
                 try:
                     measure(ensemble, number)
-                except Exception as error:  # the other is measured without it
+                except Exception as error:  # the other ensemble is still measured
                     self.figure(what, "").failed[ensemble.name] = reason_of(error)
 
     def keep(self, figure: Figure, ensemble: Ensemble, number: int, value: float) -> None:
@@ -91,7 +92,7 @@ class Run:
 
 
 def prepared(ensemble: Ensemble, name: str, nodes: int) -> str:
-    """A new directory of so many nodes; its path."""
+    """Makes a directory with nodes, and returns its path."""
     session = Session(ensemble.by_role[0])
     path = f"/{name}-{time.monotonic_ns()}"
     requests = [create(path, b""), *(create(f"{path}/{number}", DATA) for number in range(nodes))]
@@ -100,14 +101,15 @@ def prepared(ensemble: Ensemble, name: str, nodes: int) -> str:
     return path
 
 
-def dealt(requests: Sequence[bytes], hands: int) -> list[Sequence[bytes]]:
-    """In one piece each, so that what is mixed stays mixed."""
-    ends = [len(requests) * number // hands for number in range(hands + 1)]
+def shares_of(requests: Sequence[bytes], parts: int) -> list[Sequence[bytes]]:
+    """Splits requests into consecutive parts, so that mixed ones stay mixed."""
+    ends = [len(requests) * number // parts for number in range(parts + 1)]
     return [requests[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def requests_of(path: str, many: int) -> dict[str, list[bytes]]:
-    """So many of each kind, in an order in which each succeeds, below a directory that is :func:`prepared`."""
+    """Returns requests of each kind, in an order in which each succeeds, below a :func:`prepared`
+    directory."""
     return {
         "create": [create(f"{path}/new-{n}", DATA) for n in range(many)],
         "set": [set_data(f"{path}/{n % NODES}", DATA) for n in range(many)],
@@ -136,25 +138,25 @@ def pipelined(run_: Run) -> None:
     run_.each("pipelined", measure)
 
 
-def crowd(run_: Run) -> None:
-    """1 to 200 sessions, each with one request in flight, spread over the members."""
-    for clients in CROWDS:
+def many_sessions(run_: Run) -> None:
+    """1 to 200 sessions, each with one request in flight, distributed over the members."""
+    for clients in SESSION_COUNTS:
         many = run_.count(2_000 if clients == 1 else 10_000)
 
         def measure(ensemble: Ensemble, number: int, clients: int = clients, many: int = many) -> None:
-            path = prepared(ensemble, "crowd", NODES)
+            path = prepared(ensemble, "sessions", NODES)
             sessions = open_sessions(ensemble.by_role, clients)
             for kind, requests in requests_of(path, many).items():
-                seconds = run(sessions, dealt(requests, clients), 1)
+                seconds = run(sessions, shares_of(requests, clients), 1)
                 figure = run_.figure(f"raw, sessions: {clients}, one in flight each: {kind}", "requests/s")
                 run_.keep(figure, ensemble, number, len(requests) / seconds)
             close_sessions(sessions)
 
-        run_.each(f"crowd of {clients}", measure)
+        run_.each(f"{clients} sessions", measure)
 
 
 def latency(run_: Run) -> None:
-    """One request at a time, of an ensemble at a follower and at the leader."""
+    """One request at a time; in an ensemble at a follower, and at the leader."""
     many = run_.count(2_000)
 
     def measure(ensemble: Ensemble, number: int) -> None:
@@ -176,7 +178,8 @@ def latency(run_: Run) -> None:
 
 
 def kazoo_calls(path: str) -> dict[str, Callable[[KazooClient, int], Any]]:
-    """One of each kind of request, by its number, in an order in which each succeeds, below a directory that is :func:`prepared`."""
+    """Returns one call of each kind, in an order in which each succeeds, below a :func:`prepared`
+    directory."""
 
     def get(client: KazooClient, n: int) -> Any:
         return client.get_async(f"{path}/{n % NODES}")
@@ -194,13 +197,17 @@ def kazoo_calls(path: str) -> dict[str, Callable[[KazooClient, int], Any]]:
 
 
 def kazoo(run_: Run) -> None:
-    """kazoo: one client with 500 asynchronous requests in flight, and threads of clients with one each."""
+    """kazoo: one client with 500 asynchronous requests in flight, and one thread for each of several
+    clients."""
     kazoo_of(run_, "kazoo", os.sched_getaffinity(0))
 
 
 def kazoo_on_one_core(run_: Run) -> None:
-    """The same where kazoo's threads, of which Python runs one at a time, do not take the interpreter from one another across cores.
-    The servers may use all cores, that one, too."""
+    """The same with kazoo's process on one core.
+
+    Python runs one of its threads at a time, and passing the interpreter between cores takes time. The
+    servers may use all cores, that one too.
+    """
     kazoo_of(run_, "kazoo on one core", {min(os.sched_getaffinity(0))})
 
 
@@ -209,7 +216,7 @@ def kazoo_of(run_: Run, client: str, cores: set[int]) -> None:
 
     def measure(ensemble: Ensemble, number: int) -> None:
         before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cores)  # and with it of the threads that are made
+        os.sched_setaffinity(0, cores)  # new threads get the same cores
         try:
             measure_here(ensemble, number)
         finally:
@@ -217,7 +224,7 @@ def kazoo_of(run_: Run, client: str, cores: set[int]) -> None:
 
     def measure_here(ensemble: Ensemble, number: int) -> None:
         calls = kazoo_calls(prepared(ensemble, "kazoo", NODES))
-        clients = [client_of(ensemble, number) for number in range(max(CROWDS))]
+        clients = [client_of(ensemble, number) for number in range(max(SESSION_COUNTS))]
         try:
             for kind, call in calls.items():
                 began = time.perf_counter()
@@ -229,7 +236,7 @@ def kazoo_of(run_: Run, client: str, cores: set[int]) -> None:
                     f"{client}, one client, {PIPELINED} in flight: {kind}", "requests/s", EQUAL
                 )
                 run_.keep(figure, ensemble, number, many / (time.perf_counter() - began))
-            for size in CROWDS:
+            for size in SESSION_COUNTS:
                 for kind, call in calls.items():
                     rate = threads_of(clients[:size], call, many if size > 1 else many // 3)
                     what = f"{client}, clients: {size}, one in flight each: {kind}"
@@ -250,7 +257,7 @@ def client_of(ensemble: Ensemble, number: int) -> KazooClient:
 
 
 def threads_of(clients: Sequence[KazooClient], call: Callable[[KazooClient, int], Any], many: int) -> float:
-    """Requests a second of one thread a client, each of which has numbers of its own."""
+    """Returns the requests a second of one thread for each client, each with numbers of its own."""
     ready = Barrier(len(clients) + 1)
     each = many // len(clients)
     failed: list[BaseException] = []
@@ -277,7 +284,7 @@ def threads_of(clients: Sequence[KazooClient], call: Callable[[KazooClient, int]
 
 
 def watches(run_: Run) -> None:
-    """1,000 sessions watch one node; the time from a set until the last was told."""
+    """1,000 sessions watch one node: the time from a set until the last one has its event."""
     watchers = run_.count(1_000)
 
     def measure(ensemble: Ensemble, number: int) -> None:
@@ -288,9 +295,9 @@ def watches(run_: Run) -> None:
         for _ in range(5):
             for session in sessions:
                 session.ask(get_data(f"{path}/0", watch=True))
-            taken.append(until_all_are_told(sessions, setter, set_data(f"{path}/0", DATA)))
+            taken.append(until_all_have_the_event(sessions, setter, set_data(f"{path}/0", DATA)))
         goals = (Goal(50),)
-        figure = run_.figure(f"a change told to {watchers:,} sessions", "ms", goals, False)
+        figure = run_.figure(f"a change reported to {watchers:,} sessions", "ms", goals, False)
         run_.keep(figure, ensemble, number, statistics.median(taken) * 1000)
         close_sessions([*sessions, setter])
 
@@ -299,7 +306,7 @@ def watches(run_: Run) -> None:
 
 SCENARIOS = {
     "pipelined": pipelined,
-    "crowd": crowd,
+    "sessions": many_sessions,
     "latency": latency,
     "kazoo": kazoo,
     "kazoo-on-one-core": kazoo_on_one_core,
@@ -310,7 +317,7 @@ SCENARIOS = {
 def anew(
     found: Run, what: str, directory: Path, size: int, measure: Callable[[Run, Ensemble, int], None]
 ) -> None:
-    """Measures with an ensemble of its own in every round, which nobody started."""
+    """Measures with a new ensemble in every round, which is not started yet."""
     for number in range(found.rounds):
         for name in (OURS, ZOOKEEPER) if number % 2 == 0 else (ZOOKEEPER, OURS):
             say(f"{what}, {name}: round {number + 1} of {found.rounds}")
@@ -326,7 +333,7 @@ def anew(
 
 
 def measure_loss(found: Run, ensemble: Ensemble, number: int) -> None:
-    """The leader is killed; the time until a write that was sent after that is answered, by a server that was a follower."""
+    """The leader is killed: the time until a former follower answers a write that is sent after that."""
     ensemble.start()
     path = prepared(ensemble, "loss", 1)
     port = ensemble.by_role[0]
@@ -349,8 +356,10 @@ def measure_loss(found: Run, ensemble: Ensemble, number: int) -> None:
 
 
 def measure_size(found: Run, ensemble: Ensemble, number: int) -> None:
-    """Memory and start: idle, with 200,000 nodes and 5,000 sessions, and starts with these nodes: of servers that were killed right
-    behind the writes that made them, and of those that were stopped."""
+    """Memory and start: idle, with 200,000 nodes and 5,000 sessions, and starts with these nodes.
+
+    The servers were killed right after the writes of the nodes, or were stopped.
+    """
     nodes, clients = (2_000, 50) if found.quick else (200_000, 5_000)
     ensemble.start()
     first = found.figure("start of an empty one", "s", (), False)
@@ -359,7 +368,7 @@ def measure_size(found: Run, ensemble: Ensemble, number: int) -> None:
     idle.add(ensemble.name, number, ensemble.resident_mb())
     path = prepared(ensemble, "size", 0)
     sessions = open_sessions(ensemble.by_role, clients)
-    run(sessions[:4], dealt([create(f"{path}/{n:06}", DATA) for n in range(nodes)], 4), 100)
+    run(sessions[:4], shares_of([create(f"{path}/{n:06}", DATA) for n in range(nodes)], 4), 100)
     full = found.figure(
         f"resident memory, {nodes:,} nodes of {len(DATA)} B and {clients:,} sessions",
         "MB",
@@ -380,7 +389,7 @@ def measure_size(found: Run, ensemble: Ensemble, number: int) -> None:
         session.ask(get_data(f"{path}/{nodes - 1:06}"))
         session.close()
     for session in sessions:
-        with suppress(OSError, SessionFailed):  # who was there is gone
+        with suppress(OSError, SessionFailed):  # the server of this session is gone
             session.close()
 
 
@@ -415,24 +424,25 @@ def head(options: argparse.Namespace) -> list[str]:
     return [
         "# The coordinator beside Apache ZooKeeper",
         "",
-        f"`bench/coordinator.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}; client and servers share them, one "
-        f"ensemble at a time has work. Median (minimum–maximum) of {options.rounds} rounds after {WARM_UPS} that are not counted; a "
-        "ratio is taken round by round, and the order turns round with each. Both have the same settings but for directories and ports, "
-        "and are told of every write once it is on disk, which here is "
+        f"`bench/coordinator.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}; client and "
+        "servers share them, and one ensemble at a time has work. Median (minimum–maximum) of "
+        f"{options.rounds} rounds after {WARM_UPS} that do not count. Ratios are computed for each round, in "
+        "alternating order. Both have the same settings except directories and ports, and answer a write "
+        "once it is on disk, which here is "
         f"{'tmpfs' if options.directory == Path('/dev/shm') else 'a disk'}. Nodes have {len(DATA)} bytes. "
-        "Memory is that of the member that has most, of at most three rounds. One session of an ensemble is at a follower, unless it says "
-        "otherwise.",
+        "Memory is that of the largest member, of at most three rounds. One session of an ensemble is at a "
+        "follower, unless it says otherwise.",
     ]
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="a short pass, whose figures mean nothing")
-    parser.add_argument("--sizes", default="1,3", help="members of an ensemble: 1,3")
+    parser.add_argument("--quick", action="store_true", help="a short run, whose figures mean nothing")
+    parser.add_argument("--sizes", default="1,3", help="the numbers of members: 1,3")
     known = [*SCENARIOS, "loss", "size"]
     parser.add_argument("--only", type=names(known), default=known, help=f"of {','.join(known)}")
-    parser.add_argument("--directory", type=Path, default=Path("/dev/shm"), help="where the data goes")
+    parser.add_argument("--directory", type=Path, default=Path("/dev/shm"), help="the directory for the data")
     parser.add_argument("--results", default="coordinator", help="the name of the table in bench/results")
     options = parser.parse_args()
     options.sizes = [int(size) for size in options.sizes.split(",")]
@@ -466,7 +476,7 @@ def measured(directory: Path, size: int, options: argparse.Namespace) -> list[Fi
 
 def main() -> int:
     options = arguments()
-    # Whoever ends the run early finds no server left behind.
+    # No server is left behind if the run is interrupted.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -479,7 +489,7 @@ def main() -> int:
             lines += section(size, measured(directory, size, options))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-        lines += ["", "What is missed, and why: [coordinator-missed](coordinator-missed.md)."]
+        lines += ["", "Missed goals, and why: [coordinator-missed](coordinator-missed.md)."]
         text = "\n".join(lines) + "\n"
         (RESULTS / f"{options.results}.md").write_text(text)
     print(text)

@@ -1,10 +1,12 @@
-"""What a set takes of three members that do nothing with it: what the coordinator's own work comes on top of.
+"""A set in an ensemble whose members do nothing with it: what consensus and the event loop cost without the
+coordinator's work.
 
 usage: floor.py [--rounds 5]
 
-Beside the coordinator and Apache ZooKeeper 3.9.4, in turn: three processes with the coordinator's event loop and its consensus, and no
-coordinator. What a client sends is proposed without a look at it, and answered with as many bytes as a set is once it is agreed on.
-All have served as many sets before as Java's compiler has to have seen. Writes bench/results/coordinator-floor.md.
+Beside the coordinator and Apache ZooKeeper 3.9.4, alternately, run three processes with the coordinator's
+event loop and its consensus. They propose what a client sends without decoding it, and answer with as many
+bytes as a set has once it is agreed on. All have served enough sets before for Java's compiler. Writes
+bench/results/coordinator-floor.md.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from cluster.coordinator.errors import Code
 from cluster.coordinator.protocol.replies import connected, reply
 from cluster.coordinator.server import STAT_BYTES
 from cluster.coordinator.state.sessions import PASSWORD_BYTES
-from coordinator import DATA, WARM_UPS, dealt, prepared
+from coordinator import DATA, WARM_UPS, prepared, shares_of
 from figures import Figure, shown_spread, spread, table
 from logcore.quorum import Quorum
 from scenarios import say
@@ -46,7 +48,7 @@ CONNECTED = connected(10_000, 5, bytes(PASSWORD_BYTES), True)
 
 
 class Client(asyncio.Protocol):
-    """One whose requests come one at a time, the handshake first."""
+    """A client that sends one request at a time, the handshake first."""
 
     def __init__(self, quorum: Quorum, waiting: deque[tuple[asyncio.Transport, int]]) -> None:
         self._quorum = quorum
@@ -69,9 +71,9 @@ class Client(asyncio.Protocol):
         self._quorum.propose([data])
 
 
-def serve(number: int, port: int, directory: str, places: Sequence[int]) -> None:
-    """A member; its output says when it leads."""
-    pairs = list(zip(places[::2], places[1::2], strict=True))
+def serve(number: int, port: int, directory: str, quorum_ports: Sequence[int]) -> None:
+    """Runs a member. It prints a line when it leads."""
+    pairs = list(zip(quorum_ports[::2], quorum_ports[1::2], strict=True))
     servers = [(server, "127.0.0.1", *pair, "", False) for server, pair in enumerate(pairs, 1)]
     quorum = Quorum(
         data_dir=directory, server_id=number, servers=servers, tick_ms=2000, init_limit=10, sync_limit=5
@@ -104,19 +106,19 @@ def serve(number: int, port: int, directory: str, places: Sequence[int]) -> None
 
 @contextmanager
 def members(directory: Path) -> Iterator[list[int]]:
-    """Three of them; their ports, the leader's last."""
-    ports, places = [free_port() for _ in range(3)], [str(free_port()) for _ in range(6)]
+    """Starts three members. Yields their ports, the leader's last."""
+    ports, quorum_ports = [free_port() for _ in range(3)], [str(free_port()) for _ in range(6)]
     started: list[Server] = []
     try:
         for number, port in enumerate(ports, 1):
             data = directory / f"nothing-{number}"
             data.mkdir()
-            command = [sys.executable, __file__, "--serve", str(number), str(port), str(data), *places]
+            command = [sys.executable, __file__, "--serve", str(number), str(port), str(data), *quorum_ports]
             started.append(Server(NOTHING, command, port, directory / f"nothing-{number}.log", kafka=False))
         pause, end = Event(), time.monotonic() + 30
         while not (leaders := [each.port for each in started if "leads" in each.last_output()]):
             if time.monotonic() > end:
-                raise RuntimeError("nobody leads after half a minute")
+                raise RuntimeError("there is no leader after half a minute")
             pause.wait(0.05)
         yield sorted(ports, key=lambda port: port == leaders[-1])
     finally:
@@ -126,18 +128,18 @@ def members(directory: Path) -> Iterator[list[int]]:
 
 def warm(by_role: list[int], path: str) -> None:
     sessions = open_sessions(by_role, CLIENTS_BEFORE)
-    run(sessions, dealt([set_data(f"{path}/0", DATA)] * SETS_BEFORE, CLIENTS_BEFORE), 1)
+    run(sessions, shares_of([set_data(f"{path}/0", DATA)] * SETS_BEFORE, CLIENTS_BEFORE), 1)
     close_sessions(sessions)
 
 
 def measure(name: str, by_role: list[int], path: str, figures: dict[str, Figure], number: int) -> None:
-    for place, port in (("the leader", by_role[-1]), ("a follower", by_role[0])):
+    for role, port in (("the leader", by_role[-1]), ("a follower", by_role[0])):
         session = Session(port)
         messages = [set_data(f"{path}/0", DATA)] * SETS
         taken = sorted(latencies(session, messages))
         session.close()
         for percent in (50, 99):
-            what = f"one set at a time at {place}, p{percent}"
+            what = f"one set at a time at {role}, p{percent}"
             figure = figures.setdefault(what, Figure(what, "ms", (), False))
             if number >= 0:
                 figure.add(name, number, taken[len(taken) * percent // 100] * 1000)
@@ -153,11 +155,11 @@ def row(figure: Figure) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--serve", nargs="+", metavar="ARGUMENT", help="be a member")
+    parser.add_argument("--serve", nargs="+", metavar="ARGUMENT", help="run a member")
     options = parser.parse_args()
     if options.serve:
-        number, port, directory, *places = options.serve
-        serve(int(number), int(port), directory, [int(place) for place in places])
+        number, port, directory, *quorum_ports = options.serve
+        serve(int(number), int(port), directory, [int(each) for each in quorum_ports])
     figures: dict[str, Figure] = {}
     directory = Path(tempfile.mkdtemp(prefix="logcore-bench-", dir="/dev/shm"))
     try:
@@ -167,7 +169,7 @@ def main() -> int:
                 ensemble = stack.enter_context(running(name, directory / name.split()[-1], 3))
                 measured.append((name, ensemble.by_role, prepared(ensemble, "floor", 1)))
             for name, by_role, path in measured:
-                say(f"floor: {SETS_BEFORE:,} sets that are not counted, {name}")
+                say(f"floor: {SETS_BEFORE:,} sets that do not count, {name}")
                 warm(by_role, path)
             for number in range(-WARM_UPS, options.rounds):
                 say(f"floor: round {number + 1} of {options.rounds}")
@@ -178,12 +180,14 @@ def main() -> int:
     heads = ["what", "unit", NOTHING, OURS, ZOOKEEPER, "none ÷ ZooKeeper", "ours ÷ ZooKeeper"]
     text = "\n".join(
         [
-            "# What a set takes of three members that do nothing with it",
+            "# A set in an ensemble whose members do nothing with it",
             "",
-            f"`bench/floor.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}; client and servers share them, one ensemble at "
-            f"a time has work, its data is on tmpfs. Median (minimum–maximum) of {options.rounds} rounds of {SETS:,} sets, after {WARM_UPS} "
-            f"and {SETS_BEFORE:,} sets of {CLIENTS_BEFORE} clients that are not counted; a ratio is taken round by round, and the order turns round with each. “No coordinator” is the "
-            "coordinator's event loop and its consensus, which pass on what a client sends and answer it once it is agreed on.",
+            f"`bench/floor.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}; client and "
+            "servers share them, and one ensemble at a time has work. Its data is on tmpfs. Median "
+            f"(minimum–maximum) of {options.rounds} rounds of {SETS:,} sets, after {WARM_UPS} rounds and "
+            f"{SETS_BEFORE:,} sets of {CLIENTS_BEFORE} clients that do not count. Ratios are computed for "
+            "each round, in alternating order. “No coordinator” is the coordinator's event loop and its "
+            "consensus, which propose what a client sends, and answer once it is agreed on.",
             "",
             *table(heads, [row(figure) for figure in figures.values()]),
         ]

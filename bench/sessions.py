@@ -1,8 +1,8 @@
-"""A raw client of ZooKeeper's protocol for bench/coordinator.py: requests made beforehand, as many in flight as wanted, many
-sessions on one thread. It measures the server: what it does a request is one addition to a slice of bytes.
+"""A raw client of ZooKeeper's protocol for bench/coordinator.py: encoded requests, any number in flight, many
+sessions on one thread. It measures the server: for each request it does one addition and one slice of bytes.
 
-A request is ``int length, int xid, int type, body``; a reply ``int length, int xid, long zxid, int error, body``
-(``zookeeper.jute``). Every reply's error is looked at.
+A request is ``int length, int xid, int type, body``, a reply ``int length, int xid, long zxid, int error,
+body`` (``zookeeper.jute``). The error of every reply is checked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def request(kind: int, body: bytes, xid: int = 1) -> bytes:
 
 
 def create(path: str, data: bytes) -> bytes:
-    """A persistent node that everybody may do everything with."""
+    """Encodes a create of a persistent node with the open ACL."""
     body = _text(path) + struct.pack(">i", len(data)) + data + _WORLD_ANYONE + bytes(4)
     return request(CREATE, body)
 
@@ -57,10 +57,10 @@ class Session:
     """One session on one connection."""
 
     def __init__(self, port: int, patience: float = 30) -> None:
-        """Opens it; each answer may take `patience` seconds.
+        """Opens a session. Each answer may take `patience` seconds.
 
         Raises:
-            SessionFailed, OSError: the server did not.
+            SessionFailed, OSError: the server refused it.
         """
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=patience)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -97,10 +97,10 @@ class Session:
         self._received += received
 
     def ask(self, message: bytes) -> bytes:
-        """The reply to a request, its head included.
+        """Returns the reply to a request, with its header.
 
         Raises:
-            SessionFailed: it is an error.
+            SessionFailed: the reply is an error.
         """
         self._socket.sendall(message)
         answer = self._frame()
@@ -109,24 +109,24 @@ class Session:
         return answer
 
     def event(self) -> bytes:
-        """The next that the server sends."""
+        """Returns the next frame of the server."""
         return self._frame()
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Ends the session and waits until the server has."""
+        """Ends the session, and waits for the server's answer."""
         try:
             self._socket.sendall(request(CLOSE, b""))
             self._frame()
         finally:
             self._socket.close()
 
-    # ---- many at once ----
+    # ---- many requests in flight ----
 
     def begin(self, requests: Sequence[bytes], in_flight: int) -> None:
-        """Sends the first so many; `advance` goes on."""
+        """Sends the first requests. `advance` sends the others."""
         self._socket.setblocking(False)
         self._requests, self._sent, self.answered = requests, 0, 0
         self._send_more(in_flight)
@@ -144,7 +144,7 @@ class Session:
 
     @property
     def interest(self) -> int:
-        """What a selector has to wait for."""
+        """The events for a selector."""
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
 
     @property
@@ -155,7 +155,7 @@ class Session:
         self._send_more(0)
 
     def advance(self) -> None:
-        """Takes what came, and sends as many more."""
+        """Reads replies, and sends as many new requests."""
         self._receive()
         received, at, before = self._received, 0, self.answered
         end = len(received) - 20
@@ -176,7 +176,7 @@ class Session:
 
 
 def open_sessions(ports: Sequence[int], count: int) -> list[Session]:
-    """So many, on each port alike."""
+    """Opens sessions, equally many on each port."""
     return [Session(ports[number % len(ports)]) for number in range(count)]
 
 
@@ -186,11 +186,11 @@ def close_sessions(sessions: Iterable[Session]) -> None:
 
 
 def run(sessions: Sequence[Session], shares: Sequence[Sequence[bytes]], in_flight: int) -> float:
-    """Each session's share of requests, so many in flight in each; the seconds until all were answered.
+    """Runs each session's share of requests. Returns the seconds until all are answered.
 
     Raises:
         SessionFailed: a request was refused, or a connection closed.
-        TimeoutError: nothing came for 60 s.
+        TimeoutError: there was no reply for 60 s.
     """
     with selectors.DefaultSelector() as selector:
         began = time.perf_counter()
@@ -214,7 +214,10 @@ def run(sessions: Sequence[Session], shares: Sequence[Sequence[bytes]], in_fligh
 
 
 def _ready(selector: selectors.BaseSelector) -> Iterator[tuple[Session, selectors.SelectorKey, int]]:
-    """Each session that can be read or written, as long as any is registered. Raises TimeoutError after 60 s without."""
+    """Yields sessions that can be read or written, while any is registered.
+
+    Raises TimeoutError after 60 s without one.
+    """
     while selector.get_map():
         ready = selector.select(60)
         if not ready:
@@ -226,7 +229,7 @@ def _ready(selector: selectors.BaseSelector) -> Iterator[tuple[Session, selector
 
 
 def latencies(session: Session, requests: Sequence[bytes]) -> list[float]:
-    """The seconds of each, one after another, sorted."""
+    """Runs requests one after the other. Returns the sorted seconds of each."""
     taken = []
     for message in requests:
         began = time.perf_counter()
@@ -235,8 +238,8 @@ def latencies(session: Session, requests: Sequence[bytes]) -> list[float]:
     return sorted(taken)
 
 
-def until_all_are_told(watchers: Sequence[Session], setter: Session, message: bytes) -> float:
-    """The seconds from a request until each watcher has had one event."""
+def until_all_have_the_event(watchers: Sequence[Session], setter: Session, message: bytes) -> float:
+    """Returns the seconds from a request until each watcher has its event."""
     with selectors.DefaultSelector() as selector:
         for watcher in watchers:
             selector.register(watcher, selectors.EVENT_READ)

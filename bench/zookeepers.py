@@ -1,5 +1,6 @@
-"""The coordinators that bench/coordinator.py loads: ours and Apache ZooKeeper 3.9.4, as one server or as an ensemble of members
-on loopback, both started with the same `zoo.cfg` but for its directories and ports."""
+"""The coordinators that bench/coordinator.py loads: logcore's and Apache ZooKeeper 3.9.4, as one server or as
+an ensemble on loopback. Both start with the same `zoo.cfg`, except for directories and ports.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ HEAP = "-Xmx1000m"  # zkEnv.sh's own default
 
 
 class Ensemble:
-    """One to many members under one name."""
+    """The members of one ensemble, or one server."""
 
     def __init__(self, name: str, directory: Path, size: int) -> None:
         self.name = name
@@ -31,7 +32,7 @@ class Ensemble:
         self.members: list[Server] = []
         self.seconds_to_answer = 0.0
         self.by_role: list[int] = []
-        """The ports, the leader's last, once it is started."""
+        """The ports after the start, the leader's last."""
 
     def _write(self, directory: Path) -> list[Path]:
         lines = [
@@ -59,14 +60,14 @@ class Ensemble:
         return configs
 
     def start(self) -> None:
-        """Returns when each member has opened a session, and says how long that took.
+        """Starts the members, and returns when each has opened a session.
 
         Raises:
-            RuntimeError: when one ended, or none was opened within two minutes.
+            RuntimeError: a member ended, or opened no session within two minutes.
         """
         began = time.monotonic()
         try:
-            with ThreadPoolExecutor(self._size) as together:  # one may wait for another
+            with ThreadPoolExecutor(self._size) as together:  # a member may wait for another
                 started = [
                     together.submit(self._member, config, port)
                     for config, port in zip(self._configs, self.ports, strict=True)
@@ -101,13 +102,13 @@ class Ensemble:
         self.members.clear()
 
     def kill(self, port: int) -> None:
-        """Ends the member at this port at once; the others stay."""
+        """Kills the member at this port. The others stay."""
         member = next(member for member in self.members if member.port == port)
         member.kill()
         self.members.remove(member)
 
     def resident_mb(self) -> float:
-        """Of the member that has most."""
+        """The resident memory of the largest member."""
         return max(member.resident_mb() for member in self.members)
 
 
