@@ -5,7 +5,7 @@ All state is used on the event loop. A thread of the log engine appends, one wor
 closes logs, and another writes snapshots.
 
 Writes that are proposed in one turn of the loop, or while an append is running, become the next append, with
-one flush. When that is durable they are applied in order, and the service is told of each. So no client sees
+one flush. When that is durable they are applied in order, and the service gets each. So no client sees
 anything that a crash could undo.
 
 A failed append ends the service, because the state of the disk is unknown then. A full disk does not. The

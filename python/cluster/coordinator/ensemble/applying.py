@@ -39,7 +39,7 @@ class Applier:
         self._concerned: dict[Connection, None] = {}
 
     def connect(self, sessions: MemberSessions, membership: Membership) -> None:
-        """Sets the parts that are told of sessions and of changes of the members."""
+        """Sets the parts that get the changes of sessions and of members."""
         self._sessions = sessions
         self._membership = membership
 

@@ -8,7 +8,7 @@ servers in it is kept as ``<zoo.cfg>.bak``. Called on the event loop. A thread w
 after the other, and never an older one.
 
 Each file is replaced whole, the dynamic one first, so a crash leaves the configuration before or this one. If
-the files cannot be written the operator is told, and the server goes on: the log decides its members.
+the files cannot be written, a warning says so, and the server goes on: the log decides its members.
 """
 
 from __future__ import annotations

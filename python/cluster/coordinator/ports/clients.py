@@ -63,8 +63,8 @@ class ClientPorts:
         return port
 
     def move(self, host: str, port: int, unified: TlsSettings | None) -> None:
-        """Begins to move the plain port. Open connections stay. If the new port is not free, the operator is
-        told, and the move is tried again."""
+        """Begins to move the plain port. Open connections stay. If the new port is not free, a warning
+        says so, and the move is tried again."""
         if self._moving is not None:
             self._moving.cancel()
         self._moving = asyncio.get_running_loop().create_task(self._move(host, port, unified))
