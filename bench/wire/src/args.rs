@@ -1,4 +1,4 @@
-//! The command line: `--flag value` or `--flag=value`, every flag known, every value whole.
+//! The command line: `--flag value` or `--flag=value`. Unknown flags and bad values are refused.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use crate::error::BenchError;
 
-/// Flags that were given and not taken yet.
+/// The flags of the command line that were not taken yet.
 pub(crate) struct Args {
-    given: BTreeMap<String, String>,
+    flags: BTreeMap<String, String>,
 }
 
 fn usage<T>(text: String) -> Result<T, BenchError> {
@@ -17,7 +17,7 @@ fn usage<T>(text: String) -> Result<T, BenchError> {
 
 impl Args {
     pub(crate) fn parse(words: Vec<String>) -> Result<Self, BenchError> {
-        let mut given = BTreeMap::new();
+        let mut flags = BTreeMap::new();
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
             let Some(flag) = word.strip_prefix("--") else {
@@ -30,11 +30,11 @@ impl Args {
             let Some(value) = value else {
                 return usage(format!("--{flag} needs a value"));
             };
-            if given.insert(flag.clone(), value).is_some() {
+            if flags.insert(flag.clone(), value).is_some() {
                 return usage(format!("--{flag} is given twice"));
             }
         }
-        Ok(Self { given })
+        Ok(Self { flags })
     }
 
     /// The value of `--flag`, which must be given.
@@ -42,7 +42,7 @@ impl Args {
     where
         T::Err: Display,
     {
-        match self.given.remove(flag) {
+        match self.flags.remove(flag) {
             Some(value) => read(flag, &value),
             None => usage(format!("--{flag} is missing")),
         }
@@ -53,15 +53,15 @@ impl Args {
     where
         T::Err: Display,
     {
-        match self.given.remove(flag) {
+        match self.flags.remove(flag) {
             Some(value) => read(flag, &value),
             None => Ok(default),
         }
     }
 
-    /// All flags have been taken: what is left is not known.
+    /// Refuses the flags that are left.
     pub(crate) fn finish(&self) -> Result<(), BenchError> {
-        match self.given.keys().next() {
+        match self.flags.keys().next() {
             Some(flag) => usage(format!("--{flag} is not a flag of this command")),
             None => Ok(()),
         }
@@ -99,6 +99,6 @@ impl FromStr for Size {
             .and_then(|number| number.checked_mul(1 << shift))
             .filter(|&bytes| bytes > 0)
             .map(Size)
-            .ok_or_else(|| "not a size; say for example 1048576 or 1MiB".to_owned())
+            .ok_or_else(|| "not a size; write for example 1048576 or 1MiB".to_owned())
     }
 }

@@ -1,6 +1,8 @@
-//! The least that can answer `produce`: a thread a connection frames a request, verifies the batch's CRC-32C, sets its
-//! offset, writes it once to the connection's own file, and answers. No index, no locks, no batching of anything. The file
-//! loses its name at once, so its space is free again when the connection ends.
+//! The least work that answers `produce`, in one thread for each connection.
+//!
+//! The thread reads a request, verifies the batch's CRC-32C, sets its offset, writes it to the connection's
+//! own file and answers. There is no index and no lock. The file is unlinked at once, so its space is free
+//! when the connection ends.
 
 use std::fs::File;
 use std::io::Write;
@@ -34,13 +36,13 @@ impl Options {
     }
 }
 
-/// Listens on the loopback address and says in one line on which port.
+/// Listens on the loopback address, and prints the port.
 pub(crate) fn listen(command: &str, port: u16) -> Result<TcpListener, BenchError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .map_err(BenchError::io(format!("listening on port {port}")))?;
     let address = listener
         .local_addr()
-        .map_err(BenchError::io("asking for the port"))?;
+        .map_err(BenchError::io("reading the port"))?;
     Report::new(command)
         .with("ready", true)
         .with("port", address.port())
@@ -48,7 +50,7 @@ pub(crate) fn listen(command: &str, port: u16) -> Result<TcpListener, BenchError
     Ok(listener)
 }
 
-/// Serves each connection in a thread of its own, for ever. A connection that fails is reported and costs no other.
+/// Serves each connection in a thread of its own, for ever. An error ends its own connection only.
 pub(crate) fn accept(
     listener: &TcpListener,
     serve: impl Fn(u64, TcpStream) -> Result<(), BenchError> + Sync,
@@ -72,7 +74,7 @@ pub(crate) fn accept(
     })
 }
 
-/// Serves one connection until the peer closes it: its batches go to the end of `file`, which is called `path` in errors.
+/// Serves one connection until the peer closes it. Appends its batches to `file`; errors name `path`.
 pub(crate) fn serve(mut file: File, path: &Path, stream: TcpStream) -> Result<(), BenchError> {
     let mut writer = &stream;
     let mut frames = Frames::new(&stream);

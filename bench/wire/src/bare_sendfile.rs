@@ -1,10 +1,8 @@
-//! The least that can answer `fetch`: the records go from a file to the socket by `sendfile`, with one small front
-//! before them. Where each batch begins is looked up in memory; nothing else is known about the file.
+//! The least work that answers `fetch`: `sendfile` from a file of batches, after a small header.
 //!
-//! Of the ways tried (blocking and not, chunks of 256 KiB, of 1 MiB and whole, several send buffers), a socket that does not
-//! block, chunks of 1 MiB and a send buffer of 320 KiB, which is also what logcore has, are the fastest: a blocking `sendfile`
-//! of 4 MiB reached 0.7 of it, and what the kernel makes of the buffer lets the pages leave the cache before the peer copies
-//! them.
+//! The positions of the batches are in memory. A nonblocking socket, chunks of 1 MiB and a send buffer of 320
+//! KiB, which is logcore's default, were the fastest of all tried. A blocking `sendfile` of 4 MiB reached 0.7
+//! of that. With the kernel's own buffer size, pages leave the CPU cache before the peer copies them.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -22,7 +20,7 @@ use crate::error::BenchError;
 use crate::frames::Frames;
 use crate::messages::{self, FetchRequest};
 
-/// The most one `sendfile` is asked to send.
+/// The largest size of one `sendfile`.
 const CHUNK: usize = 1 << 20;
 /// logcore's default of `socket.send.buffer.bytes`.
 const SEND_BUFFER: usize = 320 << 10;
@@ -44,27 +42,27 @@ impl Options {
     }
 }
 
-/// A file of batches, such as a segment, and where they begin.
+/// A file of batches, such as a segment, and their positions.
 pub(crate) struct Batches {
     file: File,
     /// The last offset of each batch and the position of its first byte, both ascending.
     starts: Vec<(i64, u64)>,
-    /// Bytes of whole batches.
+    /// The bytes of all whole batches.
     size: u64,
     next_offset: i64,
 }
 
 impl Batches {
-    /// Reads every batch header of the file once; the batches end at the first that is not whole.
+    /// Reads every batch header of the file once, up to the first incomplete batch.
     pub(crate) fn open(path: &Path) -> Result<Self, BenchError> {
         let failed = || BenchError::io(format!("reading {}", path.display()));
         let file = File::open(path).map_err(failed())?;
         let file_size = file.metadata().map_err(failed())?.len();
         let (mut starts, mut size, mut next_offset) = (Vec::new(), 0u64, 0);
         while size + HEADER_SIZE as u64 <= file_size {
-            let mut front = [0; HEADER_SIZE];
-            file.read_exact_at(&mut front, size).map_err(failed())?;
-            let header = BatchHeader::parse(&front)?;
+            let mut header_bytes = [0; HEADER_SIZE];
+            file.read_exact_at(&mut header_bytes, size).map_err(failed())?;
+            let header = BatchHeader::parse(&header_bytes)?;
             if size + header.size() as u64 > file_size {
                 break;
             }
@@ -74,7 +72,7 @@ impl Batches {
         }
         if starts.is_empty() {
             return Err(BenchError::Protocol(format!(
-                "{} holds no whole batch",
+                "{} has no whole batch",
                 path.display()
             )));
         }
@@ -86,8 +84,8 @@ impl Batches {
         })
     }
 
-    /// The bytes from the batch that holds `offset` on, `max_bytes` at most. A first batch that is longer goes whole,
-    /// as it does in Kafka.
+    /// The range of at most `max_bytes` from the batch with `offset` on. As in Kafka, a first batch that is
+    /// longer is sent whole.
     fn range(&self, offset: i64, max_bytes: usize) -> (u64, usize) {
         let index = self.starts.partition_point(|(last, _)| *last < offset);
         let Some((_, start)) = self.starts.get(index) else {
@@ -100,23 +98,23 @@ impl Batches {
     }
 }
 
-fn wait_for_room(stream: &TcpStream) -> Result<(), BenchError> {
+fn wait_until_writable(stream: &TcpStream) -> Result<(), BenchError> {
     poll(&mut [PollFd::new(stream, PollFlags::OUT)], None)
         .map_err(|error| BenchError::io("waiting for the peer")(error.into()))?;
     Ok(())
 }
 
-/// Sends one response: its front, held back until the first of the records can leave with it, and the records.
+/// Sends one response: the header, which the kernel sends together with the first records, and the records.
 fn answer(
     stream: &TcpStream,
     batches: &Batches,
-    front: &mut Vec<u8>,
+    header_bytes: &mut Vec<u8>,
     request: &FetchRequest,
     topic: &[u8],
 ) -> Result<(), BenchError> {
     let (mut position, mut left) = batches.range(request.offset, request.max_bytes);
-    messages::fetch_response_front(front, request, topic, batches.next_offset, left);
-    let mut unsent = &front[..];
+    messages::fetch_response_header(header_bytes, request, topic, batches.next_offset, left);
+    let mut unsent = &header_bytes[..];
     let flags = if left > 0 {
         SendFlags::MORE | SendFlags::NOSIGNAL
     } else {
@@ -133,13 +131,13 @@ fn answer(
         let sent = match rustix::fs::sendfile(stream, &batches.file, Some(&mut position), count) {
             Ok(sent) => sent,
             Err(Errno::AGAIN) => {
-                wait_for_room(stream)?;
+                wait_until_writable(stream)?;
                 continue;
             }
             Err(error) => return Err(BenchError::io("sending the file")(error.into())),
         };
         if sent == 0 {
-            return Err(BenchError::Protocol("the file was cut".to_owned()));
+            return Err(BenchError::Protocol("the file was truncated".to_owned()));
         }
         left -= sent;
     }
@@ -157,11 +155,11 @@ pub(crate) fn serve(batches: &Batches, stream: &TcpStream) -> Result<(), BenchEr
     rustix::net::sockopt::set_socket_send_buffer_size(stream, SEND_BUFFER)
         .map_err(|error| BenchError::io("setting a socket's buffer")(error.into()))?;
     let mut frames = Frames::new(stream);
-    let mut front = Vec::new();
+    let mut header_bytes = Vec::new();
     while let Some(frame) = frames.next()? {
         let request = messages::read_fetch_request(frame)?;
         let topic = request.topic.clone();
-        answer(stream, batches, &mut front, &request, &frame[topic])?;
+        answer(stream, batches, &mut header_bytes, &request, &frame[topic])?;
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
-//! Reading the fields of a message one after another, each checked against the bytes that remain.
+//! Reads the fields of a message one after another, and checks each length against the remaining bytes.
 
 use std::ops::Range;
 
 use crate::error::BenchError;
 
-/// A position in a message. Variable parts are returned as ranges, so that the message can be changed in place.
+/// A position in a message. Strings and bytes are returned as ranges, so that the message can be changed in
+/// place.
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -19,7 +20,7 @@ impl<'a> Cursor<'a> {
         BenchError::Protocol("a message is cut short".to_owned())
     }
 
-    /// Passes over `count` bytes.
+    /// Skips `count` bytes.
     pub(crate) fn skip(&mut self, count: usize) -> Result<Range<usize>, BenchError> {
         if count > self.bytes.len() - self.at {
             return Err(Self::cut_short());
@@ -56,7 +57,7 @@ impl<'a> Cursor<'a> {
             value |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
                 return u32::try_from(value)
-                    .map_err(|_| BenchError::Protocol("a varint is too great".to_owned()));
+                    .map_err(|_| BenchError::Protocol("a varint is too large".to_owned()));
             }
         }
         Err(BenchError::Protocol("a varint is too long".to_owned()))
@@ -79,7 +80,7 @@ impl<'a> Cursor<'a> {
         self.skip(usize::try_from(length).unwrap_or(0))
     }
 
-    /// Tagged fields, which are all passed over.
+    /// Skips tagged fields.
     pub(crate) fn tags(&mut self) -> Result<(), BenchError> {
         for _ in 0..self.unsigned()? {
             self.unsigned()?;

@@ -1,13 +1,13 @@
-//! How many files this process may have open: a connection is one.
+//! The process's limit of open files. Each connection is an open file.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::BenchError;
 
-/// What a run opens beside its connections: the standard streams, epoll, the batch's file.
+/// Open files beside the connections: the standard streams, epoll, the batch's file.
 const OTHERS: u64 = 64;
 
-/// Raises the limit as far as the system allows.
+/// Raises the soft limit to the hard one, and returns it.
 pub(crate) fn raise() -> Result<Option<u64>, BenchError> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -21,7 +21,7 @@ pub(crate) fn raise() -> Result<Option<u64>, BenchError> {
     Ok(limit.maximum)
 }
 
-/// Makes room for so many connections, or says what stands in the way.
+/// Raises the limit, and fails if it is too low for so many connections.
 pub(crate) fn allow(connections: u32) -> Result<(), BenchError> {
     let need = u64::from(connections) + OTHERS;
     match raise()? {

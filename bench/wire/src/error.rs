@@ -1,8 +1,8 @@
-//! Why a run could not be finished.
+//! The errors of a run.
 
 use logcore_records::RecordError;
 
-/// Every way a command fails.
+/// An error that ends a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
     /// The command line is wrong.
@@ -13,12 +13,12 @@ pub(crate) enum BenchError {
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
 
-    /// The peer sent something that is not what was asked for.
+    /// The peer sent an unexpected message.
     #[error("unexpected bytes from the peer: {0}")]
     Protocol(String),
 
-    /// The broker answered with an error code of Kafka's.
-    #[error("{api} for partition {partition} was answered with Kafka error code {code}")]
+    /// The broker answered with an error code.
+    #[error("{api} of partition {partition} failed with Kafka error code {code}")]
     Broker {
         api: &'static str,
         partition: i32,
@@ -30,27 +30,25 @@ pub(crate) enum BenchError {
     Record(#[from] RecordError),
 
     /// The system allows fewer open files than the run needs.
-    #[error(
-        "{need} open files are needed and {allowed} are allowed; raise the hard limit (ulimit -Hn) and try again"
-    )]
+    #[error("the run needs {need} open files and the limit is {allowed}; raise the hard limit (ulimit -Hn)")]
     Descriptors { need: u64, allowed: u64 },
 
     /// The broker stopped answering.
-    #[error("{open} requests were not answered: nothing came from the peer for 30 s")]
+    #[error("{open} requests were not answered: the peer sent nothing for 30 s")]
     Stalled { open: u64 },
 
-    /// A thread of the run panicked, which is a mistake in this program.
+    /// A thread of the run panicked, which is a defect of this program.
     #[error("a thread of the run panicked")]
     Panicked,
 }
 
 impl BenchError {
-    /// The peer left while something was awaited of it.
+    /// The peer closed the connection while a response was missing.
     pub(crate) fn closed() -> Self {
         Self::Protocol("the peer closed the connection instead of answering".to_owned())
     }
 
-    /// Says what was being done when `source` happened.
+    /// An I/O error with the operation that failed.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }

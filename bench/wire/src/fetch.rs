@@ -1,4 +1,4 @@
-//! Load: reads a partition from its first offset to its high watermark, over and over.
+//! Load: reads a partition from offset 0 to its high watermark, again and again.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -41,13 +41,13 @@ impl Options {
     }
 }
 
-/// What one connection has read.
+/// The counts of one connection.
 #[derive(Default)]
 struct Read {
-    /// Bytes of records, a batch that was cut at the end of a response included.
+    /// The bytes of records, with incomplete batches at the ends of responses.
     bytes: u64,
     requests: u64,
-    /// How often the high watermark was reached.
+    /// The number of times that the high watermark was reached.
     rounds: u64,
 }
 
@@ -94,7 +94,7 @@ fn drive(stream: TcpStream, options: &Options, end: Instant) -> Result<Read, Ben
     Ok(read)
 }
 
-/// Runs the load and reports what was read.
+/// Runs the load and reports its speed.
 pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
     let time = duration(options.seconds)?;
     let mut streams = Vec::new();

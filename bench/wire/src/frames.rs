@@ -1,15 +1,17 @@
-//! Frames off a stream: a length (i32, big-endian) and that many bytes, read into one reused buffer.
+//! Reads frames from a stream into one reused buffer. A frame is a length (i32, big-endian) and that many
+//! bytes.
 
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 
 use crate::error::BenchError;
 
-/// Nothing a run exchanges is longer.
+/// The longest frame that is accepted.
 const FRAME_LIMIT: usize = 512 << 20;
 const FIRST_BUFFER: usize = 1 << 20;
 
-/// Yields one frame at a time. One read may bring several; the tail moves only when the buffer's end is reached.
+/// Returns one frame at a time. One read may bring several. An incomplete frame moves only at the buffer's
+/// end.
 pub(crate) struct Frames<R> {
     reader: R,
     buffer: Vec<u8>,
@@ -22,7 +24,7 @@ impl<R: Read> Frames<R> {
         Self::with_buffer(reader, FIRST_BUFFER)
     }
 
-    /// With a first buffer of `size` bytes, for a peer whose frames are small.
+    /// Begins with a buffer of `size` bytes.
     pub(crate) fn with_buffer(reader: R, size: usize) -> Self {
         Self {
             reader,
@@ -36,32 +38,32 @@ impl<R: Read> Frames<R> {
         &self.reader
     }
 
-    /// The content of the next frame, `None` when the peer closed between frames.
+    /// The content of the next frame. `None` if the peer closed the connection between frames.
     pub(crate) fn next(&mut self) -> Result<Option<&mut [u8]>, BenchError> {
         loop {
             if let Some(content) = self.whole()? {
                 return Ok(Some(&mut self.buffer[content]));
             }
-            self.make_room()?;
+            self.grow()?;
             let read = self.reader.read(&mut self.buffer[self.end..]);
             match read.map_err(BenchError::io("reading from the peer"))? {
                 0 if self.start == self.end => return Ok(None),
                 0 => {
-                    return Err(BenchError::Protocol("closed in the middle of a frame".to_owned()));
+                    return Err(BenchError::Protocol("closed within a frame".to_owned()));
                 }
                 count => self.end += count,
             }
         }
     }
 
-    /// Reads once from a socket that does not block; false when all that had arrived has been read.
+    /// Reads once from a nonblocking socket. Returns false when the socket is empty.
     pub(crate) fn fill(&mut self) -> Result<bool, BenchError> {
-        self.make_room()?;
+        self.grow()?;
         match self.reader.read(&mut self.buffer[self.end..]) {
             Ok(0) => Err(BenchError::closed()),
             Ok(count) => {
                 self.end += count;
-                // What did not fill the buffer was all there was (epoll(7), on edges and streams).
+                // A read that does not fill the buffer has emptied the socket (epoll(7), edge-triggered).
                 Ok(self.end == self.buffer.len())
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
@@ -70,13 +72,13 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    /// The content of the next frame, `None` when not all of it has been read.
+    /// The content of the next frame. `None` if it is not complete yet.
     pub(crate) fn buffered(&mut self) -> Result<Option<&mut [u8]>, BenchError> {
         let content = self.whole()?;
         Ok(content.map(|content| &mut self.buffer[content]))
     }
 
-    /// Takes the next frame if all of it is there: where its content stands.
+    /// Takes the next frame if it is complete. Returns the range of its content.
     fn whole(&mut self) -> Result<Option<Range<usize>>, BenchError> {
         let need = self.need()?;
         if self.end - self.start < need {
@@ -87,7 +89,7 @@ impl<R: Read> Frames<R> {
         Ok(Some(content))
     }
 
-    /// The size of the next frame with its length, or of its length when that is not known.
+    /// The size of the next frame with its length prefix, or of the prefix alone if that is not complete.
     fn need(&self) -> Result<usize, BenchError> {
         let Some(prefix) = self.buffer[self.start..self.end].first_chunk::<4>() else {
             return Ok(4);
@@ -99,13 +101,13 @@ impl<R: Read> Frames<R> {
         Ok(4 + length)
     }
 
-    /// The next frame of a peer that must not close yet.
+    /// The next frame. A closed connection is an error.
     pub(crate) fn expect(&mut self) -> Result<&mut [u8], BenchError> {
         self.next()?.ok_or_else(BenchError::closed)
     }
 
-    /// Makes room for the rest of the next frame, which is one byte at least.
-    fn make_room(&mut self) -> Result<(), BenchError> {
+    /// Makes space for the rest of the next frame, which is at least one byte.
+    fn grow(&mut self) -> Result<(), BenchError> {
         let (have, need) = (self.end - self.start, self.need()?);
         if have == 0 {
             (self.start, self.end) = (0, 0);

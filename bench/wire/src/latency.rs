@@ -1,4 +1,4 @@
-//! The round trip of a Produce request with one record, one at a time.
+//! Load: round trips of Produce requests with one record, one after another.
 
 use std::io::Write;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::load::{connect, duration, make_batch};
 use crate::messages;
 use crate::report::Report;
 
-/// Round trips that are not counted: caches and the peer's first look at the partition.
+/// The number of round trips before the measurement, which fill caches.
 const WARM_UP: usize = 200;
 
 /// The flags of `latency`.
@@ -47,7 +47,7 @@ impl Options {
     }
 }
 
-/// The value that `share` of the sorted values do not exceed (nearest rank).
+/// The nearest-rank percentile: the least value that `share` of the sorted values do not exceed.
 fn percentile(sorted: &[u64], share: f64) -> u64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted
@@ -56,7 +56,7 @@ fn percentile(sorted: &[u64], share: f64) -> u64 {
         .unwrap_or(0)
 }
 
-/// The spread of these times, in microseconds.
+/// Adds percentiles of the times in microseconds.
 pub(crate) fn with_percentiles(report: Report, mut nanoseconds: Vec<u64>) -> Report {
     nanoseconds.sort_unstable();
     let microseconds = |share| percentile(&nanoseconds, share) as f64 / 1e3;
@@ -70,7 +70,7 @@ pub(crate) fn with_percentiles(report: Report, mut nanoseconds: Vec<u64>) -> Rep
         .with("counted", nanoseconds.len())
 }
 
-/// Runs the round trips and reports their spread in microseconds.
+/// Runs the round trips and reports percentiles in microseconds.
 pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
     let time = duration(options.seconds)?;
     let (batch, _) = make_batch(options.record_size.0, 1, Compression::None)?;
@@ -106,7 +106,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
 
 #[cfg(test)]
 mod tests {
-    //! If this fails, every latency figure is of another percentile than it says.
+    //! If this failed, latency figures would have the wrong percentiles.
     use super::percentile;
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the loads have in common: the flags, the connections, the one batch that is sent and the requests that carry it.
+//! Parts of all loads: the flags, the connections, the batch and its requests.
 
 use std::net::TcpStream;
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub(crate) struct Load {
     pub(crate) partitions: Count,
     pub(crate) connections: Count,
     pub(crate) record_size: Size,
-    /// Of the records; a codec makes the batch smaller.
+    /// The size before compression.
     pub(crate) batch_size: Size,
     pub(crate) codec: Compression,
     pub(crate) acks: i16,
@@ -49,7 +49,7 @@ impl Load {
             .collect()
     }
 
-    /// The requests of this load and the records in each.
+    /// The requests of this load, and the number of records in each.
     pub(crate) fn requests(&self) -> Result<(Requests, u64), BenchError> {
         let (batch, records) = make_batch(self.record_size.0, self.batch_size.0, self.codec)?;
         let (bytes, partition_at) = messages::produce_request(&self.topic, 0, self.acks, &batch);
@@ -64,7 +64,7 @@ impl Load {
     }
 }
 
-/// One encoded request, which becomes each request of a load by its correlation id and its partition.
+/// One encoded request. Each request of a load differs only in its correlation id and partition.
 #[derive(Clone)]
 pub(crate) struct Requests {
     bytes: Vec<u8>,
@@ -75,8 +75,8 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// A connection goes through its partitions in turn. As long as the number of partitions is a multiple of that of
-    /// the connections, no two connections share one.
+    /// The partition of a request. A connection sends to its partitions in turn. Connections share no
+    /// partition if the number of partitions is a multiple of the number of connections.
     pub(crate) fn partition(&self, connection: usize, number: u64) -> i32 {
         ((connection as u64 + number * self.connections) % self.partitions) as i32
     }
@@ -89,7 +89,7 @@ impl Requests {
         &self.bytes
     }
 
-    /// What the answered requests were, into a report.
+    /// Adds the figures of the answered requests to a report.
     pub(crate) fn report(
         &self,
         report: Report,
@@ -117,13 +117,13 @@ impl Requests {
     }
 }
 
-/// The time a run lasts, from a flag.
+/// The duration of a run.
 pub(crate) fn duration(seconds: f64) -> Result<Duration, BenchError> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|error| BenchError::Usage(format!("--seconds {seconds}: {error}")))
 }
 
-/// Connects without Nagle's algorithm, which would hold small requests back.
+/// Connects without Nagle's algorithm, which would delay small requests.
 pub(crate) fn connect(host: &str, port: u16) -> Result<TcpStream, BenchError> {
     let stream =
         TcpStream::connect((host, port)).map_err(BenchError::io(format!("connecting to {host}:{port}")))?;
@@ -133,7 +133,7 @@ pub(crate) fn connect(host: &str, port: u16) -> Result<TcpStream, BenchError> {
     Ok(stream)
 }
 
-/// Words of which compressible values are made.
+/// The words of compressible values.
 const WORDS: [&[u8]; 8] = [
     b"carrier ",
     b"origin ",
@@ -145,9 +145,9 @@ const WORDS: [&[u8]; 8] = [
     b"none ",
 ];
 
-/// One batch of as many records of `record_size` bytes as `batch_size` takes uncompressed (at least one), and their number. Without a
-/// codec the values are noise, so that no program can gain from their content. With a codec they are words and numbers, which
-/// compress to about a third.
+/// One batch of as many records of `record_size` bytes as fit into `batch_size` before compression, at least
+/// one. Returns the number of records, too. Without a codec the values are random, so that no program can
+/// compress them. With a codec they are words and numbers, which compress to about a third.
 pub(crate) fn make_batch(
     record_size: usize,
     batch_size: usize,

@@ -1,19 +1,19 @@
-//! A load generator on the wire, and the bare limits of the machine to hold its figures against.
+//! A load generator that speaks Kafka's protocol, and minimal servers that show the limits of the machine.
 //!
-//! `produce`, `paced`, `fetch` and `latency` load any broker that speaks Kafka's protocol. `bare-broker` and `bare-sendfile`
-//! are the least that could answer them: what a broker reaches of their figures is what it adds in cost.
-//! `write-loop` is the disk (or page cache) with nothing in front.
+//! `produce`, `paced`, `fetch` and `latency` send load to a broker. `bare-broker` and `bare-sendfile` do the
+//! least work that answers this load, so a broker's figures beside theirs show the cost of the broker.
+//! `write-loop` measures the disk or the page cache alone.
 //!
-//! Each command prints one line of JSON on standard output. MB are 10^6 and GB 10^9 bytes. The topics must exist.
-//! It uses threads and blocking sockets, one thread a connection, so that it is nobody's model of a server. Only what
-//! needs thousands of connections or a schedule (`produce --threads`, `paced`) drives many from one thread, with epoll.
+//! Each command prints one line of JSON on standard output. A MB is 10^6 bytes, a GB 10^9. The topics must
+//! exist. Most commands use blocking sockets and one thread a connection, unlike the servers they measure.
+//! `produce --threads` and `paced` need thousands of connections or a schedule, so they use epoll.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
 mod bare_broker;
 mod bare_sendfile;
-mod crowd;
+mod connections;
 mod cursor;
 mod descriptors;
 mod error;
@@ -43,16 +43,17 @@ usage: logcore-bench-wire COMMAND [--flag value]...
                 [--record-size 100] [--batch-size 16KiB] [--codec none] [--acks 1] [--seconds 5] [--threads 1]
   fetch         --port P --topic T [--host 127.0.0.1] [--partition 0] [--connections 1] [--max-bytes 4MiB]
                 [--seconds 5]
-  latency       --port P --topic T [--host 127.0.0.1] [--partition 0] [--record-size 100] [--acks 1] [--seconds 5]
+  latency       --port P --topic T [--host 127.0.0.1] [--partition 0] [--record-size 100] [--acks 1]
+                [--seconds 5]
   bare-broker   --dir D [--port 0]      answers produce, paced and latency; runs until it is killed
   bare-sendfile --file F [--port 0]     answers fetch from a file of batches; runs until it is killed
   write-loop    --dir D [--block 1MiB] [--total 1GiB] [--file-size 1GiB]
 
-`produce` keeps --in-flight requests of each connection under way, from a thread a connection or, with --threads N, from
-N for all. `paced` sends R requests a second, whatever the broker does, and measures from when each was due. With more
-partitions than connections, each connection sends to its share of them in turn.
---codec is none, gzip, snappy, lz4 or zstd; batches are compressed before the time begins, and --batch-size is that of the records.
-Sizes are bytes, or end in KiB, MiB or GiB.";
+`produce` keeps --in-flight requests open on each connection. It uses one thread for each connection or, with
+--threads N, N threads for all. `paced` sends R requests a second, also to a slow broker, and measures each
+from its scheduled time. With more partitions than connections, each connection sends to its share of the
+partitions in turn. --codec is none, gzip, snappy, lz4 or zstd. Batches are compressed before the run, and
+--batch-size is the size before compression. Sizes are bytes, or end in KiB, MiB or GiB.";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -87,7 +88,7 @@ fn run(command: &str, words: Vec<String>) -> Result<(), BenchError> {
         "" => return Err(BenchError::Usage("a command is missing".to_owned())),
         other => {
             return Err(BenchError::Usage(format!(
-                "\"{other}\" is not one of its commands"
+                "\"{other}\" is not a command of this program"
             )));
         }
     }

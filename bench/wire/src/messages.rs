@@ -1,6 +1,9 @@
-//! The four messages that are exchanged, encoded and read by hand so that the load costs next to nothing:
-//! Produce version 9 (flexible, as today's clients send it) and Fetch version 11 (the last one with plain arrays).
-//! One topic and one partition a request. The fields are those of Kafka's `ProduceRequest.json` and its siblings.
+//! The requests and responses of Produce version 9 (flexible, as today's clients send it) and Fetch version
+//! 11 (the last version with plain arrays).
+//!
+//! Encoded and decoded by hand, so that the load generator needs little CPU time. Each request has one topic
+//! and one partition. The fields are those of Kafka's `ProduceRequest.json`, `FetchRequest.json` and their
+//! responses.
 
 use std::ops::Range;
 
@@ -12,7 +15,7 @@ const PRODUCE_VERSION: i16 = 9;
 const FETCH: i16 = 1;
 const FETCH_VERSION: i16 = 11;
 const CLIENT_ID: &str = "logcore-bench";
-/// Where the correlation id stands in a request with its length prefix.
+/// The bytes of the correlation id in a request with its length prefix.
 const CORRELATION_AT: Range<usize> = 8..12;
 const REQUEST_TIMEOUT_MS: i32 = 30_000;
 const FETCH_WAIT_MS: i32 = 500;
@@ -25,7 +28,7 @@ fn put_unsigned(out: &mut Vec<u8>, mut value: u32) {
     out.push(value as u8);
 }
 
-/// A compact string or compact bytes. Lengths come from flags and batches and are far below 4 GiB.
+/// Appends a compact string or compact bytes. Lengths come from flags and batches, and are far below 4 GiB.
 fn put_compact(out: &mut Vec<u8>, bytes: &[u8]) {
     put_unsigned(out, bytes.len() as u32 + 1);
     out.extend_from_slice(bytes);
@@ -36,7 +39,7 @@ fn put_string(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The length prefix, to be filled in by [`finish`], and the request header up to the client id.
+/// An empty length prefix, which [`finish`] fills in, and the request header up to the client id.
 fn begin(api_key: i16, version: i16) -> Vec<u8> {
     let mut out = vec![0; 4];
     out.extend_from_slice(&api_key.to_be_bytes());
@@ -51,18 +54,18 @@ fn finish(mut out: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// Says in the first four bytes of `frame` how many follow, those in it and `more` that are sent after it.
+/// Sets the length prefix of `frame`, which is followed by `more` bytes.
 pub(crate) fn set_frame_length(frame: &mut [u8], more: usize) {
     let length = (frame.len() - 4 + more) as i32;
     frame[..4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Gives an encoded request its correlation id.
+/// Sets the correlation id of an encoded request.
 pub(crate) fn set_correlation_id(request: &mut [u8], id: i32) {
     request[CORRELATION_AT].copy_from_slice(&id.to_be_bytes());
 }
 
-/// A Produce request that carries `batch`, with its length prefix, and where in it the partition stands.
+/// A Produce request with `batch`, with its length prefix. Returns the range of the partition, too.
 pub(crate) fn produce_request(
     topic: &str,
     partition: i32,
@@ -84,7 +87,7 @@ pub(crate) fn produce_request(
     (finish(out), partition_at)
 }
 
-/// What a Produce request asks for; the ranges are positions in its frame.
+/// A Produce request. The ranges are positions in its frame.
 pub(crate) struct ProduceRequest {
     pub(crate) correlation_id: i32,
     pub(crate) acks: i16,
@@ -93,13 +96,13 @@ pub(crate) struct ProduceRequest {
     pub(crate) records: Range<usize>,
 }
 
-/// Reads the header of a request of this API and version; leaves the cursor after the client id.
+/// Reads the header of a request of this API and version, up to the client id.
 fn request_header(cursor: &mut Cursor<'_>, api_key: i16, version: i16) -> Result<i32, BenchError> {
-    let asked = (cursor.i16()?, cursor.i16()?);
-    if asked != (api_key, version) {
+    let found = (cursor.i16()?, cursor.i16()?);
+    if found != (api_key, version) {
         return Err(BenchError::Protocol(format!(
             "API key {} version {}, only {api_key} version {version} is served",
-            asked.0, asked.1
+            found.0, found.1
         )));
     }
     let correlation_id = cursor.i32()?;
@@ -115,7 +118,7 @@ fn exactly_one(count: i64, what: &str) -> Result<(), BenchError> {
     }
 }
 
-/// Reads what [`produce_request`] writes.
+/// Decodes a request of [`produce_request`].
 pub(crate) fn read_produce_request(frame: &[u8]) -> Result<ProduceRequest, BenchError> {
     let mut cursor = Cursor::new(frame);
     let correlation_id = request_header(&mut cursor, PRODUCE, PRODUCE_VERSION)?;
@@ -137,7 +140,7 @@ pub(crate) fn read_produce_request(frame: &[u8]) -> Result<ProduceRequest, Bench
     })
 }
 
-/// A Produce response without an error, with its length prefix, into `out`.
+/// Encodes a Produce response without an error, with its length prefix, into `out`.
 pub(crate) fn produce_response(
     out: &mut Vec<u8>,
     correlation_id: i32,
@@ -174,7 +177,7 @@ fn check_correlation(got: i32, expected: i32) -> Result<(), BenchError> {
     }
 }
 
-/// Checks that a response is to the request `correlation_id` and reports no error.
+/// Checks the correlation id and the error code of a response.
 pub(crate) fn check_produce_response(frame: &[u8], correlation_id: i32) -> Result<(), BenchError> {
     let mut cursor = Cursor::new(frame);
     check_correlation(cursor.i32()?, correlation_id)?;
@@ -193,7 +196,7 @@ pub(crate) fn check_produce_response(frame: &[u8], correlation_id: i32) -> Resul
     }
 }
 
-/// A Fetch request without a session, with its length prefix, and where in it the fetch offset stands.
+/// A Fetch request without a session, with its length prefix. Returns the range of the fetch offset, too.
 pub(crate) fn fetch_request(topic: &str, partition: i32, max_bytes: i32) -> (Vec<u8>, Range<usize>) {
     let mut out = begin(FETCH, FETCH_VERSION);
     out.extend_from_slice(&(-1i32).to_be_bytes()); // replica id: a consumer
@@ -217,7 +220,7 @@ pub(crate) fn fetch_request(topic: &str, partition: i32, max_bytes: i32) -> (Vec
     (finish(out), offset_at)
 }
 
-/// What a Fetch request asks for; the range is a position in its frame.
+/// A Fetch request. The range is a position in its frame.
 pub(crate) struct FetchRequest {
     pub(crate) correlation_id: i32,
     pub(crate) topic: Range<usize>,
@@ -226,7 +229,7 @@ pub(crate) struct FetchRequest {
     pub(crate) max_bytes: usize,
 }
 
-/// Reads what [`fetch_request`] writes.
+/// Decodes a request of [`fetch_request`].
 pub(crate) fn read_fetch_request(frame: &[u8]) -> Result<FetchRequest, BenchError> {
     let mut cursor = Cursor::new(frame);
     let correlation_id = request_header(&mut cursor, FETCH, FETCH_VERSION)?;
@@ -248,8 +251,9 @@ pub(crate) fn read_fetch_request(frame: &[u8]) -> Result<FetchRequest, BenchErro
     })
 }
 
-/// A Fetch response up to its records, of which `size` bytes must follow, with its length prefix, into `out`.
-pub(crate) fn fetch_response_front(
+/// Encodes a Fetch response into `out`, with its length prefix, up to its records. `size` bytes of records
+/// must follow.
+pub(crate) fn fetch_response_header(
     out: &mut Vec<u8>,
     request: &FetchRequest,
     topic: &[u8],
@@ -277,26 +281,26 @@ pub(crate) fn fetch_response_front(
     set_frame_length(out, size);
 }
 
-/// What a Fetch response without an error brings.
+/// The content of a Fetch response without an error.
 pub(crate) struct Fetched<'a> {
     pub(crate) high_watermark: i64,
     pub(crate) records: &'a [u8],
 }
 
-/// Checks that a response is to the request `correlation_id` and reports no error.
+/// Decodes a response, and checks its correlation id and error codes.
 pub(crate) fn read_fetch_response(frame: &[u8], correlation_id: i32) -> Result<Fetched<'_>, BenchError> {
     let mut cursor = Cursor::new(frame);
     check_correlation(cursor.i32()?, correlation_id)?;
     cursor.i32()?;
-    let whole_code = cursor.i16()?;
+    let response_code = cursor.i16()?;
     cursor.i32()?;
     let failed = |partition, code| BenchError::Broker {
         api: "fetch",
         partition,
         code,
     };
-    if whole_code != 0 {
-        return Err(failed(-1, whole_code));
+    if response_code != 0 {
+        return Err(failed(-1, response_code));
     }
     exactly_one(i64::from(cursor.i32()?), "topics")?;
     cursor.string()?;

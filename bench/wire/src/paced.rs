@@ -1,23 +1,23 @@
-//! Load: Produce requests at a rate that is not the broker's to choose, and how long each took from when it was due.
+//! Load: Produce requests at a fixed rate. Each latency is measured from the scheduled time.
 //!
-//! A request that waits because those before it are slow has waited all the same: the clock starts when the schedule says,
-//! not when the socket had room. So nothing a slow broker delays is left out of its figures.
+//! A request that waits for earlier slow ones was delayed by the broker, too. So the time starts when the
+//! request is due, not when the socket takes it.
 
 use std::num::NonZeroU64;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::args::{Args, Count};
-use crate::crowd::{self, Crowd};
+use crate::connections::{self, Connections};
 use crate::descriptors;
 use crate::error::BenchError;
 use crate::latency::with_percentiles;
 use crate::load::{Load, duration};
 use crate::report::Report;
 
-/// The first part of the time is not counted: caches and the peer's first look at the partitions.
+/// The share of the time before the measurement, which fills caches.
 const WARM_UP_SHARE: f64 = 0.1;
-/// How late Linux may wake a thread beside what was asked (50 µs unless it is told).
+/// The delay that Linux may add when it wakes a thread. Its default is 50 µs.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
 
 /// The flags of `paced`.
@@ -51,7 +51,7 @@ impl Options {
     }
 }
 
-/// When the requests of one thread are due: every `interval` from `start` on, `count` of them.
+/// The due times of one thread's requests: every `interval` from `start` on, `count` of them.
 struct Schedule {
     start: Instant,
     interval: f64,
@@ -59,7 +59,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    /// That of the thread `index` of so many: together they keep the rate, evenly.
+    /// The schedule of the thread `index`. Together the threads keep the rate, with even intervals.
     fn new(start: Instant, options: &Options, index: usize, threads: usize) -> Self {
         let total = (options.rate * options.load.seconds).ceil().max(1.0) as u64;
         let (index, threads) = (index as u64, threads as u64);
@@ -76,52 +76,49 @@ impl Schedule {
     }
 }
 
-/// What came of the requests that count.
-#[derive(Default)]
-struct Answers {
-    nanoseconds: Vec<u64>,
-}
-
-/// Sends each request when it is due, to one connection after another, and hears all answers.
-fn drive(crowd: &mut Crowd, schedule: &Schedule, counted_from: Instant) -> Result<Answers, BenchError> {
+/// Sends each request when it is due, to one connection after another, and reads all responses. Returns the
+/// latencies in nanoseconds of the requests due since `counted_from`.
+fn drive(
+    connections: &mut Connections,
+    schedule: &Schedule,
+    counted_from: Instant,
+) -> Result<Vec<u64>, BenchError> {
     rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS))
         .map_err(|error| BenchError::io("setting the timer's slack")(error.into()))?;
-    let mut answers = Answers::default();
+    let mut latencies = Vec::new();
     let mut number = 0;
-    while schedule.due(number).is_some() || !crowd.is_idle() {
+    while schedule.due(number).is_some() || !connections.is_idle() {
         let now = Instant::now();
         while let Some(due) = schedule.due(number).filter(|due| *due <= now) {
-            crowd.issue(number as usize % crowd.len(), due)?;
+            connections.issue(number as usize % connections.len(), due)?;
             number += 1;
         }
-        crowd.wait(schedule.due(number))?;
+        connections.wait(schedule.due(number))?;
         let now = Instant::now();
-        let counted = crowd.news().filter(|due| *due >= counted_from);
-        let times = counted.map(|due| now.duration_since(due).as_nanos() as u64);
-        answers.nanoseconds.extend(times);
+        let counted = connections.completed().filter(|due| *due >= counted_from);
+        latencies.extend(counted.map(|due| now.duration_since(due).as_nanos() as u64));
     }
-    Ok(answers)
+    Ok(latencies)
 }
 
-/// Runs the load and reports the times in microseconds and the rate that was kept.
+/// Runs the load and reports percentiles in microseconds, and the rate.
 pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
     descriptors::allow(options.load.connections.get())?;
     let time = duration(options.load.seconds)?;
     let (requests, records) = options.load.requests()?;
-    let crowds = crowd::split(options.load.connect()?, options.threads.get(), &requests)?;
-    let threads = crowds.len();
-    let all = Mutex::new(Answers::default());
+    let groups = connections::split(options.load.connect()?, options.threads.get(), &requests)?;
+    let threads = groups.len();
+    let all = Mutex::new(Vec::new());
     let begun = Instant::now();
     let counted_from = begun + time.mul_f64(WARM_UP_SHARE);
-    let answered = crowd::run(crowds, |index, crowd| {
+    let answered = connections::run(groups, |index, group| {
         let schedule = Schedule::new(begun, options, index, threads);
-        let answers = drive(crowd, &schedule, counted_from)?;
-        let mut all = all.lock().map_err(|_| BenchError::Panicked)?;
-        all.nanoseconds.extend(answers.nanoseconds);
+        let latencies = drive(group, &schedule, counted_from)?;
+        all.lock().map_err(|_| BenchError::Panicked)?.extend(latencies);
         Ok(())
     })?;
     let seconds = begun.elapsed().as_secs_f64();
-    let nanoseconds = all.into_inner().map_err(|_| BenchError::Panicked)?.nanoseconds;
+    let nanoseconds = all.into_inner().map_err(|_| BenchError::Panicked)?;
     let report = with_percentiles(Report::new("paced"), nanoseconds);
     let report = requests.report(report, &options.load, records, answered, seconds);
     Ok(report.with_figure("rate", options.rate).with("threads", threads))
@@ -129,7 +126,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
 
 #[cfg(test)]
 mod tests {
-    //! If these fail, the load is not the one that was asked for, or starts its clock too late.
+    //! If these failed, the load would have another rate than the flag says.
     use super::*;
 
     fn options(words: &str) -> Result<Options, BenchError> {

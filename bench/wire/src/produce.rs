@@ -1,6 +1,7 @@
-//! Load: each connection sends one encoded Produce request again and again, several in flight, and checks each answer.
+//! Load: each connection keeps several Produce requests in flight, and checks each response.
 //!
-//! A thread a connection, which blocks; or, with `--threads`, so many threads for all connections.
+//! Each connection has a thread with a blocking socket. With `--threads`, so many threads share all
+//! connections.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -9,7 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::args::{Args, Count};
-use crate::crowd;
+use crate::connections;
 use crate::descriptors;
 use crate::error::BenchError;
 use crate::frames::Frames;
@@ -21,7 +22,7 @@ use crate::report::Report;
 pub(crate) struct Options {
     pub(crate) load: Load,
     pub(crate) in_flight: Count,
-    /// 0 is a thread a connection.
+    /// 0 means one thread for each connection.
     pub(crate) threads: u32,
 }
 
@@ -42,7 +43,7 @@ impl Options {
     }
 }
 
-/// One connection's work: the requests that were answered (or, with acks 0, sent).
+/// Runs one connection. Returns the number of requests that were answered or, with acks=0, sent.
 fn drive(
     mut stream: &TcpStream,
     connection: usize,
@@ -72,12 +73,8 @@ fn drive(
     }
 }
 
-/// A thread a connection; the requests that were answered.
-fn each_in_a_thread(
-    options: &Options,
-    streams: &[TcpStream],
-    requests: &Requests,
-) -> Result<u64, BenchError> {
+/// Runs each connection in a thread of its own. Returns the number of answered requests.
+fn run_threads(options: &Options, streams: &[TcpStream], requests: &Requests) -> Result<u64, BenchError> {
     let time = duration(options.load.seconds)?;
     let start = Barrier::new(streams.len());
     thread::scope(|scope| {
@@ -100,19 +97,19 @@ fn each_in_a_thread(
     })
 }
 
-/// Runs the load and reports what was acknowledged.
+/// Runs the load and reports its speed.
 pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
     descriptors::allow(options.load.connections.get())?;
     let (requests, records) = options.load.requests()?;
     let streams = options.load.connect()?;
     let begun = Instant::now();
     let answered = if options.threads == 0 {
-        each_in_a_thread(options, &streams, &requests)?
+        run_threads(options, &streams, &requests)?
     } else {
         let end = begun + duration(options.load.seconds)?;
         let in_flight = options.in_flight.get();
-        let crowds = crowd::split(streams, options.threads, &requests)?;
-        crowd::run(crowds, |_, crowd| crowd.keep_busy(in_flight, end))?
+        let groups = connections::split(streams, options.threads, &requests)?;
+        connections::run(groups, |_, group| group.keep_busy(in_flight, end))?
     };
     let seconds = begun.elapsed().as_secs_f64();
     let report = requests.report(Report::new("produce"), &options.load, records, answered, seconds);

@@ -1,4 +1,4 @@
-//! One line of JSON: the figures of a run.
+//! The figures of a run, as one line of JSON.
 
 use std::fmt::{Display, Write};
 
@@ -14,14 +14,14 @@ impl Report {
         }
     }
 
-    /// Adds a whole number or a truth value.
+    /// Adds an integer or a boolean.
     pub(crate) fn with(mut self, name: &str, value: impl Display) -> Self {
         // Writing to a String cannot fail.
         let _ = write!(self.line, ", \"{name}\": {value}");
         self
     }
 
-    /// Adds a figure with three decimals; what is not finite becomes null, as JSON has no word for it.
+    /// Adds a number with three decimals. JSON has no infinity and no NaN, so these become null.
     pub(crate) fn with_figure(self, name: &str, value: f64) -> Self {
         if value.is_finite() {
             self.with(name, format_args!("{value:.3}"))
@@ -34,7 +34,7 @@ impl Report {
         format!("{}}}", self.line)
     }
 
-    /// Prints the line; standard output that was closed is the reader's wish.
+    /// Prints the line. A closed standard output is not an error.
     pub(crate) fn print(&self) {
         use std::io::Write as _;
         let mut out = std::io::stdout().lock();

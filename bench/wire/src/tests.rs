@@ -1,4 +1,5 @@
-//! If these fail, the load and the bare servers do not understand each other, and no figure means anything.
+//! If these failed, the loads and the bare servers would not understand each other, and their figures would
+//! be wrong.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,7 +17,7 @@ fn args(words: &str) -> Args {
     Args::parse(words.split_whitespace().map(str::to_owned).collect()).unwrap()
 }
 
-/// A directory of this test, removed at the end.
+/// A directory that is removed at the end of the test.
 struct Scratch(std::path::PathBuf);
 
 impl Scratch {
@@ -34,8 +35,9 @@ impl Drop for Scratch {
     }
 }
 
+// If this failed, `fetch` could not read the batches that `produce` sent.
 #[test]
-fn what_produce_sends_is_what_fetch_reads() {
+fn fetch_reads_the_batches_of_produce() {
     let scratch = Scratch::new("round-trip");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -66,7 +68,7 @@ fn what_produce_sends_is_what_fetch_reads() {
     let batches = Batches::open(&scratch.0.join("bare-0.log")).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
-            // Once in small pieces that cut batches, once smaller than a batch, once all at a time.
+            // With responses that cut batches, with a limit below one batch, and with all batches at once.
             for _ in 0..3 {
                 let (stream, _) = listener.accept().unwrap();
                 bare_sendfile::serve(&batches, &stream).unwrap();
@@ -87,9 +89,10 @@ fn figure(line: &str, name: &str) -> f64 {
     rest.split([',', '}']).next().unwrap().parse().unwrap()
 }
 
+// If this failed, the runs with thousands of connections would lose requests or count them wrongly.
 #[test]
 fn few_threads_drive_many_connections() {
-    let scratch = Scratch::new("crowd");
+    let scratch = Scratch::new("connections");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::scope(|scope| {
@@ -103,7 +106,7 @@ fn few_threads_drive_many_connections() {
                 }
             });
         });
-        // Requests of 1 MiB do not fit a socket's buffer: they go in pieces.
+        // Requests of 1 MiB do not fit into a socket's buffer, so they are written in pieces.
         let shared = format!("--port {port} --topic t --connections 50 --partitions 200");
         let flags = format!("{shared} --threads 2 --in-flight 3 --batch-size 1MiB --seconds 0.05");
         let options = produce::Options::take(&mut args(&flags)).unwrap();
@@ -119,12 +122,13 @@ fn few_threads_drive_many_connections() {
     });
 }
 
+// If this failed, the latencies of a slow broker would be too low.
 #[test]
-fn a_request_that_waits_for_others_has_waited() {
+fn latency_is_measured_from_the_scheduled_time() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::scope(|scope| {
-        // A broker that answers nothing before it has heard all.
+        // A broker that answers when it has all 20 requests.
         scope.spawn(|| {
             let (stream, _) = listener.accept().unwrap();
             let (mut frames, mut answers) = (Frames::new(&stream), Vec::new());
@@ -138,7 +142,8 @@ fn a_request_that_waits_for_others_has_waited() {
             }
             (&stream).write_all(&answers).unwrap();
         });
-        // One every 10 ms: the first has waited 190 ms when the last is due; the two of the first 20 ms do not count.
+        // One request every 10 ms: the first has waited 190 ms when the last is due. The first two do not
+        // count.
         let flags = format!("--port {port} --topic t --rate 100 --seconds 0.2");
         let options = paced::Options::take(&mut args(&flags)).unwrap();
         let line = paced::run(&options).unwrap().line();
@@ -148,8 +153,9 @@ fn a_request_that_waits_for_others_has_waited() {
     });
 }
 
+// If this failed, connections would not share the partitions evenly.
 #[test]
-fn connections_go_through_their_partitions() {
+fn connections_send_to_their_partitions_in_turn() {
     let mut flags = args("--port 1 --topic t --connections 3 --partitions 9 --batch-size 100");
     let load = Load::take(&mut flags).unwrap();
     let (mut requests, _) = load.requests().unwrap();
@@ -165,6 +171,7 @@ fn connections_go_through_their_partitions() {
     assert_eq!(of(2), [2, 5, 8, 2]);
 }
 
+// If this failed, a run with too many connections would fail in the middle.
 #[test]
 fn more_connections_than_open_files_are_refused() {
     assert!(matches!(
@@ -174,6 +181,7 @@ fn more_connections_than_open_files_are_refused() {
     crate::descriptors::allow(10).unwrap();
 }
 
+// If this failed, refused batches would count as written.
 #[test]
 fn an_error_code_ends_the_run() {
     let mut response = Vec::new();
@@ -200,9 +208,10 @@ fn an_error_code_ends_the_run() {
     }
 }
 
+// If this failed, a response that arrives in pieces would end the run.
 #[test]
-fn frames_arrive_whole_however_they_are_cut() {
-    /// Gives out one more byte at each read.
+fn frames_are_read_in_pieces_of_any_size() {
+    /// Returns one byte more at each read.
     struct Drip(Vec<u8>, usize, usize);
     impl std::io::Read for Drip {
         fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
@@ -232,6 +241,7 @@ fn frames_arrive_whole_however_they_are_cut() {
     assert!(Frames::new(&[0xff; 8][..]).next().is_err());
 }
 
+// If this failed, a mistyped flag would be ignored.
 #[test]
 fn wrong_flags_are_named() {
     let refused = |words: &str| {
@@ -252,8 +262,9 @@ fn wrong_flags_are_named() {
     assert!("0".parse::<Size>().is_err());
 }
 
+// If this failed, the disk would fill up.
 #[test]
-fn the_write_loop_leaves_nothing_behind() {
+fn write_loop_removes_its_files() {
     let scratch = Scratch::new("write-loop");
     let flags = format!(
         "--dir {} --block 1000 --total 10KiB --file-size 4000",

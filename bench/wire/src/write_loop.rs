@@ -1,4 +1,5 @@
-//! The disk with nothing in front: `write(2)` of one block again and again, into fresh files, without a sync.
+//! The speed of the disk or the page cache: `write(2)` of one block again and again into new files, without
+//! fsync.
 
 use std::fs::File;
 use std::io::Write;
@@ -30,7 +31,8 @@ impl Options {
     }
 }
 
-/// Writes `total` bytes (up to a block more) and removes each file when it is full; only the writes are timed.
+/// Writes `total` bytes, rounded up to whole blocks, and removes each file when it is full. Only the writes
+/// are timed.
 pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
     std::fs::create_dir_all(&options.dir).map_err(BenchError::io(format!(
         "creating the directory {}",

@@ -1,7 +1,7 @@
-//! Many connections in one thread: no socket blocks, and one epoll says which of them can go on.
+//! Many connections in one thread, with nonblocking sockets and one epoll.
 //!
-//! A [`Crowd`] owns its connections and what each has still to send and to hear; whoever holds it decides when a request
-//! is due. Sockets are watched for edges: each is read until it is empty, and written to until it is full.
+//! [`Connections`] owns the sockets and their open requests. Its caller decides when a request is due. epoll
+//! is edge-triggered: each socket is read until it is empty, and written until it is full.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Write};
@@ -21,25 +21,25 @@ use crate::frames::Frames;
 use crate::load::Requests;
 use crate::messages;
 
-/// The answers are small.
+/// Responses to Produce are small.
 const READ_BUFFER: usize = 4 << 10;
 const EVENTS: usize = 256;
-/// A peer that answers nothing for so long has stopped.
+/// A run fails after so long without a response.
 const STALLED: Duration = Duration::from_secs(30);
 
 struct Connection {
-    /// Which of all connections of the run it is.
+    /// Its index among all connections of the run.
     number: usize,
     frames: Frames<TcpStream>,
-    /// When each request that is not wholly written was due.
+    /// The due times of the requests that are not written yet.
     unsent: VecDeque<Instant>,
-    /// Bytes of the first of `unsent` that are written.
+    /// The written bytes of the first unsent request.
     written: usize,
-    /// When each request that is not answered was due.
+    /// The due times of the requests that were sent and not answered.
     unanswered: VecDeque<Instant>,
     sent: u64,
     answered: u64,
-    /// The socket took no more bytes; its next edge says when it does.
+    /// The socket takes no more bytes until epoll reports it as writable.
     full: bool,
 }
 
@@ -57,7 +57,7 @@ impl Connection {
         }
     }
 
-    /// Writes what is due until all is written or the socket is full.
+    /// Writes the unsent requests until the socket is full.
     fn write(&mut self, requests: &mut Requests) -> Result<(), BenchError> {
         while !self.full
             && let Some(due) = self.unsent.front()
@@ -79,17 +79,18 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads until the socket is empty; `answered` is told when each request that was answered had been due.
-    fn read(&mut self, mut answered: impl FnMut(Instant)) -> Result<(), BenchError> {
+    /// Reads until the socket is empty, and calls `on_response` with the due time of each answered request.
+    fn read(&mut self, mut on_response: impl FnMut(Instant)) -> Result<(), BenchError> {
         loop {
             let more = self.frames.fill()?;
             while let Some(frame) = self.frames.buffered()? {
                 messages::check_produce_response(frame, self.answered as i32)?;
                 self.answered += 1;
-                let due = self.unanswered.pop_front().ok_or_else(|| {
-                    BenchError::Protocol("an answer to a request that was not sent".to_owned())
-                })?;
-                answered(due);
+                let due = self
+                    .unanswered
+                    .pop_front()
+                    .ok_or_else(|| BenchError::Protocol("a response without a request".to_owned()))?;
+                on_response(due);
             }
             if !more {
                 return Ok(());
@@ -99,15 +100,15 @@ impl Connection {
 }
 
 /// The connections of one thread.
-pub(crate) struct Crowd {
+pub(crate) struct Connections {
     epoll: OwnedFd,
     connections: Vec<Connection>,
     requests: Requests,
-    /// Requests that are due and not answered.
+    /// The number of requests that are due and not answered.
     open: u64,
     answered: u64,
-    /// What the last wait brought: the connection and when the request had been due, for each answer.
-    news: Vec<(usize, Instant)>,
+    /// The requests answered during the last wait: their connections and due times.
+    completed: Vec<(usize, Instant)>,
 }
 
 fn failed(what: &str) -> impl FnOnce(Errno) -> BenchError {
@@ -115,10 +116,10 @@ fn failed(what: &str) -> impl FnOnce(Errno) -> BenchError {
 }
 
 fn timespec(time: Duration) -> Result<Timespec, BenchError> {
-    Timespec::try_from(time).map_err(|_| BenchError::Usage("a wait that is too long".to_owned()))
+    Timespec::try_from(time).map_err(|_| BenchError::Usage("the time is too long".to_owned()))
 }
 
-impl Crowd {
+impl Connections {
     fn new(requests: Requests) -> Result<Self, BenchError> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC).map_err(failed("creating an epoll"))?,
@@ -126,7 +127,7 @@ impl Crowd {
             requests,
             open: 0,
             answered: 0,
-            news: Vec::new(),
+            completed: Vec::new(),
         })
     }
 
@@ -145,7 +146,7 @@ impl Crowd {
         self.connections.len()
     }
 
-    /// True when all that was due is answered.
+    /// Whether all requests that were due are answered.
     pub(crate) fn is_idle(&self) -> bool {
         self.open == 0
     }
@@ -154,12 +155,12 @@ impl Crowd {
         self.answered
     }
 
-    /// The answers of the last wait: when each request had been due.
-    pub(crate) fn news(&self) -> impl Iterator<Item = Instant> {
-        self.news.iter().map(|(_, due)| *due)
+    /// The due times of the requests answered during the last wait.
+    pub(crate) fn completed(&self) -> impl Iterator<Item = Instant> {
+        self.completed.iter().map(|(_, due)| *due)
     }
 
-    /// One more request of a connection is due; it is sent as soon as those before it are.
+    /// Sends one more request of a connection, after those before it.
     pub(crate) fn issue(&mut self, index: usize, due: Instant) -> Result<(), BenchError> {
         let connection = &mut self.connections[index];
         connection.unsent.push_back(due);
@@ -167,7 +168,8 @@ impl Crowd {
         connection.write(&mut self.requests)
     }
 
-    /// Waits for sockets until `until` (without one, until something happens), and reads and writes those that can.
+    /// Waits until sockets are ready or until `until`, if there is one. Then reads and writes the ready
+    /// sockets.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<(), BenchError> {
         let timeout = match until {
             Some(until) => {
@@ -176,7 +178,7 @@ impl Crowd {
             }
             None => timespec(STALLED)?,
         };
-        self.news.clear();
+        self.completed.clear();
         let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
         let events = match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
             Ok((events, _)) => events,
@@ -190,19 +192,20 @@ impl Crowd {
             let (flags, data) = (event.flags, event.data);
             let index = data.u64() as usize;
             let connection = &mut self.connections[index];
-            let news = &mut self.news;
+            let completed = &mut self.completed;
             if flags.contains(EventFlags::OUT) {
                 connection.full = false;
             }
-            connection.read(|due| news.push((index, due)))?;
+            connection.read(|due| completed.push((index, due)))?;
             connection.write(&mut self.requests)?;
         }
-        self.open -= self.news.len() as u64;
-        self.answered += self.news.len() as u64;
+        self.open -= self.completed.len() as u64;
+        self.answered += self.completed.len() as u64;
         Ok(())
     }
 
-    /// Waits for sockets until this instant. epoll counts in milliseconds, and a schedule cannot: poll does not.
+    /// Waits until sockets are ready or until this instant. epoll's timeout is in milliseconds, which is too
+    /// coarse for a schedule, so this uses poll.
     fn wait_exactly(&self, until: Instant) -> Result<(), BenchError> {
         let timeout = timespec(until.saturating_duration_since(Instant::now()))?;
         let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
@@ -212,7 +215,7 @@ impl Crowd {
         }
     }
 
-    /// Keeps `in_flight` requests of each connection under way until `end`, then waits for their answers.
+    /// Keeps `in_flight` requests of each connection open until `end`, then waits for the last responses.
     pub(crate) fn keep_busy(&mut self, in_flight: u32, end: Instant) -> Result<(), BenchError> {
         let mut now = Instant::now();
         for index in 0..self.len() {
@@ -224,7 +227,7 @@ impl Crowd {
             self.wait(None)?;
             now = Instant::now();
             if now < end {
-                for (index, _) in std::mem::take(&mut self.news) {
+                for (index, _) in std::mem::take(&mut self.completed) {
                     self.issue(index, now)?;
                 }
             }
@@ -233,33 +236,33 @@ impl Crowd {
     }
 }
 
-/// Deals the connections out to so many threads (no more than there are connections).
+/// Divides the sockets among `threads` threads, or fewer if there are fewer sockets.
 pub(crate) fn split(
     streams: Vec<TcpStream>,
     threads: u32,
     requests: &Requests,
-) -> Result<Vec<Crowd>, BenchError> {
+) -> Result<Vec<Connections>, BenchError> {
     let count = (threads as usize).clamp(1, streams.len().max(1));
-    let mut crowds = (0..count)
-        .map(|_| Crowd::new(requests.clone()))
+    let mut groups = (0..count)
+        .map(|_| Connections::new(requests.clone()))
         .collect::<Result<Vec<_>, _>>()?;
     for (number, stream) in streams.into_iter().enumerate() {
-        crowds[number % count].add(number, stream)?;
+        groups[number % count].add(number, stream)?;
     }
-    Ok(crowds)
+    Ok(groups)
 }
 
-/// Runs each crowd in a thread of its own; the answers they had.
+/// Runs `work` on each group in a thread of its own. Returns the number of answered requests.
 pub(crate) fn run(
-    mut crowds: Vec<Crowd>,
-    work: impl Fn(usize, &mut Crowd) -> Result<(), BenchError> + Sync,
+    mut groups: Vec<Connections>,
+    work: impl Fn(usize, &mut Connections) -> Result<(), BenchError> + Sync,
 ) -> Result<u64, BenchError> {
     thread::scope(|scope| {
         let work = &work;
-        let threads: Vec<_> = crowds
+        let threads: Vec<_> = groups
             .iter_mut()
             .enumerate()
-            .map(|(index, crowd)| scope.spawn(move || work(index, crowd).map(|()| crowd.answered())))
+            .map(|(index, group)| scope.spawn(move || work(index, group).map(|()| group.answered())))
             .collect();
         let mut answered = 0;
         for thread in threads {
