@@ -1,4 +1,4 @@
-"""A server in a directory of its own."""
+"""Fixtures with a Rust server in a temporary directory, without the broker's Python."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Running:
         return wire.Client(self.port)
 
     def wait(self) -> None:
-        """Returns once requests or log lines are there."""
-        readable, _, _ = select.select([self.server.wake_fd], [], [], wire.PATIENCE)
-        assert readable, "nothing came"
+        """Waits for requests or log lines."""
+        readable, _, _ = select.select([self.server.wake_fd], [], [], wire.TIMEOUT)
+        assert readable, "no request and no log line"
 
     def take(self, count: int) -> list[Request]:
-        """Waits for so many requests."""
+        """Waits for `count` requests and takes them."""
         taken: list[Request] = []
         while len(taken) < count:
             self.wait()
@@ -49,7 +49,7 @@ class Running:
         return taken
 
     def wait_for_line(self, part: str) -> str:
-        """Waits for a log line that has `part` in it."""
+        """Waits for a log line that contains `part`."""
         while True:
             self.wait()
             self.server.take_requests(100)

@@ -1,4 +1,4 @@
-"""Requests that cross to Python: they wait, are answered in order, and nothing hangs when they are not."""
+"""Requests that Python answers, and the start and stop of the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METADATA_RESPONSE: dict[str, Any] = {"brokers": [], "cluster_id": "c", "controll
 
 
 def test_a_request_crosses_and_is_answered(running: Running) -> None:
-    """If this failed, nothing that Python decides could be asked for."""
+    """If this failed, clients would get no responses from Python's handlers."""
     with running.client() as client:
         sent = client.send(wire.METADATA, 9, METADATA_REQUEST)
         (request,) = running.take(1)
@@ -44,7 +44,7 @@ def test_a_request_crosses_and_is_answered(running: Running) -> None:
 
 
 def test_responses_keep_the_order_of_the_requests(running: Running) -> None:
-    """If this failed, a client would take one request's answer for another's."""
+    """If this failed, a client would take the response to one request for that to another."""
     with running.client() as client:
         sent = [
             client.send(wire.METADATA, 9, METADATA_REQUEST),
@@ -61,8 +61,8 @@ def test_responses_keep_the_order_of_the_requests(running: Running) -> None:
     assert answers == sent
 
 
-def test_a_request_nobody_answers_closes_its_connection(running: Running) -> None:
-    """If this failed, a handler's defect would make a client wait for ever."""
+def test_an_unanswered_request_closes_its_connection(running: Running) -> None:
+    """If this failed, a defect of a handler would make a client wait for ever."""
     with running.client() as client:
         client.send(wire.METADATA, 9, METADATA_REQUEST)
         running.take(1).clear()
@@ -75,7 +75,7 @@ def test_a_request_nobody_answers_closes_its_connection(running: Running) -> Non
 
 
 def test_a_full_queue_delays_and_drops_nothing(start_server: StartServer) -> None:
-    """If this failed, a burst would lose requests or take memory without bound."""
+    """If this failed, a burst of requests would lose some, or use unbounded memory."""
     running = start_server(queued_max_requests=1)
     clients = [running.client() for _ in range(8)]
     sent = [client.send(wire.METADATA, 9, METADATA_REQUEST) for client in clients]
@@ -95,7 +95,7 @@ def test_asyncio_is_woken(running: Running) -> None:
         loop.add_reader(running.server.wake_fd, woken.set)
         with running.client() as client:
             client.send(wire.METADATA, 9, METADATA_REQUEST)
-            await asyncio.wait_for(woken.wait(), wire.PATIENCE)
+            await asyncio.wait_for(woken.wait(), wire.TIMEOUT)
             (request,) = running.server.take_requests(1)
             request.respond(METADATA_RESPONSE)
             await loop.run_in_executor(None, client.receive, wire.METADATA, 9)
@@ -104,15 +104,15 @@ def test_asyncio_is_woken(running: Running) -> None:
     asyncio.run(serve_one())
 
 
-def test_stopping_answers_what_is_in_flight(running: Running) -> None:
-    """If this failed, a restart would leave clients without the answers to requests that were carried out."""
+def test_a_stop_waits_for_requests_in_python(running: Running) -> None:
+    """If this failed, clients would get no response to requests executed before a restart."""
     with running.client() as client, running.client() as idle:
         idle.call(wire.API_VERSIONS, 0, {})
         client.send(wire.METADATA, 9, METADATA_REQUEST)
         (request,) = running.take(1)
 
         async def stop() -> None:
-            stopping = asyncio.to_thread(running.server.stop, wire.PATIENCE)
+            stopping = asyncio.to_thread(running.server.stop, wire.TIMEOUT)
             task = asyncio.create_task(stopping)
             await asyncio.to_thread(idle.is_closed)
             request.respond(METADATA_RESPONSE)
@@ -127,8 +127,8 @@ def test_stopping_answers_what_is_in_flight(running: Running) -> None:
         running.server.start([("PLAINTEXT", "127.0.0.1", 0)])
 
 
-def test_stopping_does_not_wait_for_ever(running: Running) -> None:
-    """If this failed, one stuck handler would make the broker unstoppable."""
+def test_a_stop_does_not_wait_for_ever(running: Running) -> None:
+    """If this failed, one stuck handler would keep the broker from stopping."""
     with running.client() as client:
         client.send(wire.METADATA, 9, METADATA_REQUEST)
         (request,) = running.take(1)
@@ -138,7 +138,7 @@ def test_stopping_does_not_wait_for_ever(running: Running) -> None:
     assert any("unanswered" in line for _, line, _ in running.server.take_log_lines())
 
 
-def test_what_cannot_start_says_why(tmp_path: Path, running: Running) -> None:
+def test_a_failed_start_names_its_cause(tmp_path: Path, running: Running) -> None:
     """If this failed, an operator would not know what to change."""
     with pytest.raises(ServerConfigError, match=r"message\.max\.bytes=lots"):
         open_server(tmp_path / "a", {"message.max.bytes": "lots"})
@@ -166,13 +166,13 @@ def test_what_cannot_start_says_why(tmp_path: Path, running: Running) -> None:
 
 
 def test_metrics_count(running: Running) -> None:
-    """If this failed, an operator would look at wrong numbers."""
+    """If this failed, an operator would see wrong metrics."""
     records = wire.batch([b"1", b"2"])
     with running.client() as client:
         client.produce("t", 0, records)
         client.fetch("t", 0, 0)
         client.produce("unknown", 0, records)
-        # A request is counted once its response is sent, and before the connection's next one is read.
+        # A request is counted when its response is sent, before the next one of its connection is read.
         client.call(wire.API_VERSIONS, 0, {})
         measured = running.server.measurements()
     counts = dict(zip(measured.topic_counters, measured.all_topics, strict=True))
@@ -185,10 +185,10 @@ def test_metrics_count(running: Running) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_is_refused_and_does_no_harm(running: Running) -> None:
-    """If this failed, a forked worker would hang, or close the logs that its parent is writing."""
+    """If this failed, a forked worker would hang, or close the logs of its parent."""
     child = os.fork()
     if child == 0:
-        signal.alarm(20)  # should it hang after all, it dies and the test fails
+        signal.alarm(20)  # a child that hangs is killed, and the test fails
         refusals = 0
         try:
             for act in (lambda: running.server.offsets("t", 0), running.server.stop):
@@ -206,21 +206,21 @@ def test_a_fork_is_refused_and_does_no_harm(running: Running) -> None:
         assert client.produce("t", 0, wire.batch([b"still here"]))["error_code"] == 0
 
 
-def test_lines_tell_machines_whom_they_are_about(running: Running) -> None:
-    """If this failed, who searches the log by connection or topic would miss what happened to it."""
+def test_log_lines_have_fields(running: Running) -> None:
+    """If this failed, a search of the log by connection or topic would miss lines about it."""
     records = bytearray(wire.batch([b"precious"]))
     records[-3] ^= 0x10
     with running.client() as client:
         client.produce("t", 0, bytes(records))
         client.socket.sendall(b"\0\0\0\4\1\2\3\4")
         assert client.is_closed()
-    told: dict[str, dict[str, str]] = {}
-    while len(told) < 2:
+    fields_of: dict[str, dict[str, str]] = {}
+    while len(fields_of) < 2:
         running.wait()
         running.server.take_requests(100)
         for _, line, fields in running.server.take_log_lines():
-            told["produce" if line.startswith("Produce") else "connection"] = fields
+            fields_of["produce" if line.startswith("Produce") else "connection"] = fields
             assert fields.get("connection", "") in line
-    assert told["produce"] == {"topic": "t", "partition": "0"}
-    assert told["connection"].keys() == {"connection", "listener"}
-    assert told["connection"]["listener"] == "PLAINTEXT"
+    assert fields_of["produce"] == {"topic": "t", "partition": "0"}
+    assert fields_of["connection"].keys() == {"connection", "listener"}
+    assert fields_of["connection"]["listener"] == "PLAINTEXT"

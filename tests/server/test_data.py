@@ -1,4 +1,4 @@
-"""Produce and Fetch through the extension: what goes in comes out, also after a crash."""
+"""Produce and Fetch through the extension, restarts and crashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import NODE, TOPIC_ID, Running, open_server
 
 
 def test_produce_and_fetch_round_trip(running: Running) -> None:
-    """If this failed, a consumer would not get what a producer was told is stored."""
+    """If this failed, a consumer would not get acknowledged records."""
     first, second = wire.batch([b"a", b"b"]), wire.batch([b"c" * 100_000])
     with running.client() as client:
         assert client.produce("t", 0, first)["base_offset"] == 0
@@ -33,7 +33,7 @@ def test_produce_and_fetch_round_trip(running: Running) -> None:
 
 
 def test_a_long_poll_is_woken_by_an_append(running: Running) -> None:
-    """If this failed, a consumer would wait out its time before it sees a record."""
+    """If this failed, a consumer would get a record only after its whole wait."""
     records = wire.batch([b"wake up"])
     with running.client() as client:
         sent = client.send(wire.FETCH, 12, wire.fetch("t", 0, 0, wait_ms=600_000))
@@ -44,13 +44,13 @@ def test_a_long_poll_is_woken_by_an_append(running: Running) -> None:
 
 
 def test_a_wrong_crc_is_refused_and_not_stored(running: Running) -> None:
-    """If this failed, damage on the way would become damage on disk."""
+    """If this failed, a batch that was damaged in transit would be stored."""
     records = bytearray(wire.batch([b"precious"]))
     records[-3] ^= 0x10
     with running.client() as client:
         part = client.produce("t", 0, bytes(records))
         assert part["error_code"] == 2
-        # Kafka's producers are told the code alone; the operator is told why.
+        # As in Kafka, the producer gets the code alone. The log has the reason.
         assert part["error_message"] is None
         assert any("checksum" in text for _, text, _ in running.server.take_log_lines())
         assert running.server.offsets("t", 0) == (0, 0, 0)
@@ -63,7 +63,7 @@ def test_a_wrong_crc_is_refused_and_not_stored(running: Running) -> None:
 
 
 def test_a_bad_frame_closes_its_own_connection_only(running: Running) -> None:
-    """If this failed, garbage on the port would cost somebody else something."""
+    """If this failed, a bad frame would disturb other clients."""
     with running.client() as good, running.client() as bad:
         good.produce("t", 0, wire.batch([b"before"]))
         bad.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -72,7 +72,7 @@ def test_a_bad_frame_closes_its_own_connection_only(running: Running) -> None:
         assert good.produce("t", 0, wire.batch([b"after"]))["base_offset"] == 1
 
 
-def test_a_restart_finds_everything(tmp_path: Path) -> None:
+def test_a_restart_keeps_topics_and_records(tmp_path: Path) -> None:
     """If this failed, a clean stop would lose records, topics or their ids."""
     before = Running(tmp_path, {})
     with before.client() as client:
@@ -84,7 +84,7 @@ def test_a_restart_finds_everything(tmp_path: Path) -> None:
     assert after.offsets("t", 0) == (0, 1, 1)
     (port,) = after.start([("PLAINTEXT", "127.0.0.1", 0)])
     with wire.Client(port) as client:
-        assert client.fetch("t", 0, 0)["error_code"] == 6, "nobody has said who leads"
+        assert client.fetch("t", 0, 0)["error_code"] == 6, "the leader is not known"
         after.create_partition(PartitionSpec("t", TOPIC_ID, 0, 1, NODE, {}))
         assert len(client.fetch("t", 0, 0)["records"]) > 0
     with pytest.raises(ServerError) as refused:
@@ -105,7 +105,7 @@ threading.Event().wait()
 
 
 def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
-    """If this failed, a crash of the broker would lose what it had acknowledged, or store it twice."""
+    """If this failed, a crash of the broker would lose acknowledged records, or store them twice."""
     command = [sys.executable, "-c", CHILD, str(tmp_path)]
     child = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     try:
@@ -116,14 +116,14 @@ def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
                 assert client.produce("t", 0, wire.batch([value]))["base_offset"] == offset
             client.send(wire.PRODUCE, 9, wire.produce("t", 0, wire.batch([b"in flight"])))
             child.kill()
-            child.wait(wire.PATIENCE)
+            child.wait(wire.TIMEOUT)
     finally:
         child.kill()
-        child.wait(wire.PATIENCE)
+        child.wait(wire.TIMEOUT)
     server = open_server(tmp_path)
     log_start, _, log_end = server.offsets("t", 0)
     assert log_start == 0
-    assert log_end in (200, 201), "the one in flight may or may not have made it"
+    assert log_end in (200, 201), "the batch in flight may be stored or lost"
     for position, value in enumerate(values):
         stored = server.read("t", 0, position, 1)
         assert stored[61:] == wire.batch([value])[61:]
@@ -132,13 +132,13 @@ def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
 
 
 def test_a_directory_has_one_server(running: Running) -> None:
-    """If this failed, two servers could write into one log."""
+    """If this failed, two servers could write to one log."""
     with pytest.raises(LogDirError, match="in use"):
         open_server(running.path)
 
 
-def test_topics_come_and_go(running: Running) -> None:
-    """If this failed, a deleted topic would still be served, or its name never be free again."""
+def test_a_topic_is_deleted_and_created_again(running: Running) -> None:
+    """If this failed, a deleted topic would still be served, or its name could not be used again."""
     other = bytes(16 * [1])
     with running.client() as client:
         client.produce("t", 0, wire.batch([b"old"]))

@@ -1,4 +1,4 @@
-"""Settings and quotas that Python replaces while the server runs."""
+"""Changes of settings and quotas through the extension while the server runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MESSAGE_TOO_LARGE = MessageTooLarge.code
 
 
 def test_settings_change_while_running(start_server: StartServer) -> None:
-    """If this failed, a broker would have to be started anew for each setting that is changed."""
+    """If this failed, each change of a setting would need a restart."""
     running = start_server(message_max_bytes=1000)
     large = wire.batch([b"x" * 2000])
     with running.client() as client:
@@ -26,8 +26,8 @@ def test_settings_change_while_running(start_server: StartServer) -> None:
         assert client.produce("t", 0, large)["error_code"] == 0
 
 
-def test_a_handlers_answer_tells_the_throttle_time(running: Running) -> None:
-    """If this failed, a client could keep Python busy without a limit, or would not know why it is not heard."""
+def test_a_response_of_python_has_the_throttle_time(running: Running) -> None:
+    """If this failed, a client could keep Python busy without a limit, or would not notice the throttling."""
     quota = ("ANONYMOUS", "", {"request_percentage": 0.0000001, "controller_mutation_rate": 5.0})
     running.server.set_client_quotas([quota])
     with running.client() as client:
@@ -39,12 +39,12 @@ def test_a_handlers_answer_tells_the_throttle_time(running: Running) -> None:
         received, response = client.receive(wire.METADATA, 12)
     assert received == sent
     assert response["controller_id"] == 7
-    # One sample of the window is the most that time costs.
+    # Request quotas throttle for at most one sample of the window.
     assert response["throttle_time_ms"] == 1000
 
 
 def test_bad_quotas_are_refused(running: Running) -> None:
-    """If this failed, a quota that was mistyped would be taken for none."""
+    """If this failed, a mistyped quota would be ignored silently."""
     with pytest.raises(ServerConfigError, match="there is no such quota"):
         running.server.set_client_quotas([(None, "", {"producer_byte_rat": 1.0})])
     with pytest.raises(ServerConfigError, match="from 0"):
@@ -54,7 +54,7 @@ def test_bad_quotas_are_refused(running: Running) -> None:
 
 
 def test_an_address_has_its_rate(running: Running) -> None:
-    """If this failed, one host could open connections as fast as it likes."""
+    """If this failed, one host could open connections at any rate."""
     running.server.set_ip_quotas([("127.0.0.1", 0.1), (None, 1000.0)])
     with running.client() as first, running.client() as second:
         first.send(wire.API_VERSIONS, 0, {})

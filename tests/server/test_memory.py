@@ -1,6 +1,6 @@
-"""What Python makes of requests, beside what the server takes it for.
+"""The memory of a decoded request in Python is at most the size that the server counts for it.
 
-If one failed, the memory of requests would have no bound: the server lets in what weighs little, and Python makes more of it.
+If one failed, the memory of requests would be unbounded: the server admits requests by their counted size.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from logcore._native import Request
 from . import wire
 from .conftest import open_server
 
-SHARED = 12 << 20
-"""Three quarters of the least that decoded requests may have."""
+BUDGET = 12 << 20
+"""The budget of requests decoded for Python: three quarters of the smallest total."""
 DESCRIBE_GROUPS, CREATE_TOPICS, JOIN_GROUP, OFFSET_COMMIT = 15, 19, 11, 8
 
 
@@ -44,9 +44,9 @@ def protocols(size: int) -> dict[str, Any]:
 
 Shape = tuple[int, int, Callable[[int], dict[str, Any]]]
 SHAPES: dict[str, Shape] = {
-    "texts without a letter": (DESCRIBE_GROUPS, 0, lambda count: {"groups": [""] * count}),
-    "short texts": (DESCRIBE_GROUPS, 0, lambda count: {"groups": ["ab"] * count}),
-    "wide texts": (DESCRIBE_GROUPS, 5, lambda count: {"groups": ["🦀" + "a" * 60] * count}),
+    "empty strings": (DESCRIBE_GROUPS, 0, lambda count: {"groups": [""] * count}),
+    "short strings": (DESCRIBE_GROUPS, 0, lambda count: {"groups": ["ab"] * count}),
+    "wide strings": (DESCRIBE_GROUPS, 5, lambda count: {"groups": ["🦀" + "a" * 60] * count}),
     "structs": (
         wire.METADATA,
         1,
@@ -66,37 +66,38 @@ SHAPES: dict[str, Shape] = {
 
 
 class Taker:
-    """A server that says which requests are too large."""
+    """A server that takes requests, or refuses them as too large."""
 
     def __init__(self, path: Path) -> None:
-        self.said: set[int] = set()
+        self.logged: set[int] = set()
+        """The keys of APIs whose refusal was logged."""
         self.server = open_server(
             path, {"queued.max.request.bytes": 1 << 23, "socket.request.max.bytes": 1 << 23}
         )
         (self.port,) = self.server.start([("PLAINTEXT", "127.0.0.1", 0)])
 
     def take(self, key: int, version: int, body: dict[str, Any]) -> Request | None:
-        """The request, or None if its connection is closed for it."""
+        """The request, or None if the server refused it."""
         with wire.Client(self.port) as client:
             client.send(key, version, body)
             while True:
                 ends = [self.server.wake_fd, client.socket]
-                readable, _, _ = select.select(ends, [], [], wire.PATIENCE)
+                readable, _, _ = select.select(ends, [], [], wire.TIMEOUT)
                 assert readable, "the request is neither taken nor refused"
                 for request in self.server.take_requests(1):
                     return request
-                # Other lines tell of requests that were taken and dropped; each is said once a minute.
+                # Each line is logged once a minute. Other lines are about requests that this test drops.
                 lines = [line for _, line, _ in self.server.take_log_lines()]
                 if any("raise queued.max.request.bytes" in line for line in lines):
-                    self.said.add(key)
+                    self.logged.add(key)
                 if client.socket in readable:
                     assert client.is_closed()
-                    assert key in self.said
+                    assert key in self.logged
                     return None
 
 
 def largest(taker: Taker, shape: Shape) -> int:
-    """So many elements are taken, and a twentieth more are not."""
+    """The largest number of elements that is taken. A twentieth more is refused."""
     key, version, body = shape
     taken, refused = 0, 1000
     while taker.take(key, version, body(refused)) is not None:
@@ -118,17 +119,17 @@ def taker(tmp_path: Path) -> Iterator[Taker]:
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-def test_python_makes_no_more_of_a_request_than_it_weighs(taker: Taker, shape: Shape) -> None:
-    """If this failed, many small things of one kind would have more memory than they are charged for."""
+def test_a_request_needs_no_more_memory_than_counted(taker: Taker, shape: Shape) -> None:
+    """If this failed, many small elements of one type would use more memory than the server counts."""
     key, version, body = shape
     request = taker.take(key, version, body(largest(taker, shape)))
     assert request is not None
     tracemalloc.start()
     try:
-        made = request.body
+        body = request.body
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert made
-    print(f"{peak / SHARED:.2f} of what it may have")
-    assert peak <= SHARED
+    assert body
+    print(f"{peak / BUDGET:.2f} of the budget")
+    assert peak <= BUDGET

@@ -1,5 +1,6 @@
-"""Requests in versions that are not served, and headers that are none. `ODD` holds what Kafka does with each;
-tests/compat/test_unknown_versions.py asks Apache Kafka whether that is true.
+"""Requests of unknown versions, and bad headers.
+
+`ODD` has Kafka's outcome of each. tests/compat/test_unknown_versions.py runs them against Apache Kafka.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ Outcome = Callable[[wire.Client], None]
 
 
 def request(key: int, version: int, rest: bytes = b"", *, client_id: bytes = b"\0\4test") -> bytes:
-    """A frame whose header has correlation id 7; what follows the client id is the caller's."""
+    """A frame with correlation id 7. `rest` follows the client id."""
     frame = struct.pack(">hhi", key, version, 7) + client_id + rest
     return struct.pack(">i", len(frame)) + frame
 
 
 def answered_as_version_0(client: wire.Client) -> None:
-    """ApiVersions, and only it: the body of version 0, with the error and the versions of ApiVersions itself (KIP-511)."""
+    """Only ApiVersions is answered, in version 0, with an error and the versions of ApiVersions (KIP-511)."""
     correlation_id, response = client.receive(wire.API_VERSIONS, 0)
     assert correlation_id == 7
     assert response["error_code"] == UNSUPPORTED_VERSION
@@ -37,7 +38,7 @@ def answered_as_version_0(client: wire.Client) -> None:
         (entry["api_key"], entry["min_version"], entry["max_version"]) for entry in response["api_keys"]
     ]
     assert ranges == [(wire.API_VERSIONS, 0, 4)]
-    # The connection is good for a version that is served.
+    # The connection stays open, and a served version is answered.
     assert client.call(wire.API_VERSIONS, 0, {})["error_code"] == 0
 
 
@@ -46,7 +47,7 @@ def served(client: wire.Client) -> None:
 
 
 def refuses(key: int, version: int, topics: str, partitions: str, name: str) -> Outcome:
-    """The request is read to its end: the answer is that there is no topic of this name."""
+    """The whole request is decoded, and the response says that the topic is unknown."""
 
     def outcome(client: wire.Client) -> None:
         correlation_id, response = client.receive(key, version)
@@ -68,33 +69,33 @@ def closed(client: wire.Client) -> None:
 
 ODD: dict[str, tuple[bytes, Outcome]] = {
     "ApiVersions of the next version": (request(18, 5, b"\0\1\1\0"), answered_as_version_0),
-    "ApiVersions of the last version there can be": (request(18, 32767, b"\0future"), answered_as_version_0),
+    "ApiVersions of the largest version": (request(18, 32767, b"\0future"), answered_as_version_0),
     "ApiVersions of the version before the first": (request(18, -1), answered_as_version_0),
     "ApiVersions of an unknown version without its header's tags": (request(18, 77), closed),
     "a client id that is not UTF-8": (request(18, 0, client_id=b"\0\2a\xe9"), served),
     "no client id": (request(18, 0, client_id=b"\xff\xff"), served),
-    "bytes behind the body": (request(18, 0, bytes(5)), served),
+    "bytes after the body": (request(18, 0, bytes(5)), served),
     "ApiVersions with half a body": (request(18, 3, b"\0\5kc"), closed),
     "Produce of a later release's version": (request(0, 12, b"\0\0\0\1\0\0\0\0\1\0"), closed),
     "Produce of the version before the first": (request(0, -1), closed),
     "Fetch of a later release's version": (request(1, 18, b"\0" + bytes(17) + b"\1\1\1\0"), closed),
     "Metadata of a later release's version": (request(3, 13, b"\0\0\0\0\0"), closed),
-    "Metadata of a version nobody has": (request(3, 99, b"\0\0\0\0\0"), closed),
+    "Metadata of an unknown version": (request(3, 99, b"\0\0\0\0\0"), closed),
     "Metadata with half a body": (request(3, 1, b"\0\0\0\1"), closed),
-    "Metadata whose count of topics lies": (request(3, 1, b"\x7f\xff\xff\xff\0\1t"), closed),
+    "Metadata with a wrong number of topics": (request(3, 1, b"\x7f\xff\xff\xff\0\1t"), closed),
     "an API of a later release": (request(78, 1, bytes(40)), closed),
-    "an API that nobody has": (request(999, 0), closed),
-    "an API below the first": (request(-1, 0), closed),
+    "an unknown API": (request(999, 0), closed),
+    "a negative API key": (request(-1, 0), closed),
     "no header": (struct.pack(">i", 0), closed),
     "half an API key": (struct.pack(">i", 1) + b"\0", closed),
     "a header without a correlation id": (struct.pack(">ihh", 4, 3, 1), closed),
-    "a header whose client id is longer than the frame": (request(3, 1, client_id=b"\x7f\xff"), closed),
-    "a client id whose length is negative": (request(18, 0, client_id=b"\xff\xfe"), served),
+    "a client id longer than the frame": (request(3, 1, client_id=b"\x7f\xff"), closed),
+    "a client id with a negative length": (request(18, 0, client_id=b"\xff\xfe"), served),
     "a name that is not UTF-8": (
         request(2, 1, b"\xff\xff\xff\xff\0\0\0\1\0\2t\xe9\0\0\0\1" + bytes(12)),
         no_such_listing,
     ),
-    "a name whose length is negative": (
+    "a name with a negative length": (
         request(2, 1, b"\xff\xff\xff\xff\0\0\0\1\xff\xfe\0\0\0\0"),
         closed,
     ),
@@ -102,13 +103,13 @@ ODD: dict[str, tuple[bytes, Outcome]] = {
         request(0, 3, b"\xff\xfe\0\1" + bytes(4) + b"\0\0\0\1\0\1n\0\0\0\1" + bytes(4) + b"\xff\xff\xff\xfe"),
         no_such_log,
     ),
-    "a header whose tags lie": (request(3, 9, b"\1\0\x7f"), closed),
+    "a header with a wrong number of tags": (request(3, 9, b"\1\0\x7f"), closed),
     "a header with tags without end": (request(3, 9, b"\xff\xff\xff\xff\x0f"), closed),
 }
 
 
 def check(port: int, name: str) -> None:
-    """Sends it behind a request that is sound, which must be answered whatever comes after it."""
+    """Sends the frame after a good request, and checks both outcomes."""
     frame, outcome = ODD[name]
     with wire.Client(port) as client:
         first = _native.encode_request_header(wire.API_VERSIONS, 0, 3, "test")
@@ -118,15 +119,15 @@ def check(port: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_not_served_is_answered_as_kafka_does(running: Running, name: str) -> None:
-    """If this failed, a newer client could not find out what this broker speaks, or an answer would be taken for another's."""
+def test_unknown_requests_have_kafkas_outcome(running: Running, name: str) -> None:
+    """If this failed, a newer client could not learn this broker's versions, or would misread a response."""
     check(running.port, name)
     with running.client() as other:
-        assert other.call(wire.API_VERSIONS, 0, {})["error_code"] == 0, "others are not harmed"
+        assert other.call(wire.API_VERSIONS, 0, {})["error_code"] == 0
 
 
-def test_what_the_table_knows_and_nobody_serves_is_not_advertised(running: Running) -> None:
-    """If this failed, clients would choose versions of later releases because the codec can read them."""
+def test_versions_that_only_the_codec_knows_are_not_advertised(running: Running) -> None:
+    """If this failed, clients would choose versions of later releases, because the codec can decode them."""
     with running.client() as client:
         response = client.call(wire.API_VERSIONS, 0, {})
     advertised = {

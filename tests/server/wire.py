@@ -1,4 +1,4 @@
-"""Requests, responses and record batches as bytes, with no client library in between."""
+"""A client for tests that encodes requests, responses and record batches itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 from logcore import _native
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, OFFSET_FOR_LEADER_EPOCH = 0, 1, 2, 3, 18, 23
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 def _crc32c_table() -> list[int]:
@@ -27,7 +27,7 @@ _CRC32C = _crc32c_table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli), a byte at a time."""
+    """The CRC-32C (Castagnoli), one byte at a time."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = (crc >> 8) ^ _CRC32C[(crc ^ byte) & 0xFF]
@@ -44,11 +44,11 @@ def varint(number: int) -> bytes:
 
 
 def batch(values: Iterable[bytes], timestamp: int = 1_700_000_000_000, key: bytes | None = None) -> bytes:
-    """An uncompressed record batch v2 (KIP-98) of records without keys, or with one."""
+    """An uncompressed record batch v2 (KIP-98). All records have the same key, or none."""
     records = []
-    named = varint(-1) if key is None else varint(len(key)) + key
+    encoded_key = varint(-1) if key is None else varint(len(key)) + key
     for offset, value in enumerate(values):
-        body = b"\0" + varint(0) + varint(offset) + named + varint(len(value)) + value + varint(0)
+        body = b"\0" + varint(0) + varint(offset) + encoded_key + varint(len(value)) + value + varint(0)
         records.append(varint(len(body)) + body)
     last = len(records) - 1
     header = struct.pack(">hiqqqhii", 0, last, timestamp, timestamp, -1, -1, -1, len(records))
@@ -73,11 +73,11 @@ def fetch(topic: str, partition: int, offset: int, *, wait_ms: int = 0, min_byte
 
 
 class Client:
-    """One connection."""
+    """A connection to a broker."""
 
     def __init__(self, port: int, client_id: str = "test") -> None:
         self._client_id = client_id
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
         self._next_id = 0
 
     def __enter__(self) -> Self:
@@ -97,7 +97,7 @@ class Client:
         return self._next_id
 
     def receive(self, key: int, version: int) -> tuple[int, dict[str, Any]]:
-        """The next response, whoever it is for: its correlation id and body."""
+        """The correlation id and the body of the next response."""
         (size,) = struct.unpack(">i", self._exactly(4))
         frame = self._exactly(size)
         correlation_id, position = _native.decode_response_header(key, version, frame)
@@ -110,13 +110,13 @@ class Client:
         return response
 
     def produce(self, topic: str, partition: int, records: bytes) -> dict[str, Any]:
-        """The response for the one partition."""
+        """The partition's part of the response."""
         response = self.call(PRODUCE, 9, produce(topic, partition, records))
         part: dict[str, Any] = response["responses"][0]["partition_responses"][0]
         return part
 
     def fetch(self, topic: str, partition: int, offset: int) -> dict[str, Any]:
-        """The response for the one partition."""
+        """The partition's part of the response."""
         response = self.call(FETCH, 12, fetch(topic, partition, offset))
         part: dict[str, Any] = response["responses"][0]["partitions"][0]
         return part
