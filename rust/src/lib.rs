@@ -1,4 +1,4 @@
-//! `logcore._native`: the extension module. It converts between Python and the pure crates and holds no logic.
+//! `logcore._native`: the extension module. It converts between Python and the pure crates, and has no logic.
 
 mod client;
 mod codec;
@@ -9,6 +9,7 @@ mod measurements;
 mod quorum;
 mod server;
 mod server_admin;
+mod server_errors;
 mod tls;
 mod tools;
 

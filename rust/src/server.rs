@@ -7,15 +7,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logcore_protocol::{Direction, ErrorCode, schema};
+use logcore_protocol::{Direction, schema};
 use logcore_server::{
     AnsweredBy, Api, ClientQuota, ControlRequest, ListenerSpec, PartitionSpec, Properties, Replica, Server,
     ServerError as CoreError, ServerOptions, WaitsFor,
 };
 use logcore_storage::LoadProgress;
 use parking_lot::Mutex;
-use pyo3::create_exception;
-use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
@@ -24,39 +23,11 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString};
 use crate::codec::{api_schema, protocol_error, py_to_value, value_to_py};
 use crate::measurements::PyMeasurements;
 use crate::server_admin;
+use crate::server_errors::{self, server_error};
 use crate::tls::PyListenerTls;
 
-create_exception!(
-    logcore,
-    ServerError,
-    PyException,
-    "The server refused an operation. `code` is Kafka's error code."
-);
-create_exception!(
-    logcore,
-    ServerConfigError,
-    ServerError,
-    "A setting has an invalid value."
-);
-create_exception!(
-    logcore,
-    ListenerError,
-    ServerError,
-    "The server cannot listen on an address."
-);
-create_exception!(
-    logcore,
-    LogDirError,
-    ServerError,
-    "A log directory cannot be used, or a log in it failed."
-);
-
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    module.add("ServerError", py.get_type::<ServerError>())?;
-    module.add("ServerConfigError", py.get_type::<ServerConfigError>())?;
-    module.add("ListenerError", py.get_type::<ListenerError>())?;
-    module.add("LogDirError", py.get_type::<LogDirError>())?;
+    server_errors::register(module)?;
     module.add_class::<PyLoadProgress>()?;
     module.add_class::<PyServer>()?;
     module.add_class::<PyRequest>()?;
@@ -76,39 +47,9 @@ fn apis() -> Vec<(i16, &'static str, i16, i16, bool, bool)> {
     logcore_server::apis().iter().map(row).collect()
 }
 
-/// The exception for an error of the crate, with Kafka's code. Every variant is named, so that a new one must
-/// get a class.
-pub(crate) fn raise(py: Python<'_>, error: CoreError) -> PyErr {
-    let (code, text) = (error.code(), error.to_string());
-    let raised = match error {
-        CoreError::InvalidConfig { .. } | CoreError::Tls(_) => ServerConfigError::new_err(text),
-        CoreError::Bind { .. } => ListenerError::new_err(text),
-        CoreError::Storage(error) => match ErrorCode(error.kafka_code()) {
-            ErrorCode::INVALID_CONFIG => ServerConfigError::new_err(text),
-            ErrorCode::KAFKA_STORAGE_ERROR | ErrorCode::INCONSISTENT_CLUSTER_ID => LogDirError::new_err(text),
-            _ => ServerError::new_err(text),
-        },
-        CoreError::NoLogDirs | CoreError::NotClosed(_) => LogDirError::new_err(text),
-        CoreError::Protocol(error) => return protocol_error(error),
-        CoreError::Os { .. }
-        | CoreError::TooManyPartitions { .. }
-        | CoreError::WrongState(_)
-        | CoreError::Forked { .. }
-        | CoreError::UnknownPartition { .. }
-        | CoreError::UnknownTopic(_)
-        | CoreError::TopicId { .. }
-        | CoreError::NotLeader { .. }
-        | CoreError::NotEnoughReplicas { .. } => ServerError::new_err(text),
-    };
-    match raised.value(py).setattr("code", code.0) {
-        Ok(()) => raised,
-        Err(error) => error,
-    }
-}
-
 /// Runs without the GIL. An error of the crate becomes an exception.
 fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, CoreError> + Send) -> PyResult<T> {
-    py.detach(work).map_err(|error| raise(py, error))
+    py.detach(work).map_err(|error| server_error(py, error))
 }
 
 /// Settings as text: Kafka writes booleans in lower case.

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::server::raise;
+use crate::server_errors::server_error;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tls_cipher_suites, module)?)?;
@@ -104,7 +104,7 @@ impl PyListenerTls {
             principal: principal_of(principal),
         };
         let tls = ListenerTls::new(options);
-        tls.map(Self).map_err(|error| raise(py, error))
+        tls.map(Self).map_err(|error| server_error(py, error))
     }
 }
 
