@@ -31,12 +31,12 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// `KafkaError` and `KafkaException`.
 static ERROR_TYPES: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
 
-/// How long a blocked call goes without looking for a signal.
+/// The interval at which a blocked call checks for signals.
 pub(crate) const SIGNAL_SLICE: Duration = Duration::from_millis(100);
 
 #[pyfunction]
 fn client_set_error_types(py: Python<'_>, error: Py<PyAny>, exception: Py<PyAny>) {
-    // A second import of the module brings the same classes.
+    // A second import of the module registers the same classes.
     let _ = ERROR_TYPES.set(py, (error, exception));
 }
 

@@ -24,7 +24,7 @@ const OFFSET_STORED: i64 = -1000;
 /// (position, stored offset, stored leader epoch, log start, high watermark); -1001 and -1 where unknown.
 type Progress = (i64, i64, i32, i64, i64);
 
-/// See the module.
+/// The native part of `cluster.Consumer`.
 #[pyclass(module = "logcore._native", frozen)]
 pub(crate) struct ConsumerCore {
     consumer: Consumer,
@@ -146,7 +146,7 @@ impl ConsumerCore {
         self.consumer.set_paused(&key(topic, partition), paused)
     }
 
-    /// How far a partition is read, or None when it is not assigned.
+    /// The position of a partition, or None when it is not assigned.
     fn progress(&self, topic: &str, partition: i32) -> Option<Progress> {
         let progress = self.consumer.progress(&key(topic, partition))?;
         let (stored, epoch) = progress.stored.unwrap_or((OFFSET_INVALID, -1));
@@ -193,7 +193,7 @@ impl ConsumerCore {
 }
 
 impl ConsumerCore {
-    /// Up to `max` items; waits a slice without the GIL for the first.
+    /// Up to `max` items. Waits one slice without the GIL for the first.
     fn take(&self, py: Python<'_>, max: usize, slice: Duration) -> PyResult<Vec<Item>> {
         self.consumer
             .background()

@@ -24,7 +24,7 @@ enum Part {
     Absent,
     /// In the fetched batch.
     Fetched,
-    /// An object of the application's.
+    /// An object of the application.
     Object(Py<PyAny>),
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Delivered {
     pub(crate) latency: f64,
 }
 
-/// See the module.
+/// A consumed or produced record, or an event of a partition.
 #[pyclass(module = "cluster.client", subclass)]
 #[derive(Debug)]
 pub(crate) struct Message {
@@ -143,7 +143,7 @@ impl Message {
         Ok(object)
     }
 
-    /// What `__eq__` compares as Python objects.
+    /// The Python objects that `__eq__` compares.
     fn objects(&self, py: Python<'_>) -> PyResult<Py<PyTuple>> {
         let (topic, headers) = (self.topic(py), self.headers(py)?);
         let objects = (topic, self.key(py), self.value(py), headers, self.error(py));
@@ -296,7 +296,7 @@ impl Message {
         }
     }
 
-    /// Messages are equal when all but their latency is.
+    /// Messages are equal when all their fields except the latency are.
     fn __eq__(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let Ok(other) = other.cast::<Self>() else {
             return Ok(py.NotImplemented());

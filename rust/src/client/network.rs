@@ -17,13 +17,13 @@ use super::{SIGNAL_SLICE, exception, kafka_error};
 /// (topic, partition, offset, timestamp, leader epoch, KafkaError or None)
 type Listed = (String, i32, i64, i64, i32, Option<Py<PyAny>>);
 
-/// See the module. Made from a producer or consumer it shares their connections.
+/// Requests of any API. Made from a producer or consumer, it shares their connections.
 #[pyclass(module = "logcore._native", frozen)]
 pub(crate) struct Network {
     background: Arc<Background>,
     cluster: Arc<Cluster>,
     read_committed: bool,
-    /// Called with each report while a request waits; `None`: the application asks for them.
+    /// Called with each report while a request waits. With `None`, the application takes the reports itself.
     log: Option<Py<PyAny>>,
 }
 
@@ -56,7 +56,9 @@ fn purpose(name: &str) -> PyResult<Purpose> {
     match name {
         "general" => Ok(Purpose::General),
         "group" => Ok(Purpose::Group),
-        _ => Err(PyValueError::new_err(format!("no connection is for {name:?}"))),
+        _ => Err(PyValueError::new_err(format!(
+            "a connection is general or group, not {name:?}"
+        ))),
     }
 }
 
@@ -155,7 +157,7 @@ impl Network {
 
     /// Offsets by timestamp of (topic, partition, timestamp) triples. Timestamps are in milliseconds; -1 is
     /// the end, -2 the beginning, -3 the record with the latest time. `read_committed`: the end is the last
-    /// stable offset; None is what the client was configured with.
+    /// stable offset. None means the client's own setting.
     #[pyo3(signature = (questions, *, timeout=60.0, read_committed=None))]
     fn list_offsets(
         &self,

@@ -13,7 +13,7 @@ use super::network::Network;
 use super::settings::Settings;
 use super::{deadline, exception, is_past, kafka_error, slice};
 
-/// What a delivery report needs of its record.
+/// The parts of a record that its delivery report needs.
 #[derive(Debug)]
 struct Context {
     /// `None`: the producer's own callback.
@@ -23,7 +23,7 @@ struct Context {
     headers: Option<Py<PyAny>>,
 }
 
-/// See the module. Python's `Producer` starts it from its constructor.
+/// The native base of `cluster.Producer`, whose constructor starts it.
 #[pyclass(module = "logcore._native", subclass, frozen)]
 pub(crate) struct ProducerCore {
     running: std::sync::OnceLock<Running>,
@@ -44,7 +44,7 @@ impl ProducerCore {
             .ok_or_else(|| PyRuntimeError::new_err("Producer.__init__ was not called"))
     }
 
-    /// The producer, when it was started in this process and is not closed.
+    /// The producer, if it was started in this process and is not closed.
     fn running(&self, py: Python<'_>) -> PyResult<&Running> {
         let running = self.started()?;
         running.check_open(py)?;
@@ -191,7 +191,7 @@ impl ProducerCore {
     /// Drops the records that are not in flight; their reports carry _PURGE_QUEUE.
     #[pyo3(signature = (in_queue=true, in_flight=true, blocking=true))]
     fn purge(&self, py: Python<'_>, in_queue: bool, in_flight: bool, blocking: bool) -> PyResult<()> {
-        // The broker's answer settles records in flight; they cannot be taken back.
+        // Records in flight cannot be taken back. The broker's response settles them.
         let _ = (in_flight, blocking);
         let running = self.running(py)?;
         if in_queue {

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// See the module.
+/// The configuration dict.
 pub(crate) struct Settings<'a, 'py>(pub(crate) &'a Bound<'py, PyDict>);
 
 impl Settings<'_, '_> {
@@ -47,7 +47,7 @@ impl Settings<'_, '_> {
         Ok(())
     }
 
-    /// What every client has.
+    /// The settings of every client.
     pub(crate) fn client(&self) -> PyResult<ClientConfig> {
         let mut config = ClientConfig::default();
         if let Some(item) = self.0.get_item("bootstrap.servers")? {
@@ -68,7 +68,7 @@ impl Settings<'_, '_> {
         Ok(config)
     }
 
-    /// What a producer adds.
+    /// The other settings of a producer.
     pub(crate) fn producer(&self) -> PyResult<ProducerConfig> {
         let mut config = ProducerConfig::default();
         self.number("acks", &mut config.acks)?;
@@ -100,7 +100,7 @@ impl Settings<'_, '_> {
         Ok(config)
     }
 
-    /// What a consumer adds.
+    /// The other settings of a consumer.
     pub(crate) fn consumer(&self) -> PyResult<ConsumerConfig> {
         let mut config = ConsumerConfig::default();
         self.number("fetch.min.bytes", &mut config.fetch_bytes_min)?;
