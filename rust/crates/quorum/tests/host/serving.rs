@@ -108,10 +108,10 @@ fn all_start_again_from_snapshots() {
     }
     members[0].propose([500]);
     all.insert(500);
-    for member in members {
+    for member in &members {
         member.has_applied(&all);
-        member.stop();
     }
+    stop_all(members);
     let members = ensemble.start_all();
     members[1].propose([501]);
     all.insert(501);
