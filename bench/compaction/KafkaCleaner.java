@@ -20,8 +20,8 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * Compacts logs with Apache Kafka's own Cleaner, with the broker's default buffers and no throttle, one directory after
- * another in one JVM: what comes first warms it up. Prints a line of JSON for each.
+ * Compacts directories one after another with Apache Kafka's Cleaner, the broker's default buffers and no
+ * throttle. All run in one JVM, so the first warms it up. Prints a line of JSON for each.
  */
 public final class KafkaCleaner {
     public static void main(String[] dirs) throws Exception {
@@ -42,29 +42,30 @@ public final class KafkaCleaner {
 
     private static void clean(File dir, LogConfig config, KafkaScheduler scheduler) throws Exception {
         Throttler throttler = new Throttler(Double.MAX_VALUE, 300, "cleaner-io", "bytes", Time.SYSTEM);
-        Cleaner cleaner = new Cleaner(0, new SkimpyOffsetMap(128 << 20), 512 * 1024 / 2, 1 << 20, 0.9, throttler,
-            Time.SYSTEM, new AbstractFunction1<TopicPartition, BoxedUnit>() {
+        Cleaner cleaner = new Cleaner(0, new SkimpyOffsetMap(128 << 20), 512 * 1024 / 2, 1 << 20, 0.9,
+            throttler, Time.SYSTEM, new AbstractFunction1<TopicPartition, BoxedUnit>() {
                 @Override
                 public BoxedUnit apply(TopicPartition partition) {
                     return BoxedUnit.UNIT;
                 }
             });
-        UnifiedLog log = UnifiedLog.apply(dir, config, 0, Long.MAX_VALUE, scheduler, new BrokerTopicStats(false),
-            Time.SYSTEM, 300_000, new ProducerStateManagerConfig(86_400_000, false), 600_000,
-            new LogDirFailureChannel(1), true, Option.empty(), true, new ConcurrentHashMap<>(), false,
+        UnifiedLog log = UnifiedLog.apply(dir, config, 0, Long.MAX_VALUE, scheduler,
+            new BrokerTopicStats(false), Time.SYSTEM, 300_000,
+            new ProducerStateManagerConfig(86_400_000, false), 600_000, new LogDirFailureChannel(1), true, Option.empty(), true, new ConcurrentHashMap<>(), false,
             LogOffsetsListener.NO_OP_OFFSETS_LISTENER);
         TopicPartition partition = UnifiedLog.parseTopicPartitionName(dir);
         long bytes = log.size();
         long from = log.logStartOffset();
         long until = log.activeSegment().baseOffset();
         long began = System.nanoTime();
-        // As the broker does: again from where the map was full, until all is clean.
+        // As in the broker: each pass begins where the map was full, until all is clean.
         while (from < until) {
             from = (Long) cleaner.clean(new LogToClean(partition, log, from, until, false))._1();
         }
         double seconds = (System.nanoTime() - began) / 1e9;
         System.out.println(String.format(Locale.ROOT,
-            "{\"cleaner\": \"kafka\", \"bytes\": %d, \"left\": %d, \"seconds\": %.3f, \"mb_per_second\": %.1f}",
+            "{\"cleaner\": \"kafka\", \"bytes\": %d, \"left\": %d, "
+                + "\"seconds\": %.3f, \"mb_per_second\": %.1f}",
             bytes, log.size(), seconds, bytes / 1e6 / seconds));
         log.close();
     }

@@ -1,12 +1,12 @@
-"""Compaction beside Apache Kafka's own cleaner, on copies of the same logs.
+"""Compares compaction with Apache Kafka's cleaner on copies of the same logs.
 
 usage: run.py [--mib 1024] [--rounds 3] [--only NAME] [--json FILE]
 
-Prints MB (10^6 bytes) of log compacted a second, ours, Kafka's, and the median of the rounds' ratios; FILE gets the rows for
-bench/table.py.
+Prints MB (10^6 bytes) of log compacted per second for each, and the median of the rounds' ratios. FILE gets
+the rows for bench/table.py.
 
-Both use one thread, Kafka's default buffers (128 MiB of keys) and no throttle. Kafka's cleaner is called in a JVM that
-has compacted one copy before, so that it is warm; ours is a process of its own. In each round one follows the other.
+Both use one thread, Kafka's default buffers (128 MiB of keys) and no throttle. Kafka's cleaner runs in a JVM
+that has compacted a copy before, so that it is warm. Ours runs in a new process. They alternate in each round.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / "target" / "dist" / "logcore-bench-compaction"
 KAFKA_LIBS = ROOT / "build" / "peers" / "kafka-3.9.1"
 
-# What is in the log: different keys, codec.
+# Each log's number of different keys, and its codec.
 LOGS = {
     "a million keys, not compressed": (1_000_000, "none"),
     "ten thousand keys, not compressed": (10_000, "none"),
@@ -44,7 +44,7 @@ def copy(source: Path, directory: Path) -> Path:
 
 
 def run(command: list[str]) -> dict[str, Any]:
-    """The command's last line of JSON, and the processor's seconds it took."""
+    """The command's last line of JSON, with the processor time it took in seconds."""
     before = os.times()
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     after = os.times()

@@ -4,37 +4,21 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use logcore_columns::{
-    self as columns, AbortedTransaction, ColumnsError, DecodeOptions, LogSource, Projection, ScanReader,
-};
-use logcore_protocol::ErrorCode;
+use logcore_columns::{self as columns, DecodeOptions, LogSource, Projection, ScanReader};
 use parking_lot::Mutex;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3_arrow::{PyRecordBatch, PyRecordBatchReader, PySchema};
 
-use crate::errors;
-use crate::log::{Given, PyLog, isolation};
+use crate::errors::columns_error;
+use crate::log::{AbortedList, BytesArg, PyLog, aborted_transactions, isolation};
 
 /// A partition, as a Python caller names it.
 #[derive(FromPyObject)]
 enum Source<'py> {
     Log(Bound<'py, PyLog>),
     Directory(PathBuf),
-}
-
-/// Aborted transactions in Python: producer id, first offset, last offset (None if not known).
-pub(crate) type AbortedList = Vec<(i64, i64, Option<i64>)>;
-
-pub(crate) fn aborted_transactions(list: AbortedList) -> Vec<AbortedTransaction> {
-    list.into_iter()
-        .map(|(producer_id, first_offset, last_offset)| AbortedTransaction {
-            producer_id,
-            first_offset,
-            last_offset: last_offset.unwrap_or(i64::MAX),
-        })
-        .collect()
 }
 
 /// An iterator of Arrow record batches over the records of one partition, and an Arrow stream of them.
@@ -90,7 +74,7 @@ impl PartitionScan {
             }
             Source::Directory(directory) => py.detach(|| columns::PartitionScan::open(&directory, &options)),
         };
-        let scan = scan.map_err(|error| to_python(py, &error))?;
+        let scan = scan.map_err(|error| columns_error(py, &error))?;
         Ok(Self {
             inner: Mutex::new(Some(scan)),
         })
@@ -104,7 +88,7 @@ impl PartitionScan {
         py.detach(|| self.inner.lock().as_mut().and_then(Iterator::next))
             .transpose()
             .map(|batch| batch.map(PyRecordBatch::new))
-            .map_err(|error| to_python(py, &error))
+            .map_err(|error| columns_error(py, &error))
     }
 
     /// Exports the rows that were not iterated over yet, for Arrow libraries. The iterator has ended then.
@@ -164,11 +148,11 @@ fn decode_batches(
         aborted: aborted_transactions(aborted),
         ..DecodeOptions::new(projection(py, &columns)?, topic, partition)
     };
-    let records = Given::new(records)?;
+    let records = BytesArg::new(records)?;
     let bytes = records.as_slice();
     let decoded = py
         .detach(|| columns::decode_batches(bytes, &options))
-        .map_err(|error| to_python(py, &error))?;
+        .map_err(|error| columns_error(py, &error))?;
     let batches = decoded.batches.into_iter().map(PyRecordBatch::new).collect();
     Ok((batches, decoded.next_offset))
 }
@@ -176,7 +160,7 @@ fn decode_batches(
 #[pyfunction]
 fn partition_offsets(py: Python<'_>, directory: PathBuf) -> PyResult<(i64, i64)> {
     py.detach(|| columns::partition_offsets(&directory))
-        .map_err(|error| to_python(py, &error))
+        .map_err(|error| columns_error(py, &error))
 }
 
 #[pyfunction]
@@ -186,7 +170,7 @@ fn partition_offset_for_timestamp(
     timestamp: i64,
 ) -> PyResult<Option<i64>> {
     py.detach(|| columns::partition_offset_for_timestamp(&directory, timestamp))
-        .map_err(|error| to_python(py, &error))
+        .map_err(|error| columns_error(py, &error))
 }
 
 #[pyfunction]
@@ -213,46 +197,12 @@ fn partition_splits(
             py.detach(|| columns::partition_splits(&directory, parts, start_offset, end))
         }
     };
-    ranges.map_err(|error| to_python(py, &error))
+    ranges.map_err(|error| columns_error(py, &error))
 }
 
 fn projection(py: Python<'_>, names: &[PyBackedStr]) -> PyResult<Projection> {
     let names: Vec<&str> = names.iter().map(|name| &**name).collect();
-    Projection::from_names(&names).map_err(|error| to_python(py, &error))
-}
-
-/// A caller's mistake becomes a ValueError or TypeError, a fault of the log one of `logcore`'s errors.
-pub(crate) fn to_python(py: Python<'_>, error: &ColumnsError) -> PyErr {
-    let text = error.to_string();
-    let (exception, code) = match error {
-        ColumnsError::UnknownColumn { .. }
-        | ColumnsError::NoColumns
-        | ColumnsError::DuplicateColumn { .. }
-        | ColumnsError::BadRange { .. }
-        | ColumnsError::BadTimes { .. }
-        | ColumnsError::NoParts
-        | ColumnsError::NothingToAppend
-        | ColumnsError::BadRow { .. } => return PyValueError::new_err(text),
-        ColumnsError::ColumnType { .. } => return PyTypeError::new_err(text),
-        ColumnsError::Encode(error) => return errors::record_error(py, error),
-        ColumnsError::Storage(error) => return errors::storage_error(py, error),
-        ColumnsError::RecordTooLarge { .. }
-        | ColumnsError::TimestampTooLarge { .. }
-        | ColumnsError::Arrow(_) => return errors::LogError::new_err(text),
-        ColumnsError::OutOfRange { .. } => (
-            errors::OffsetOutOfRangeError::new_err(text),
-            ErrorCode::OFFSET_OUT_OF_RANGE,
-        ),
-        ColumnsError::CorruptSegment { .. }
-        | ColumnsError::CutOff { .. }
-        | ColumnsError::CorruptFetch { .. } => {
-            (errors::CorruptLogError::new_err(text), ErrorCode::CORRUPT_MESSAGE)
-        }
-    };
-    match exception.value(py).setattr("code", code.0) {
-        Ok(()) => exception,
-        Err(other) => other,
-    }
+    Projection::from_names(&names).map_err(|error| columns_error(py, &error))
 }
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -4,11 +4,12 @@
 //! There is no catch-all arm: a new variant in the crates does not compile until it has a class here. Each
 //! exception has Kafka's error code as `code`. Errors of other crates are beside their bindings.
 
+use logcore_columns::ColumnsError;
 use logcore_protocol::{ErrorCode, KAFKA_ERRORS, KafkaError, Retry};
 use logcore_records::RecordError;
 use logcore_storage::StorageError;
 use pyo3::create_exception;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 create_exception!(
@@ -121,6 +122,38 @@ fn with_code(py: Python<'_>, exception: PyErr, code: ErrorCode) -> PyErr {
 
 fn with<'py>(py: Python<'py>, exception: PyErr, name: &str, value: impl IntoPyObject<'py>) -> PyErr {
     match exception.value(py).setattr(name, value) {
+        Ok(()) => exception,
+        Err(other) => other,
+    }
+}
+
+/// ValueError or TypeError for a wrong argument, a `LogError` for everything else.
+pub(crate) fn columns_error(py: Python<'_>, error: &ColumnsError) -> PyErr {
+    let text = error.to_string();
+    let (exception, code) = match error {
+        ColumnsError::UnknownColumn { .. }
+        | ColumnsError::NoColumns
+        | ColumnsError::DuplicateColumn { .. }
+        | ColumnsError::BadRange { .. }
+        | ColumnsError::BadTimes { .. }
+        | ColumnsError::NoParts
+        | ColumnsError::NothingToAppend
+        | ColumnsError::BadRow { .. } => return PyValueError::new_err(text),
+        ColumnsError::ColumnType { .. } => return PyTypeError::new_err(text),
+        ColumnsError::Encode(error) => return record_error(py, error),
+        ColumnsError::Storage(error) => return storage_error(py, error),
+        ColumnsError::RecordTooLarge { .. }
+        | ColumnsError::TimestampTooLarge { .. }
+        | ColumnsError::Arrow(_) => return LogError::new_err(text),
+        ColumnsError::OutOfRange { .. } => (
+            OffsetOutOfRangeError::new_err(text),
+            ErrorCode::OFFSET_OUT_OF_RANGE,
+        ),
+        ColumnsError::CorruptSegment { .. }
+        | ColumnsError::CutOff { .. }
+        | ColumnsError::CorruptFetch { .. } => (CorruptLogError::new_err(text), ErrorCode::CORRUPT_MESSAGE),
+    };
+    match exception.value(py).setattr("code", code.0) {
         Ok(()) => exception,
         Err(other) => other,
     }

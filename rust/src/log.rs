@@ -1,7 +1,7 @@
-//! Binding of the `log` room: one partition's directory as a Python object, records in and batches out.
+//! The extension's `Log`: one partition's directory as a Python object.
 //!
-//! Everything that reads or writes files runs without the GIL, through [`off_gil`]. Records cross in lists, a fetch at a
-//! time; fetched bytes cross as a buffer that Python looks into without a copy. The Python face is `logcore.Log`.
+//! Reading and writing files runs without the GIL, in [`off_gil`]. Records cross in lists, one fetch at a
+//! time. Fetched batches cross as a buffer that Python reads in place. `logcore.Log` is built on it.
 
 mod appender;
 mod buffer;
@@ -26,13 +26,13 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView};
 
+pub(crate) use self::decode::{AbortedList, aborted_transactions};
 use self::encode::{Encoder, system_now_ms};
 use self::handle::Handle;
-pub(crate) use self::record::Given;
+pub(crate) use self::record::BytesArg;
 use self::record::PyRecord;
 pub(crate) use self::settings::isolation;
-use crate::columns::to_python;
-use crate::errors::{self, storage_error};
+use crate::errors::{self, columns_error, storage_error};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
@@ -47,7 +47,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// Runs what may block without the GIL, and gives its error the class it has in Python.
+/// Runs blocking work without the GIL, and turns its error into a Python exception.
 fn off_gil<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, StorageError> + Send) -> PyResult<T> {
     py.detach(work).map_err(|error| storage_error(py, &error))
 }
@@ -60,16 +60,16 @@ pub(crate) struct PyLog {
     scratch: Mutex<Scratch>,
 }
 
-/// Buffers that are kept from append to append.
+/// Buffers that are reused from append to append.
 #[derive(Default)]
 struct Scratch {
-    /// For records that come one at a time.
+    /// For single records.
     builder: Option<BatchBuilder>,
-    /// What is appended is completed in place, so it is copied here first.
+    /// A copy of the caller's batches: the append sets their offsets in place.
     bytes: Vec<u8>,
 }
 
-/// The largest buffer that is kept.
+/// A larger buffer is freed after its append.
 const SCRATCH_KEPT: usize = 8 << 20;
 
 #[pymethods]
@@ -84,7 +84,7 @@ impl PyLog {
         compression: &str,
         config: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        // Known before anything is created.
+        // An unknown codec is refused before any file is created.
         let compression = encode::codec(compression)?;
         let config = settings::settings(config)?;
         let log = off_gil(py, || {
@@ -98,7 +98,7 @@ impl PyLog {
         Ok(Self::new_over(handle, compression))
     }
 
-    /// Appends one record as a batch of its own; returns its offset.
+    /// Appends one record as a batch of its own. Returns its offset.
     fn append_record<'py>(
         &self,
         py: Python<'py>,
@@ -129,7 +129,7 @@ impl PyLog {
         off_gil(py, || self.handle.append_in_segments(&mut bytes))
     }
 
-    /// Appends the rows of a table or record batch of Arrow's; all are encoded before any is appended.
+    /// Appends the rows of an Arrow table or record batch. All are encoded before any is appended.
     fn append_table(
         &self,
         py: Python<'_>,
@@ -155,7 +155,7 @@ impl PyLog {
         let (rows, schema) = table::import(table)?;
         let mut bytes = py
             .detach(|| encode_rows(&schema, &rows, &options))
-            .map_err(|error| to_python(py, &error))?;
+            .map_err(|error| columns_error(py, &error))?;
         if bytes.is_empty() {
             return Err(PyValueError::new_err("there are no rows to append"));
         }
@@ -163,7 +163,7 @@ impl PyLog {
     }
 
     fn append_batches(&self, py: Python<'_>, batches: &Bound<'_, PyAny>) -> PyResult<(i64, i64)> {
-        let given = Given::new(batches)?;
+        let given = BytesArg::new(batches)?;
         let Scratch { builder, mut bytes } = std::mem::take(&mut *self.scratch.lock());
         bytes.clear();
         bytes.extend_from_slice(given.as_slice());
@@ -172,7 +172,7 @@ impl PyLog {
         appended.map(|appended| (appended.first_offset, appended.last_offset))
     }
 
-    /// Whole batches from the one with `offset` on.
+    /// The batches from the one with `offset` on.
     fn fetch<'py>(
         &self,
         py: Python<'py>,
@@ -185,7 +185,7 @@ impl PyLog {
         buffer::memoryview(py, bytes)
     }
 
-    /// As `fetch`, and the offset to go on from.
+    /// As `fetch`, with the next offset to fetch.
     fn fetch_next<'py>(
         &self,
         py: Python<'py>,
@@ -199,7 +199,7 @@ impl PyLog {
         Ok((buffer::memoryview(py, bytes)?, next))
     }
 
-    /// The records from `offset` on of about `max_bytes` of batches, and the offset to go on from.
+    /// The records from `offset` on, of about `max_bytes` of batches, and the next offset to read.
     fn read_records<'py>(
         &self,
         py: Python<'py>,
@@ -215,8 +215,8 @@ impl PyLog {
         decode::decode(py, &bytes, offset, aborted)
     }
 
-    /// Producer id, first offset and offset of the abort marker of the transactions that were aborted, of those that a reader
-    /// of `[offset, end)` may meet.
+    /// Producer id, first offset and abort marker's offset of the aborted transactions that a reader of
+    /// `[offset, end)` needs.
     fn aborted_transactions(&self, py: Python<'_>, offset: i64, end: i64) -> PyResult<Vec<(i64, i64, i64)>> {
         let aborted = off_gil(py, || {
             self.log().refresh()?;
@@ -228,7 +228,7 @@ impl PyLog {
             .collect())
     }
 
-    /// Base offset of the segment that has `offset`, and a position in its file at or before it.
+    /// Base offset of the segment with `offset`, and a position in its file at or before that offset.
     fn index_position(&self, py: Python<'_>, offset: i64) -> PyResult<(i64, u64)> {
         off_gil(py, || {
             if self.handle.is_readonly() && offset >= self.log().log_end_offset() {
@@ -258,7 +258,7 @@ impl PyLog {
         off_gil(py, || self.handle.roll())
     }
 
-    /// Cuts off the batches with offsets from `offset` on; returns where the log ends then.
+    /// Removes the batches with offsets from `offset` on. Returns the new end offset.
     fn truncate_to(&self, py: Python<'_>, offset: i64) -> PyResult<i64> {
         off_gil(py, || self.handle.truncate_to(offset))
     }
@@ -275,7 +275,7 @@ impl PyLog {
         compact::compact(py, &self.handle)
     }
 
-    /// Applies retention and what else is done now and then.
+    /// Applies retention and periodic flushes.
     fn maintain(&self, py: Python<'_>) -> PyResult<()> {
         off_gil(py, || self.handle.maintain())
     }
@@ -300,7 +300,7 @@ impl PyLog {
         Ok(self.log().log_end_offset())
     }
 
-    /// The offset before which a reader may read.
+    /// The end of the readable offsets.
     fn readable_end(&self, py: Python<'_>, isolation_level: &str) -> PyResult<i64> {
         let isolation = isolation(isolation_level)?;
         off_gil(py, || {
@@ -309,7 +309,7 @@ impl PyLog {
         })
     }
 
-    /// Whether `cleanup.policy` says that it is compacted.
+    /// Whether `cleanup.policy` includes `compact`.
     #[getter]
     fn compacted(&self) -> bool {
         self.log().config().cleanup_compact
@@ -345,7 +345,7 @@ impl PyLog {
         }
     }
 
-    /// Keeps buffers for the next append, unless they are so large that they would be missed elsewhere.
+    /// Keeps the buffers for the next append, unless they are large.
     fn keep(&self, builder: Option<BatchBuilder>, bytes: Vec<u8>) {
         let mut scratch = self.scratch.lock();
         if bytes.capacity() <= SCRATCH_KEPT {
@@ -362,7 +362,7 @@ impl PyLog {
         self.handle.log()
     }
 
-    /// Whole batches; a reader beside a writer looks again when it has reached the end it knew.
+    /// Reads batches. A read-only log refreshes its end offset when the reader has reached the known one.
     fn read(
         &self,
         offset: i64,
@@ -379,7 +379,7 @@ impl PyLog {
         Ok((slice.read_whole_batches()?, slice))
     }
 
-    /// What a reader has to leave out of what it read.
+    /// The aborted transactions whose records a reader of `slice` must skip.
     fn aborted_in(
         &self,
         offset: i64,

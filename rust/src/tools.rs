@@ -1,7 +1,8 @@
-//! Binding of the tools: verifying and repairing directories, and looking into a segment's files.
+//! Binding of the tools that verify and repair directories and dump segment files.
 //!
-//! Findings and actions cross as tuples, all at once (`logcore._tools` makes its classes of them); batches one at a time, their records as tuples. Reading
-//! runs without the GIL; it is taken for each call of a progress callback, at most every [`TELL_EVERY`].
+//! Findings and actions cross as tuples, all at once; `logcore._tools` makes its classes of them. Batches
+//! cross one at a time, their records as tuples. Reading runs without the GIL, which is taken for each call
+//! of a progress callback, at most once per [`REPORT_INTERVAL`].
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,9 +18,9 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use crate::errors::{record_error, storage_error};
 
-/// Between two looks for Ctrl-C, or two calls of a progress callback.
-const TELL_EVERY: Duration = Duration::from_millis(100);
-/// How much one batch may decompress to.
+/// Time between two checks for Ctrl-C, or two calls of a progress callback.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+/// The most bytes that one batch may decompress to.
 const DECOMPRESSED_MAX: usize = 512 << 20;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -81,29 +82,33 @@ fn action_rows(actions: Vec<Action>) -> Vec<ActionRow> {
     actions.into_iter().map(row).collect()
 }
 
-/// Tells a Python callable how far the reading is, and notices Ctrl-C; the first exception stops the reading.
-struct Teller {
+/// Calls a Python callable with the progress, and checks for Ctrl-C. The first exception stops the reading.
+struct ProgressReporter {
     callback: Option<Py<PyAny>>,
-    told: Option<Instant>,
+    reported: Option<Instant>,
     raised: Option<PyErr>,
 }
 
-impl Teller {
+impl ProgressReporter {
     fn new(callback: Option<Py<PyAny>>) -> Self {
         Self {
             callback,
-            told: None,
+            reported: None,
             raised: None,
         }
     }
 
-    fn tell(&mut self, now: Progress) -> bool {
+    fn report(&mut self, now: Progress) -> bool {
         let done = now.partitions == now.partitions_total;
-        if !done && self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+        if !done
+            && self
+                .reported
+                .is_some_and(|reported| reported.elapsed() < REPORT_INTERVAL)
+        {
             return true;
         }
-        self.told = Some(Instant::now());
-        let told = Python::attach(|py| {
+        self.reported = Some(Instant::now());
+        let reported = Python::attach(|py| {
             py.check_signals()?;
             if let Some(callback) = &self.callback {
                 callback.call1(
@@ -113,7 +118,7 @@ impl Teller {
             }
             Ok(())
         });
-        match told {
+        match reported {
             Ok(()) => true,
             Err(error) => {
                 self.raised.get_or_insert(error);
@@ -122,7 +127,7 @@ impl Teller {
         }
     }
 
-    /// The outcome, if nothing was raised meanwhile.
+    /// The result, or the exception that a call raised.
     fn finish<T>(self, py: Python<'_>, result: Result<T, StorageError>) -> PyResult<T> {
         match self.raised {
             Some(error) => Err(error),
@@ -138,7 +143,7 @@ fn verify_options(threads: usize) -> VerifyOptions {
     }
 }
 
-/// Findings, and how many partitions, segments, batches, records and bytes were read.
+/// Findings, and the numbers of partitions, segments, batches, records and bytes read.
 type VerifiedRow = (Vec<FindingRow>, usize, usize, u64, u64, u64);
 
 #[pyfunction]
@@ -149,9 +154,10 @@ fn verify_directory(
     threads: usize,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<VerifiedRow> {
-    let mut teller = Teller::new(progress);
-    let result = py.detach(|| verify::verify(&path, &verify_options(threads), &mut |now| teller.tell(now)));
-    let report = teller.finish(py, result)?;
+    let mut reporter = ProgressReporter::new(progress);
+    let result =
+        py.detach(|| verify::verify(&path, &verify_options(threads), &mut |now| reporter.report(now)));
+    let report = reporter.finish(py, result)?;
     Ok((
         finding_rows(report.findings),
         report.partitions,
@@ -162,7 +168,7 @@ fn verify_directory(
     ))
 }
 
-/// Actions, refused actions, whether they were applied, where copies are, and the findings.
+/// Actions, refused actions, whether they were applied, the copies' directory, and the findings.
 type RepairedRow = (
     Vec<ActionRow>,
     Vec<ActionRow>,
@@ -188,9 +194,9 @@ fn repair_directory(
         backup_dir,
         verify: verify_options(threads),
     };
-    let mut teller = Teller::new(progress);
-    let result = py.detach(|| repair::repair(&path, &options, &mut |now| teller.tell(now)));
-    let repair = teller.finish(py, result)?;
+    let mut reporter = ProgressReporter::new(progress);
+    let result = py.detach(|| repair::repair(&path, &options, &mut |now| reporter.report(now)));
+    let repair = reporter.finish(py, result)?;
     Ok((
         action_rows(repair.actions),
         action_rows(repair.refused),
@@ -263,14 +269,14 @@ impl SegmentBatch {
             .map_err(|error| record_error(py, &error))
     }
 
-    /// All of it, as it stands in the file.
+    /// The whole batch as in the file.
     #[getter]
     fn bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.inner.bytes)
     }
 
-    /// What only a v2 batch has: records, base sequence, last sequence, producer id, producer epoch, leader epoch, base
-    /// timestamp.
+    /// Fields that only a v2 batch has: record count, base sequence, last sequence, producer id, producer
+    /// epoch, leader epoch, base timestamp.
     #[getter]
     fn header(&self) -> Option<(i32, i32, i32, i64, i16, i32, i64)> {
         let header = self.inner.header.as_ref()?;
@@ -285,7 +291,7 @@ impl SegmentBatch {
         ))
     }
 
-    /// The records: offset, timestamp, key, value, headers, and the checksum of a legacy message.
+    /// The records: offset, timestamp, key, value, headers, and a legacy message's checksum.
     fn records<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         if self.inner.header.is_none() {
@@ -295,7 +301,7 @@ impl SegmentBatch {
         let failed = |error: RecordError| record_error(py, &error);
         let batch = Batch::parse(&self.inner.bytes).map_err(failed)?;
         if batch.header.record_count == 0 && batch.payload().is_empty() {
-            // The shell the cleaner leaves of a batch; nothing is compressed in it.
+            // The header that the cleaner leaves of a batch; it has no compressed records.
             return Ok(list);
         }
         let records = py.detach(|| batch.records(DECOMPRESSED_MAX)).map_err(failed)?;
@@ -373,7 +379,7 @@ impl SegmentReader {
             .map_err(|error| storage_error(py, &error))
     }
 
-    /// Bytes that no batch was read from.
+    /// Bytes at the end that are not a complete batch.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> u64 {
         py.detach(|| self.inner.lock().remaining())

@@ -1,7 +1,8 @@
-//! Compaction by itself: writes a log to be compacted, and compacts one with the storage crate's cleaner.
+//! Compaction alone: writes a log to compact, or compacts one with the storage crate's cleaner.
 //!
-//! `KafkaCleaner.java` beside this does the second with Apache Kafka's own `Cleaner`; `run.py` runs both on copies of one
-//! log and prints the table. Bytes a second are those of the log, read once to map keys and once to copy.
+//! `KafkaCleaner.java` compacts one with Apache Kafka's `Cleaner`. `run.py` runs both on copies of one log
+//! and prints the table. The speed counts the log's bytes once, although they are read twice: to map keys and
+//! to copy.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ const USAGE: &str = "\
 usage: logcore-bench-compaction write DIR MIB KEYS CODEC     a log of MIB MiB with KEYS different keys
        logcore-bench-compaction run DIR                      compacts it and says how long that took";
 
-/// As a producer with `linger.ms` fills its batches of 16 KiB.
+/// The records that fill a producer's batch of 16 KiB.
 const RECORDS_PER_BATCH: usize = 120;
 const VALUE_BYTES: usize = 100;
 const SEGMENT_BYTES: u64 = 128 << 20;
@@ -53,7 +54,7 @@ fn now_ms() -> i64 {
     since.map_or(0, |since| since.as_millis() as i64)
 }
 
-/// Numbers that look random and are the same each time (splitmix64).
+/// Pseudo-random numbers, the same in each run (splitmix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -75,7 +76,7 @@ fn write(dir: &Path, mib: &str, keys: &str, codec: &str) -> Result<(), Failure> 
     while log.size_bytes() < mib << 20 {
         for _ in 0..RECORDS_PER_BATCH {
             let key = format!("key-{:012}", numbers.next() % keys);
-            // Half of it is text that repeats, so that codecs have something to do.
+            // Half of a value is repeated text, so that it compresses.
             value[..50].fill(b'v');
             for chunk in value[50..].chunks_mut(8) {
                 chunk.copy_from_slice(&numbers.next().to_be_bytes()[..chunk.len()]);
@@ -98,7 +99,8 @@ fn run(dir: &Path) -> Result<(), Failure> {
     let stats = log.compact_now(now_ms())?;
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "{{\"cleaner\": \"logcore\", \"bytes\": {bytes}, \"left\": {}, \"seconds\": {seconds:.3}, \"mb_per_second\": {:.1}}}",
+        "{{\"cleaner\": \"logcore\", \"bytes\": {bytes}, \"left\": {}, \
+         \"seconds\": {seconds:.3}, \"mb_per_second\": {:.1}}}",
         stats.bytes_written,
         bytes as f64 / 1e6 / seconds
     );

@@ -1,4 +1,4 @@
-//! Finding and sending: lookups, and a fetch beside `sendfile` from places known before.
+//! Lookups in the index and by time, and fetches beside `sendfile` from known positions.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -16,7 +16,7 @@ use crate::{Outcome, batch, seconds};
 const BATCHES: usize = 256;
 const RECORDS: usize = 1000;
 const LOOKUPS: usize = 2_000_000;
-/// Fetches of 1 MiB a round.
+/// Fetches of 1 MiB per round.
 const FETCHES: usize = 2000;
 
 pub(crate) fn run(directory: &Path, rounds: usize, table: &mut Table) -> Outcome {
@@ -37,7 +37,7 @@ pub(crate) fn run(directory: &Path, rounds: usize, table: &mut Table) -> Outcome
     Ok(())
 }
 
-/// Numbers that look random, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 fn noise(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -47,7 +47,7 @@ fn noise(state: &mut u64) -> u64 {
 
 fn lookups(log: &StandaloneLog, rounds: usize, table: &mut Table) {
     let end = log.log_end_offset() as u64;
-    // The limit: the same search among as many entries in a vector.
+    // The limit: the same binary search in a vector with as many entries.
     let entries: Vec<(i64, u64)> = (1..BATCHES as u64)
         .map(|number| (((number + 1) * RECORDS as u64) as i64 - 1, number))
         .collect();
@@ -64,7 +64,7 @@ fn lookups(log: &StandaloneLog, rounds: usize, table: &mut Table) {
     table.time("lookup of an offset in the index", "ns", &times, &limit, "≤ 200");
 }
 
-/// How long a search for one of the offsets before `end` takes.
+/// Nanoseconds per search for the offsets before `end`.
 fn nanoseconds(end: u64, search: impl Fn(i64) -> u64) -> f64 {
     let (mut state, mut found) = (0x9e37_79b9_7f4a_7c15, 0u64);
     let begun = Instant::now();
@@ -80,7 +80,7 @@ fn fetches(log: &StandaloneLog, rounds: usize, table: &mut Table) -> Outcome {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let sender = TcpStream::connect(listener.local_addr()?)?;
     let (mut receiver, _) = listener.accept()?;
-    // What a connection of the broker has by Kafka's defaults.
+    // Kafka's default for the broker's connections.
     sockopt::set_socket_send_buffer_size(&sender, 102_400)?;
     let reader = thread::spawn(move || {
         let mut bytes = vec![0; 256 << 10];

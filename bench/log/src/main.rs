@@ -1,12 +1,13 @@
-//! The log engine beside the machine's limits, in one process and one run.
+//! Measures the log engine against the machine's limits, in one process.
 //!
-//! Each scenario is measured in turn with the least that any program would have to do for it (its limit), round after
-//! round, because machines drift. Prints a table of medians and ratios with their spread.
+//! Each scenario takes turns with its limit: the least work that any program would need for it. They
+//! alternate in every round, because a machine's speed drifts. Prints a table of medians and ratios with
+//! their ranges.
 //!
 //! usage: logcore-bench-log [--rounds N] [--only PART] [--directory DIR] [--commit ID] [--json FILE]
 //!
-//! PART: large, small, fetch, recovery or many. A new directory is made in DIR, /dev/shm by default. FILE gets the rows for
-//! `bench/table.py`. `--memory DIR` is for the program itself: see `many`.
+//! PART is large, small, fetch, recovery or many. The files are in a new directory in DIR, by default
+//! /dev/shm. FILE gets the rows for `bench/table.py`. `--memory DIR` is internal: see `many`.
 
 mod fetch;
 mod many;
@@ -21,10 +22,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use logcore_records::{BatchBuilder, Compression};
 use table::Table;
 
-/// What any part of the benchmark may fail with; it ends the run.
+/// The result of a part of the benchmark. An error ends the run.
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// A directory that is gone in the end.
+/// A directory that is deleted at the end.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -139,7 +140,7 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// The processor and how many of it there are.
+/// The processor and its number of cores.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info

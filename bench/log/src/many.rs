@@ -1,6 +1,7 @@
-//! A directory of many partitions: opened after a clean shutdown, and what they hold in memory. The least that opening could
-//! do is to list the directories and open each log's file. Memory is measured in a process of its own, which has held nothing
-//! before.
+//! A directory of many partitions: opening it after a clean shutdown, and its memory.
+//!
+//! The limit of opening is listing the directories and opening each log's file. Memory is measured in a new
+//! process.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -63,7 +64,7 @@ pub(crate) fn run(directory: &Path, rounds: usize, table: &mut Table) -> Outcome
     Ok(())
 }
 
-/// Lists the directory and those in it and opens each log, as anybody would have to.
+/// Lists the directories and opens each log's file, the least that opening needs.
 fn bare(path: &Path) -> Outcome {
     let mut files = Vec::new();
     for partition in fs::read_dir(path)? {
@@ -86,7 +87,7 @@ fn bare(path: &Path) -> Outcome {
 
 /// Prints how many MB of memory the open partitions take, before and after appends to each.
 pub(crate) fn memory(path: &Path) -> Outcome {
-    // The second of two makes an entry in each index, whose pages count too.
+    // The second of two appends makes an entry in each index, whose pages count, too.
     let bytes = batch(10, 1000)?;
     let before = resident_mb()?;
     let dir = LogDir::open(path, 0, None, &|_| LogConfig::default())?;

@@ -1,4 +1,4 @@
-//! Opening a log that was not closed, beside reading its bytes and computing their checksums.
+//! Recovers a log that was not closed; the limit is reading its bytes and computing their checksums.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -1,8 +1,8 @@
-//! The table of a run.
+//! The table of a run's results.
 
 use std::fmt::Write;
 
-/// Rows as they are measured: what, unit, logcore, limit, of the limit, goal.
+/// Rows of: what, unit, logcore, limit, ratio to the limit, goal.
 pub(crate) struct Table {
     rounds: usize,
     rows: Vec<[String; 6]>,
@@ -10,7 +10,7 @@ pub(crate) struct Table {
 
 const COLUMNS: [&str; 6] = ["what", "unit", "ours", "limit", "ratio", "goal"];
 
-/// Median, least and most.
+/// Median, smallest and largest value.
 fn spread(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -41,13 +41,13 @@ impl Table {
         }
     }
 
-    /// A speed, with that of its limit in the same round; the ratio is taken round by round.
+    /// A speed and its limit's. The ratio is the median of the rounds' ratios.
     pub(crate) fn speed(&mut self, what: &str, unit: &str, ours: &[f64], limit: &[f64], goal: &str) {
         let ratios: Vec<f64> = ours.iter().zip(limit).map(|(o, l)| o / l).collect();
         self.add([what, unit], ours, limit, &ratios, goal);
     }
 
-    /// The time something takes, with that of its limit in the same round.
+    /// A duration and its limit's. The ratio is the median of the rounds' ratios.
     pub(crate) fn time(&mut self, what: &str, unit: &str, ours: &[f64], limit: &[f64], goal: &str) {
         let ratios: Vec<f64> = ours.iter().zip(limit).map(|(o, l)| l / o).collect();
         self.add([what, unit], ours, limit, &ratios, goal);
@@ -64,7 +64,7 @@ impl Table {
         ]);
     }
 
-    /// A figure without a limit.
+    /// A value without a limit.
     pub(crate) fn figure(&mut self, what: &str, unit: &str, ours: &[f64], goal: &str) {
         self.speed(what, unit, ours, &[], goal);
     }
@@ -82,7 +82,7 @@ impl Table {
         text
     }
 
-    /// The rows for `bench/table.py`. No cell has anything in it that JSON would want escaped.
+    /// The rows for `bench/table.py`. No cell has characters that JSON escapes.
     pub(crate) fn json(&self) -> String {
         let rows: Vec<String> = self
             .rows

@@ -1,4 +1,4 @@
-//! Appending beside the same bytes written to a bare file.
+//! Appends; the limit is writing the same bytes to a file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -9,8 +9,9 @@ use logcore_storage::{LogConfig, StandaloneLog};
 use crate::table::Table;
 use crate::{Outcome, batch, seconds};
 
-/// Bytes written in a round of large batches, and records of one-record batches.
-const LARGE_TOTAL: usize = 256 << 20;
+/// Bytes of large batches per round.
+const LARGE_BYTES: usize = 256 << 20;
+/// One-record batches per round.
 const SMALL_COUNT: usize = 200_000;
 
 struct Load<'a> {
@@ -25,7 +26,7 @@ pub(crate) fn large(directory: &Path, rounds: usize, table: &mut Table) -> Outco
     let load = Load {
         what: "append of 1 MiB batches",
         goal: "≥ 0.85",
-        count: LARGE_TOTAL / batch.len(),
+        count: LARGE_BYTES / batch.len(),
         batch,
     };
     measure(directory, rounds, table, &load)
@@ -43,7 +44,7 @@ pub(crate) fn small(directory: &Path, rounds: usize, table: &mut Table) -> Outco
 
 fn measure(directory: &Path, rounds: usize, table: &mut Table, load: &Load<'_>) -> Outcome {
     let (mut ours, mut limit) = (Vec::new(), Vec::new());
-    // The first round is not counted: it finds the memory that the others use again.
+    // The first round is not counted: it allocates the memory that the others reuse.
     for round in 0..=rounds {
         let bare = bare(&directory.join("bare"), load)?;
         let log = appended(&directory.join("log-0"), load)?;
@@ -75,7 +76,7 @@ fn appended(path: &Path, load: &Load<'_>) -> Outcome<f64> {
         ..LogConfig::default()
     };
     let log = StandaloneLog::open(path, true, config)?;
-    // Offsets are set in the bytes themselves: each append gets the batch as its producer sent it.
+    // An append sets offsets in the bytes, so each one gets a fresh copy of the batch.
     let mut bytes = load.batch.clone();
     let time = seconds(|| {
         for _ in 0..load.count {

@@ -1,7 +1,8 @@
 //! Binding of `logcore.Appender`: durable appends in a thread of their own, for an event loop.
 //!
-//! The event loop's thread encodes the records and passes them on. The appender's thread appends and flushes them without the GIL,
-//! and makes a descriptor readable when it has. A crash loses only records whose `finish` did not return.
+//! The event loop's thread encodes the records and passes them on. The appender's thread appends and flushes
+//! them without the GIL, and makes a descriptor readable when it has. A crash loses only records whose
+//! `finish` did not return.
 
 use std::mem;
 use std::os::fd::RawFd;
@@ -22,8 +23,8 @@ use super::handle::Handle;
 use super::{PyLog, off_gil};
 use crate::errors::storage_error;
 
-/// Appends to a log and flushes it in a thread, one call's records at a time. The log's directory notes what is on disk from the
-/// first append until the log is closed, so that damage to it stops the next start.
+/// Appends to a log and flushes it in a thread, one call's records at a time. The log's directory notes what
+/// is on disk from the first append until the log is closed, so that damage to it stops the next start.
 #[pyclass(frozen, module = "logcore._native")]
 pub(super) struct Appender {
     log: Py<PyLog>,
@@ -166,7 +167,8 @@ impl Appender {
         self.done.raw_fd()
     }
 
-    /// Waits for the thread's append and ends the thread. Does nothing in a forked child, which has no such thread.
+    /// Waits for the thread's append and ends the thread. Does nothing in a forked child, which has no such
+    /// thread.
     fn close(&self, py: Python<'_>) {
         self.end();
         let thread = self.thread.lock().take();

@@ -1,4 +1,4 @@
-//! Fetched bytes as a buffer: Python looks into what one `pread` filled, without a copy.
+//! Fetched batches as a Python buffer, without a copy.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
-/// Whole batches, filled by one `pread`; Python reads them in place.
+/// Batches read by one `pread`. Python reads them in place.
 #[pyclass(frozen, module = "logcore._native")]
 struct FetchedBatches {
     bytes: Vec<u8>,
@@ -16,9 +16,9 @@ struct FetchedBatches {
 impl FetchedBatches {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let bytes = &slf.get().bytes;
-        // SAFETY: Python gives a valid `view`. The bytes never change or move, because the class is frozen and has no
-        // method that touches them, and PyBuffer_FillInfo makes the view hold a reference to their owner. The last
-        // but one argument says read-only, so the pointer is never written through.
+        // SAFETY: Python gives a valid `view`. The bytes never change or move: the class is frozen and no
+        // method changes them, and PyBuffer_FillInfo makes the view hold a reference to their owner. The last
+        // argument but one says read-only, so nothing writes through the pointer.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,

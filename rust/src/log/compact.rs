@@ -1,4 +1,4 @@
-//! Binding of compaction, which may take long: Ctrl-C ends it between two batches.
+//! `Log.compact`. It may take long, so Ctrl-C ends it between two batches.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use super::handle::Handle;
 use crate::errors::storage_error;
 
-/// Between two looks for Ctrl-C.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Time between two checks for Ctrl-C.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The fields of `logcore.CleanerStats`, in its order.
 pub(super) type StatsRow = (i64, i64, u64, u64, u64, u64, usize, usize, Duration);
@@ -32,19 +32,19 @@ fn row(stats: &cleaner::CleanerStats) -> StatsRow {
     )
 }
 
-/// Compacts a log in a thread of its own, while this one looks for Ctrl-C.
+/// Compacts a log in a new thread while the calling thread checks for Ctrl-C.
 pub(super) fn compact(py: Python<'_>, handle: &Handle) -> PyResult<StatsRow> {
     let stop = AtomicBool::new(false);
     let (result, interrupted) = py.detach(|| {
         thread::scope(|scope| {
             let (done, is_done) = channel::<()>();
             let worker = scope.spawn(|| {
-                // Dropped at the end, whatever that is.
+                // Dropped when the thread ends, also by a panic.
                 let _done = done;
                 handle.compact_until(&stop)
             });
             let mut interrupted = None;
-            while is_done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            while is_done.recv_timeout(SIGNAL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 if interrupted.is_none()
                     && let Err(error) = Python::attach(|py| py.check_signals())
                 {

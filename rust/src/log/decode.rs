@@ -1,19 +1,31 @@
-//! Whole batches into Python's records.
+//! Decodes batches into Python's records.
 
-use logcore_columns::Aborted;
+use logcore_columns::{Aborted, AbortedTransaction};
 use logcore_records::{Batch, LOG_OVERHEAD, RecordError, batches, legacy};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
-use super::record::{Given, PyRecord, headers_tuple};
-use crate::columns::{AbortedList, aborted_transactions};
+use super::record::{BytesArg, PyRecord, headers_tuple};
 use crate::errors::record_error;
 
-/// How much one batch may decompress to.
+/// Aborted transactions in Python: producer id, first offset, last offset (None if not known).
+pub(crate) type AbortedList = Vec<(i64, i64, Option<i64>)>;
+
+pub(crate) fn aborted_transactions(list: AbortedList) -> Vec<AbortedTransaction> {
+    list.into_iter()
+        .map(|(producer_id, first_offset, last_offset)| AbortedTransaction {
+            producer_id,
+            first_offset,
+            last_offset: last_offset.unwrap_or(i64::MAX),
+        })
+        .collect()
+}
+
+/// The most bytes that one batch may decompress to.
 const DECOMPRESSED_MAX: usize = 512 << 20;
 
-/// The records of whole batches from `offset` on, and the offset after the last. Control batches are left out, and those
-/// of aborted transactions.
+/// The records of the batches in `bytes` from `offset` on, without control records and aborted records, and
+/// the offset after the last.
 pub(super) fn decode<'py>(
     py: Python<'py>,
     bytes: &[u8],
@@ -44,7 +56,7 @@ pub(super) fn decode<'py>(
     Ok((list, next))
 }
 
-/// The offset after the last in whole batches; `offset` if that is later.
+/// The offset after the last batch in `bytes`, or `offset` if that is larger.
 pub(super) fn next_offset(py: Python<'_>, bytes: &[u8], offset: i64) -> PyResult<i64> {
     let mut next = offset;
     for entry in entries(bytes) {
@@ -57,13 +69,13 @@ pub(super) fn next_offset(py: Python<'_>, bytes: &[u8], offset: i64) -> PyResult
     Ok(next)
 }
 
-/// A batch, or a message of the formats before batches, perhaps with others compressed in it.
+/// A batch, or a legacy message, which may be a wrapper.
 enum Entry<'a> {
     Batch(Batch<'a>),
     Legacy { bytes: &'a [u8], last_offset: i64 },
 }
 
-/// Walks over what is whole in `bytes`; ends after the first error.
+/// Iterates over the complete batches in `bytes`. Ends after the first error.
 fn entries(bytes: &[u8]) -> impl Iterator<Item = Result<Entry<'_>, RecordError>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -83,7 +95,7 @@ fn next_entry<'a>(rest: &mut &'a [u8]) -> Option<Result<Entry<'a>, RecordError>>
         }
         return Some(batch.map(Entry::Batch));
     }
-    // Offset (8 bytes) and length (4) stand in front of every format; a compressed set has its last message's offset.
+    // Every format begins with an offset (8 bytes) and a length (4). A wrapper has its last message's offset.
     let (offset, length) = (rest.first_chunk::<8>()?, rest.get(8..12)?.first_chunk()?);
     let length = i32::from_be_bytes(*length);
     let Ok(size) = usize::try_from(length) else {
@@ -147,7 +159,7 @@ fn push_records(
     Ok(())
 }
 
-/// The records in whole batches, as `fetch` returns them.
+/// The records of complete batches, as `fetch` returns them.
 #[pyfunction]
 #[pyo3(signature = (batches, offset=0, *, aborted=Vec::new()))]
 pub(super) fn parse_batches<'py>(
@@ -157,5 +169,5 @@ pub(super) fn parse_batches<'py>(
     aborted: AbortedList,
 ) -> PyResult<Bound<'py, PyList>> {
     let aborted = Aborted::new(&aborted_transactions(aborted));
-    Ok(decode(py, Given::new(batches)?.as_slice(), offset, aborted)?.0)
+    Ok(decode(py, BytesArg::new(batches)?.as_slice(), offset, aborted)?.0)
 }

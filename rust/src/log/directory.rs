@@ -1,4 +1,4 @@
-//! Binding of a directory of logs, as a broker has one: locked, with its checkpoints.
+//! The extension's `LogDir`: a directory of logs, as a broker has one, with its lock and checkpoints.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::handle::Handle;
 use super::settings::{apply, settings};
 use super::{PyLog, off_gil};
 
-/// The broker whose directory a new one is.
+/// The broker id in a new directory.
 const DEFAULT_BROKER: i32 = 0;
 
 /// A directory of logs that this process writes.
@@ -29,7 +29,8 @@ pub(super) struct PyLogDir {
     compression: Compression,
     config: LogConfig,
     topics: HashMap<String, LogConfig>,
-    /// Those given to Python, so that all objects for a partition wake the same followers.
+    /// The handles given to Python. All objects for a partition share one, so that its appends wake all
+    /// followers.
     handles: Mutex<BTreeMap<(String, i32), Arc<Handle>>>,
 }
 
@@ -69,7 +70,7 @@ impl PyLogDir {
         })
     }
 
-    /// Topic and number of every partition, sorted.
+    /// Topic and number of each partition, sorted.
     fn partitions(&self) -> Vec<(String, i32)> {
         let partitions = self.dir.partitions();
         let key = |partition: &Arc<Partition>| (partition.topic.clone(), partition.partition);
@@ -82,7 +83,7 @@ impl PyLogDir {
             .map(|partition| self.log_of(partition))
     }
 
-    /// An empty log. Its topic's id is that of the topic's other partitions, or a new one.
+    /// Creates an empty log. Its topic id is that of the topic's other partitions, or a new one.
     fn create(
         &self,
         py: Python<'_>,
@@ -133,7 +134,7 @@ impl PyLogDir {
         })
     }
 
-    /// In a forked child nothing is done: the directory is its parent's, which closes it.
+    /// Does nothing in a forked child: the parent closes the directory.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if !self.owner.is_this() {
             return Ok(());
@@ -182,14 +183,14 @@ impl PyLogDir {
     }
 }
 
-/// The broker that a directory says it is of; it may not be there yet.
+/// The broker id in the directory's `meta.properties`, or the default when there is no directory.
 fn owner(path: &std::path::Path) -> Result<i32, StorageError> {
     let known = MetaProperties::read(path)?;
     let id = known.as_ref().and_then(|meta| meta.broker_id()?.parse().ok());
     Ok(id.unwrap_or(DEFAULT_BROKER))
 }
 
-/// Topic and partition of a directory's name, None of other names.
+/// Topic and partition of a directory's name, None for other names.
 #[pyfunction]
 pub(super) fn partition_of_directory(name: &str) -> Option<(String, i32)> {
     parse_partition_dir(name)

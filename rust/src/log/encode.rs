@@ -1,20 +1,21 @@
-//! Python's records into batches. Holds the GIL, because it reads Python's objects; compression runs without it.
+//! Encodes Python's records into batches. It holds the GIL, because it reads Python objects; compression runs
+//! without it.
 
 use logcore_records::{BatchBuilder, Compression, RecordError};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use super::record::{Given, PyRecord, header_slices, to_headers};
+use super::record::{BytesArg, PyRecord, header_slices, to_headers};
 use crate::errors::record_error;
 
-/// A batch of so many bytes that is not compressed is built sooner than the GIL is given away and taken again.
+/// Building an uncompressed batch up to this size takes less time than releasing and taking the GIL.
 const QUICK_BATCH_BYTES: usize = 16 << 10;
 
-/// Kafka's timestamp of a record that has none; it gets the present.
+/// Kafka's timestamp of a record without one. Such a record gets the current time.
 const NO_TIMESTAMP: i64 = -1;
 
-/// Takes records into batches of at most `batch_bytes`, except for a record that is larger by itself.
+/// Encodes records into batches of at most `batch_bytes`. A larger record gets a batch of its own.
 pub(super) struct Encoder {
     builder: BatchBuilder,
     batch_bytes: usize,
@@ -32,7 +33,7 @@ impl Encoder {
         }
     }
 
-    /// An encoder for one record that goes by itself, with the buffers of an earlier one.
+    /// An encoder for a single record, with the buffers of an earlier one.
     pub(super) fn again(builder: BatchBuilder, mut out: Vec<u8>, now_ms: i64) -> Self {
         out.clear();
         Self {
@@ -43,7 +44,7 @@ impl Encoder {
         }
     }
 
-    /// Takes bytes (a value), a tuple `(key, value[, headers[, timestamp]])`, or a `Record`.
+    /// Adds bytes (a value), a tuple `(key, value[, headers[, timestamp]])`, or a `Record`.
     pub(super) fn push(&mut self, given: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(record) = given.cast::<PyRecord>() {
             return self.push_record(given.py(), record.get());
@@ -51,7 +52,7 @@ impl Encoder {
         if let Ok(tuple) = given.cast::<PyTuple>() {
             return self.push_tuple(tuple);
         }
-        let value = Given::new(given)?;
+        let value = BytesArg::new(given)?;
         self.add(given.py(), None, Some(value.as_slice()), &[], None)
     }
 
@@ -85,7 +86,7 @@ impl Encoder {
         )
     }
 
-    /// Takes one record in its parts.
+    /// Adds one record given as key, value, headers and timestamp.
     pub(super) fn push_parts<'py>(
         &mut self,
         py: Python<'py>,
@@ -94,12 +95,12 @@ impl Encoder {
         headers: Option<&Bound<'py, PyAny>>,
         timestamp: Option<i64>,
     ) -> PyResult<()> {
-        let (key, value) = (Given::optional(key)?, Given::optional(value)?);
+        let (key, value) = (BytesArg::optional(key)?, BytesArg::optional(value)?);
         let headers = to_headers(headers)?;
         self.add(
             py,
-            key.as_ref().map(Given::as_slice),
-            value.as_ref().map(Given::as_slice),
+            key.as_ref().map(BytesArg::as_slice),
+            value.as_ref().map(BytesArg::as_slice),
             &header_slices(&headers)?,
             timestamp,
         )
@@ -121,7 +122,8 @@ impl Encoder {
             None | Some(NO_TIMESTAMP) => self.now_ms,
             Some(at) if at < NO_TIMESTAMP => {
                 return Err(PyValueError::new_err(format!(
-                    "timestamp {at} is before 1970; it is in milliseconds since then, None or -1 for the present"
+                    "timestamp {at} is before 1970; it is in milliseconds since then, None or -1 for the \
+                     present"
                 )));
             }
             Some(at) => at,
@@ -149,19 +151,19 @@ impl Encoder {
         built.map_err(|error| record_error(py, &error))
     }
 
-    /// The one batch, and the builder for [`Encoder::again`].
+    /// Builds the only batch. Also returns the builder for [`Encoder::again`].
     pub(super) fn finish_one(mut self, py: Python<'_>) -> PyResult<(BatchBuilder, Vec<u8>)> {
         self.end_batch(py)?;
         Ok((self.builder, self.out))
     }
 
-    /// The batches; none without records.
+    /// Builds the batches; empty without records.
     pub(super) fn finish(mut self, py: Python<'_>) -> PyResult<Vec<u8>> {
         if self.builder.is_empty() {
             return Ok(self.out);
         }
         if self.out.is_empty() && self.builder.compression() == Compression::None {
-            // The only batch is the builder's own buffer.
+            // A single batch is the builder's own buffer, without a copy.
             return self.builder.build().map_err(|error| record_error(py, &error));
         }
         self.end_batch(py)?;
@@ -169,15 +171,15 @@ impl Encoder {
     }
 }
 
-/// The codec of this name.
+/// The codec with this name.
 pub(super) fn codec(name: &str) -> PyResult<Compression> {
     name.parse()
         .map_err(|error: RecordError| PyValueError::new_err(error.to_string()))
 }
 
-/// The level as [`BatchBuilder`] takes it, if the codec has such a one.
+/// The level for [`BatchBuilder`], or `None` if the codec has no levels.
 pub(super) fn codec_level(codec: Compression, level: Option<i32>) -> PyResult<Option<i32>> {
-    /// gzip's name for its default, `java.util.zip.Deflater.DEFAULT_COMPRESSION`.
+    /// gzip's default level, `java.util.zip.Deflater.DEFAULT_COMPRESSION`.
     const GZIP_DEFAULT: i32 = -1;
     let (Some(given), Some(levels)) = (level, codec.levels()) else {
         return Ok(level);
@@ -205,7 +207,7 @@ pub(super) fn system_now_ms() -> i64 {
         .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// One batch of all records given.
+/// Builds one batch of all records.
 #[pyfunction]
 #[pyo3(signature = (records, compression="none", level=None, producer=None))]
 pub(super) fn build_batch<'py>(

@@ -1,4 +1,4 @@
-//! Binding of waiting for a log to grow: `Log.follow` and `Log.follow_async` stand on it.
+//! The extension's `Watch`: waiting for a log to grow, for `Log.follow` and `Log.follow_async`.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::handle::Handle;
 use super::settings::isolation;
 use super::{PyLog, off_gil};
 
-/// Sees a log grow, from when it is made.
+/// Notifies of a log's growth from its creation on.
 #[pyclass(frozen, module = "logcore._native")]
 pub(super) struct Watch {
     handle: Arc<Handle>,
@@ -30,7 +30,7 @@ impl Watch {
         Ok(Self { handle, watch })
     }
 
-    /// Waits until a reader may read an offset beyond `offset`; false when `timeout` seconds went by without.
+    /// Waits until offsets above `offset` are readable. False after `timeout` seconds.
     #[pyo3(signature = (offset, timeout=None, isolation_level="read_uncommitted"))]
     fn wait(
         &self,
@@ -57,12 +57,12 @@ impl Watch {
         }
     }
 
-    /// Whether a reader may read an offset beyond `offset` now.
+    /// Whether offsets above `offset` are readable now.
     #[pyo3(signature = (offset, isolation_level="read_uncommitted"))]
     fn has_more(&self, py: Python<'_>, offset: i64, isolation_level: &str) -> PyResult<bool> {
         let isolation = isolation(isolation_level)?;
         off_gil(py, || {
-            // Nothing in a forked child notifies of its parent's appends.
+            // The parent's appends do not notify a forked child.
             self.handle.check_process()?;
             let log = self.handle.log();
             log.refresh()?;
@@ -78,7 +78,7 @@ impl Watch {
         })
     }
 
-    /// Makes the descriptor unreadable until the next change; look at the log after this.
+    /// Makes the descriptor unreadable until the next growth. Read the log after this, not before.
     fn clear(&self) {
         self.watch.clear();
     }
@@ -89,7 +89,7 @@ impl Watch {
     }
 }
 
-/// When `seconds` from now will be; what is too long for the clock is a long time.
+/// The time `seconds` from now, bounded to what the clock can hold.
 fn deadline(seconds: f64) -> PyResult<Instant> {
     const LONG: Duration = Duration::from_secs(100 * 365 * 86_400);
     if seconds.is_nan() {

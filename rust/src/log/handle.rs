@@ -1,5 +1,5 @@
-//! What a Python log stands on: a directory opened by itself, or a partition of a directory of logs; and those who wait
-//! for it to grow.
+//! An open log behind Python's objects: a standalone log, or a partition of a directory of logs. Wakes the
+//! threads that wait for it to grow.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,10 +13,10 @@ use logcore_storage::{Appended, CleanerConfig, CleanerStats, Log, StandaloneLog,
 
 use super::encode::system_now_ms;
 
-/// An open log, shared by the Python objects for it, the scans over it and those who follow it.
+/// An open log, shared by its Python objects, scans, appenders and watches.
 pub(crate) struct Handle {
     kind: Kind,
-    /// A forked child has a copy that never grows and must not be written.
+    /// The process that opened the log. In a forked child the log never grows and must not be written.
     owner: Owner,
     grown: Signal,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Handle {
 enum Kind {
     Alone(StandaloneLog),
     ReadOnly(StandaloneLog),
-    /// Its directory opened it and closes it.
+    /// A partition of a directory, which opens and closes the log.
     Member {
         dir: Arc<LogDir>,
         partition: Arc<Partition>,
@@ -40,7 +40,7 @@ impl Handle {
         })
     }
 
-    /// A log in a directory of logs, which `owner` opened.
+    /// A log in a directory of logs that `owner` opened.
     pub(super) fn member(dir: Arc<LogDir>, partition: Arc<Partition>, owner: Owner) -> Self {
         Self {
             owner,
@@ -56,7 +56,7 @@ impl Handle {
         }
     }
 
-    /// Whether it is for this very opening of a partition, and not for one of its name that was deleted since.
+    /// Whether the handle is for `partition` itself, not for a deleted partition of the same name.
     pub(super) fn is_of(&self, partition: &Arc<Partition>) -> bool {
         matches!(&self.kind, Kind::Member { partition: own, .. } if Arc::ptr_eq(own, partition))
     }
@@ -65,8 +65,8 @@ impl Handle {
         matches!(self.kind, Kind::ReadOnly(_))
     }
 
-    /// Appends whole v2 batches at the system's time, as the leader that wrote last. Batches that the caller built are not
-    /// decompressed to be checked.
+    /// Appends v2 batches at the current time with the epoch of the last leader. Batches that the caller
+    /// built itself are not decompressed to be checked.
     pub(super) fn append(&self, batches: &mut [u8], built: bool) -> Result<Appended, StorageError> {
         let appended = match &self.kind {
             Kind::Alone(log) | Kind::ReadOnly(log) if built => log.append_built(batches)?,
@@ -80,13 +80,13 @@ impl Handle {
         Ok(appended)
     }
 
-    /// The most bytes of a batch that the log takes.
+    /// The largest batch that the log accepts.
     pub(super) fn batch_bytes(&self) -> usize {
         let config = self.log().config();
         (config.max_message_bytes as usize).min(config.segment_bytes as usize)
     }
 
-    /// Appends batches, as many at a time as fit into a segment; none when the log would refuse one.
+    /// Appends batches, a segment's worth at a time. Appends none when the log would refuse one.
     pub(super) fn append_in_segments(&self, bytes: &mut [u8]) -> Result<(i64, i64), StorageError> {
         let limit = self.log().config().segment_bytes as usize;
         if bytes.len() > limit {
@@ -106,7 +106,7 @@ impl Handle {
                 }
                 end += size;
             }
-            // What is not a batch is for the append to refuse.
+            // The append refuses invalid bytes.
             let (part, after) = rest.split_at_mut(if end == 0 { rest.len() } else { end });
             let appended = self.append(part, true)?;
             range = Some((
@@ -118,19 +118,19 @@ impl Handle {
         Ok(range.unwrap_or((-1, -1)))
     }
 
-    /// Applies retention and what else is done now and then.
+    /// Applies retention and periodic flushes.
     pub(super) fn maintain(&self) -> Result<(), StorageError> {
         self.check_process()?;
         self.log().maintain(system_now_ms())
     }
 
-    /// Ends the active segment, unless it is empty.
+    /// Closes the active segment and begins a new one, unless it is empty.
     pub(super) fn roll(&self) -> Result<(), StorageError> {
         self.check_process()?;
         self.log().roll(system_now_ms())
     }
 
-    /// Cuts off the batches with offsets from `offset` on; returns where the log ends then.
+    /// Removes the batches with offsets from `offset` on. Returns the new end offset.
     pub(super) fn truncate_to(&self, offset: i64) -> Result<i64, StorageError> {
         self.check_process()?;
         let end = match &self.kind {
@@ -141,7 +141,7 @@ impl Handle {
         Ok(end)
     }
 
-    /// Removes all records; the log goes on at `offset`.
+    /// Removes all records. The next record gets `offset`.
     pub(super) fn truncate_fully_and_start_at(&self, offset: i64) -> Result<(), StorageError> {
         self.check_process()?;
         match &self.kind {
@@ -154,16 +154,17 @@ impl Handle {
         Ok(())
     }
 
-    /// Moves the log's start to `offset`, or to the high watermark if it is -1, and remembers that; returns the start.
+    /// Moves the log's start to `offset`, or to the high watermark if it is -1, and saves it. Returns the
+    /// start.
     pub(super) fn delete_records(&self, offset: i64) -> Result<i64, StorageError> {
         /// `DeleteRecordsRequest.HIGH_WATERMARK`.
         const HIGH_WATERMARK: i64 = -1;
         self.check_process()?;
         let log = self.log();
-        // Whether it is closed is told first.
+        // A closed log is reported first.
         log.refresh()?;
         if !log.config().cleanup_delete {
-            // `Partition.deleteRecordsOnLeader`
+            // `Partition.deleteRecordsOnLeader` refuses it, too.
             return Err(StorageError::InvalidConfig {
                 name: "cleanup.policy",
                 value: "compact".to_owned(),
@@ -191,16 +192,16 @@ impl Handle {
         }
     }
 
-    /// Compacts the log, until that is done or `stop` is set, and remembers how far it came.
+    /// Compacts the log until done or until `stop` is set, and saves the first dirty offset.
     pub(super) fn compact_until(&self, stop: &AtomicBool) -> Result<CleanerStats, StorageError> {
         self.check_process()?;
-        // Whether it is closed is told first.
+        // A closed log is reported first.
         self.log().refresh()?;
         if !self.is_readonly() && !self.log().config().cleanup_compact {
             return Err(StorageError::InvalidConfig {
                 name: "cleanup.policy",
                 value: "delete".to_owned(),
-                reason: "to be compacted, a log has to be opened with compact: records without a key are lost by it",
+                reason: "to be compacted, a log has to be opened with compact: records without a key are lost",
             });
         }
         match &self.kind {
@@ -214,8 +215,8 @@ impl Handle {
         }
     }
 
-    /// Flushes, closes and frees the lock; those who wait are told that it is closed. One log of a directory is flushed and
-    /// stays open. In a forked child nothing is done: the log is its parent's, which closes it.
+    /// Flushes the log, closes it and releases its lock, and wakes its waiters. A log of a directory is
+    /// flushed but stays open. Does nothing in a forked child: the parent closes the log.
     pub(super) fn close(&self) -> Result<(), StorageError> {
         if !self.owner.is_this() {
             return Ok(());
@@ -223,7 +224,7 @@ impl Handle {
         let closed = match &self.kind {
             Kind::Alone(log) | Kind::ReadOnly(log) => log.close(),
             Kind::Member { partition, .. } => match partition.log.flush() {
-                // Its directory was before.
+                // The directory was closed before.
                 Err(StorageError::Closed { .. }) => Ok(()),
                 flushed => flushed,
             },
@@ -232,12 +233,12 @@ impl Handle {
         closed
     }
 
-    /// Wakes those who wait.
+    /// Wakes the threads that wait for growth.
     pub(super) fn notify(&self) {
         self.grown.notify();
     }
 
-    /// Has flushes of a log that is by itself noted: [`StandaloneLog::note_flushes`].
+    /// Begins to save a standalone log's flushed offset: [`StandaloneLog::note_flushes`].
     pub(super) fn note_flushes(&self) -> Result<(), StorageError> {
         match &self.kind {
             Kind::Alone(log) => log.note_flushes(),
@@ -245,7 +246,7 @@ impl Handle {
         }
     }
 
-    /// Sees the log grow from now on.
+    /// Watches the log grow from now on.
     pub(super) fn watch(&self) -> Result<Watch, StorageError> {
         let dir = self.log().dir();
         if self.is_readonly() {
@@ -255,13 +256,13 @@ impl Handle {
         self.grown.watch(&dir)
     }
 
-    /// Brings everything to disk.
+    /// Flushes everything to disk.
     pub(super) fn flush(&self) -> Result<(), StorageError> {
         self.check_process()?;
         self.log().flush()
     }
 
-    /// Errors: [`StorageError::Forked`] in a forked child. A log that is read only may be used there.
+    /// Errors: [`StorageError::Forked`] in a forked child. A read-only log may be used there.
     pub(super) fn check_process(&self) -> Result<(), StorageError> {
         if self.is_readonly() {
             return Ok(());

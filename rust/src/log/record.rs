@@ -1,11 +1,11 @@
-//! `logcore.Record`, and what Python gives for keys, values and headers.
+//! The extension's `Record`, and Python's keys, values and headers.
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple, PyType};
 
-/// A record: to be appended, or as read.
+/// A record to append, or one that was read.
 #[pyclass(name = "Record", frozen, get_all, module = "logcore")]
 pub(crate) struct PyRecord {
     pub(super) offset: i64,
@@ -39,7 +39,7 @@ impl PyRecord {
         offset: i64,
     ) -> PyResult<Self> {
         let bytes = |given: Option<Bound<'_, PyAny>>| -> PyResult<Option<Py<PyBytes>>> {
-            Ok(Given::optional(given.as_ref())?.map(|given| given.into_bytes(py)))
+            Ok(BytesArg::optional(given.as_ref())?.map(|given| given.into_bytes(py)))
         };
         let headers = to_headers(headers.as_ref())?;
         Ok(Self {
@@ -108,21 +108,22 @@ impl PyRecord {
     }
 }
 
-/// A key or value as it was given: bytes are looked at where they are, anything else with a buffer is copied, because
-/// another thread might change it.
-pub(crate) enum Given<'py> {
+/// A key or value from Python. `bytes` are read in place. Other buffers are copied, because another thread
+/// might change them.
+pub(crate) enum BytesArg<'py> {
     Bytes(Bound<'py, PyBytes>),
     Copied(Vec<u8>),
 }
 
-impl<'py> Given<'py> {
+impl<'py> BytesArg<'py> {
     pub(crate) fn new(given: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(bytes) = given.cast::<PyBytes>() {
             return Ok(Self::Bytes(bytes.clone()));
         }
         if given.is_instance_of::<PyRecord>() {
             return Err(PyTypeError::new_err(
-                "keys and values are bytes or None, not Record; a Record is appended by append_records([record])",
+                "keys and values are bytes or None, not Record; a Record is appended by \
+                 append_records([record])",
             ));
         }
         match PyBuffer::<u8>::get(given) {
@@ -134,7 +135,7 @@ impl<'py> Given<'py> {
         }
     }
 
-    /// [`Given::new`] for what may be None.
+    /// [`BytesArg::new`] for an argument that may be None.
     pub(super) fn optional(given: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Self>> {
         given.map(Self::new).transpose()
     }
@@ -154,10 +155,10 @@ impl<'py> Given<'py> {
     }
 }
 
-pub(super) type GivenHeader<'py> = (Bound<'py, PyString>, Option<Given<'py>>);
+pub(super) type HeaderArg<'py> = (Bound<'py, PyString>, Option<BytesArg<'py>>);
 
-/// Headers from a mapping or a sequence of pairs of a name and bytes or None.
-pub(super) fn to_headers<'py>(given: Option<&Bound<'py, PyAny>>) -> PyResult<Vec<GivenHeader<'py>>> {
+/// Headers from a mapping, or from a sequence of pairs of a name and bytes or None.
+pub(super) fn to_headers<'py>(given: Option<&Bound<'py, PyAny>>) -> PyResult<Vec<HeaderArg<'py>>> {
     let Some(given) = given else {
         return Ok(Vec::new());
     };
@@ -173,7 +174,7 @@ pub(super) fn to_headers<'py>(given: Option<&Bound<'py, PyAny>>) -> PyResult<Vec
     let mut headers = Vec::new();
     for pair in pairs.try_iter()? {
         let (name, value): (Bound<'py, PyString>, Option<Bound<'py, PyAny>>) = pair?.extract()?;
-        headers.push((name, Given::optional(value.as_ref())?));
+        headers.push((name, BytesArg::optional(value.as_ref())?));
     }
     Ok(headers)
 }
@@ -181,12 +182,12 @@ pub(super) fn to_headers<'py>(given: Option<&Bound<'py, PyAny>>) -> PyResult<Vec
 /// A header's name and value.
 type HeaderSlices<'a> = (&'a [u8], Option<&'a [u8]>);
 
-/// Headers as the encoder takes them.
-pub(super) fn header_slices<'a>(headers: &'a [GivenHeader<'_>]) -> PyResult<Vec<HeaderSlices<'a>>> {
+/// Headers in the encoder's form.
+pub(super) fn header_slices<'a>(headers: &'a [HeaderArg<'_>]) -> PyResult<Vec<HeaderSlices<'a>>> {
     headers
         .iter()
         .map(|(name, value)| {
-            let value = value.as_ref().map(Given::as_slice);
+            let value = value.as_ref().map(BytesArg::as_slice);
             Ok((name.to_str()?.as_bytes(), value))
         })
         .collect()

@@ -1,4 +1,4 @@
-//! A log's settings as Python gives them.
+//! A log's settings from Python.
 
 use logcore_storage::{IsolationLevel, LogConfig};
 use pyo3::exceptions::PyValueError;
@@ -7,8 +7,8 @@ use pyo3::types::{PyBool, PyDict};
 
 use crate::errors::{LogConfigError, storage_error};
 
-/// Settings from Kafka's names with underscores: `segment_bytes=...` is `segment.bytes`. They are Kafka's unless given, but
-/// for its `retention.ms` of a week: no program is to lose records that it did not ask to have deleted.
+/// Settings by Kafka's names with underscores: `segment_bytes=...` is `segment.bytes`. The defaults are
+/// Kafka's except `retention.ms`, which is -1: a program must not lose records without asking for it.
 pub(super) fn settings(given: &Bound<'_, PyDict>) -> PyResult<LogConfig> {
     let config = LogConfig {
         retention_ms: -1,
@@ -28,7 +28,7 @@ pub(crate) fn isolation(level: &str) -> PyResult<IsolationLevel> {
     }
 }
 
-/// [`settings`] on top of others.
+/// Changes `config` by the settings given, as in [`settings`].
 pub(super) fn apply(mut config: LogConfig, given: &Bound<'_, PyDict>) -> PyResult<LogConfig> {
     let py = given.py();
     for (name, value) in given {

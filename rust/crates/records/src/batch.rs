@@ -1,11 +1,10 @@
-//! One record batch v2 in a slice of bytes: checksum, shape, records, and the changes a broker makes in place.
+//! One record batch v2 in a slice of bytes: its checks, its records, and the fields a broker changes in
+//! place.
 //!
-//! A batch is never copied to be looked at. The layout is in [`crate::header`] and [`crate::record`].
+//! Reading a batch copies nothing. The layout is in [`crate::header`] and [`crate::record`].
 
 use std::borrow::Cow;
 
-use crate::check::RecordSummary;
-use crate::compression::stream::Limits;
 use crate::compression::{self, Compression};
 use crate::error::RecordError;
 use crate::header::{
@@ -14,12 +13,12 @@ use crate::header::{
 };
 use crate::record::{RECORD_SIZE_MIN, RecordBase, RecordIter, Records};
 
-/// The checksum of batches v2, of which it covers everything from the attributes on.
+/// The checksum of batches v2. It covers everything from the attributes on.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// A batch whose bytes are all there. Only the length and the magic byte have been checked so far.
+/// A complete batch. Only its length and magic byte have been checked.
 #[derive(Debug, Clone)]
 pub struct Batch<'a> {
     pub header: BatchHeader,
@@ -28,7 +27,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Takes the batch at the front of `bytes`, which may go on after it.
+    /// Reads the batch at the front of `bytes`. More bytes may follow it.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordError> {
         let header = BatchHeader::parse(bytes)?;
         let size = header.size();
@@ -55,13 +54,13 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// What follows the header: the records, compressed if the attributes say so.
+    /// The bytes after the header: the records, compressed if the attributes say so.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[HEADER_SIZE..]
     }
 
-    /// The records, decompressed into a buffer of their own when needed, to at most `limit` bytes.
+    /// The records. Compressed records are decompressed into a new buffer, to at most `limit` bytes.
     pub fn records(&self, limit: usize) -> Result<Records<'a>, RecordError> {
         let codec = self.header.compression()?;
         let bytes = if codec == Compression::None {
@@ -77,8 +76,8 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Like [`Batch::records`] for callers that read many batches: what is decompressed goes to `scratch`, whose
-    /// capacity is kept from batch to batch. Uncompressed batches leave `scratch` alone.
+    /// Like [`Batch::records`], but decompresses into `scratch`, whose capacity is reused from batch to
+    /// batch. Uncompressed batches leave `scratch` unchanged.
     pub fn records_in<'r>(
         &self,
         scratch: &'r mut Vec<u8>,
@@ -97,15 +96,7 @@ impl<'a> Batch<'a> {
         Ok(RecordIter::new(RecordBase::of(&self.header), bytes))
     }
 
-    /// Checks a newly produced batch: its header ([`Batch::check_header`]) and each record, decompressing to at most `limit`
-    /// bytes. Batches of a compacted log have gaps and fail.
-    pub fn validate(&self, limit: usize) -> Result<RecordSummary, RecordError> {
-        self.check_sequence()?;
-        self.check_header()?;
-        self.check_records(&Limits::within(limit), |_| {})
-    }
-
-    /// Checks that a producer's batch has a sequence. A coordinator may write batches of a transaction without one.
+    /// Checks that a producer's batch has a sequence. A coordinator writes transactional batches without one.
     pub fn check_sequence(&self) -> Result<(), RecordError> {
         let header = &self.header;
         if header.has_producer_id() && header.base_sequence < 0 && !header.is_control() {
@@ -117,8 +108,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Checks that the header of a new batch agrees with itself: a known codec, count and last offset delta, a producer id where
-    /// there is a transaction. Ignores attributes that no version defines.
+    /// Checks the header of a new batch: a known codec, a count that matches the last offset delta, and a
+    /// producer id if it is transactional. Undefined attribute bits are ignored, as Kafka does.
     pub fn check_header(&self) -> Result<Compression, RecordError> {
         let header = &self.header;
         let codec = header.compression()?;
@@ -130,7 +121,7 @@ impl<'a> Batch<'a> {
         if header.base_offset.checked_add(i64::from(count)).is_none() {
             return inconsistent(format!("base offset {} with {count} records", header.base_offset));
         }
-        // A count that no payload of this size can hold is refused before anything is decompressed.
+        // A count that does not fit the payload is refused before anything is decompressed.
         let size = self.payload().len();
         let most = codec.most_decompressed(size) / RECORD_SIZE_MIN;
         if count as usize > most {
@@ -145,7 +136,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Walks over the batches in `bytes`; see [`Batches`].
+/// Iterates over the batches in `bytes`; see [`Batches`].
 pub fn batches(bytes: &[u8]) -> Batches<'_> {
     Batches {
         bytes,
@@ -154,7 +145,7 @@ pub fn batches(bytes: &[u8]) -> Batches<'_> {
     }
 }
 
-/// Yields each whole batch. Ends cleanly before a batch that is not all there, and after the first error.
+/// Yields each complete batch. Ends before an incomplete batch without an error, and after the first error.
 #[derive(Debug, Clone)]
 pub struct Batches<'a> {
     bytes: &'a [u8],
@@ -163,7 +154,7 @@ pub struct Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
-    /// Bytes of the whole batches yielded so far.
+    /// Bytes of the batches yielded so far.
     pub fn valid_bytes(&self) -> usize {
         self.position
     }
@@ -198,17 +189,18 @@ impl<'a> Iterator for Batches<'a> {
 
 impl std::iter::FusedIterator for Batches<'_> {}
 
-/// Sets where a batch stands in its log. The checksum does not cover these fields and stays right.
+/// Sets a batch's base offset and leader epoch. The checksum does not cover them and stays valid.
 ///
-/// `batch` begins with a batch that was parsed; a shorter slice is a programmer's mistake and panics.
+/// `batch` starts with a parsed batch. Panics when it is shorter.
 pub fn set_offsets_in_place(batch: &mut [u8], base_offset: i64, leader_epoch: i32) {
     batch[..8].copy_from_slice(&base_offset.to_be_bytes());
     batch[LEADER_EPOCH_AT..LEADER_EPOCH_AT + 4].copy_from_slice(&leader_epoch.to_be_bytes());
 }
 
-/// Gives all records of a batch the broker's time `now_ms` (milliseconds since the epoch) and sets the checksum.
+/// Sets the broker's time `now_ms` (milliseconds since the epoch) on all records of a batch, and the
+/// checksum.
 ///
-/// `batch` is exactly one batch that was parsed and whose checksum was verified; anything shorter panics.
+/// `batch` is exactly one parsed batch with a verified checksum. Panics when it is shorter.
 pub fn set_log_append_time_in_place(batch: &mut [u8], now_ms: i64) {
     let attributes = i16::from_be_bytes(array_at(batch, ATTRIBUTES_AT)) | LOG_APPEND_TIME_FLAG;
     batch[ATTRIBUTES_AT..ATTRIBUTES_AT + 2].copy_from_slice(&attributes.to_be_bytes());
@@ -216,35 +208,35 @@ pub fn set_log_append_time_in_place(batch: &mut [u8], now_ms: i64) {
     set_crc(batch);
 }
 
-/// Takes back that the broker gave the records their time: they have those of their own again, of which `max_timestamp` is
-/// the largest (milliseconds since the epoch). Sets the checksum.
+/// Undoes [`set_log_append_time_in_place`]: the records have their own timestamps again, of which
+/// `max_timestamp` is the largest (milliseconds since the epoch). Sets the checksum.
 ///
-/// `batch` is exactly one batch that was parsed and whose checksum was verified; anything shorter panics.
+/// `batch` is exactly one parsed batch with a verified checksum. Panics when it is shorter.
 pub fn set_create_time_in_place(batch: &mut [u8], max_timestamp: i64) {
     let attributes = i16::from_be_bytes(array_at(batch, ATTRIBUTES_AT)) & !LOG_APPEND_TIME_FLAG;
     batch[ATTRIBUTES_AT..ATTRIBUTES_AT + 2].copy_from_slice(&attributes.to_be_bytes());
     set_max_timestamp_in_place(batch, max_timestamp);
 }
 
-/// What the header says is the largest timestamp, in milliseconds since the epoch.
+/// The header's largest timestamp, in milliseconds since the epoch.
 ///
-/// `batch` is exactly one batch that was parsed; anything shorter panics.
+/// `batch` is exactly one parsed batch. Panics when it is shorter.
 pub fn max_timestamp_of(batch: &[u8]) -> i64 {
     i64::from_be_bytes(array_at(batch, MAX_TIMESTAMP_AT))
 }
 
-/// Sets what the header says is the largest timestamp, in milliseconds since the epoch, and the checksum.
+/// Sets the header's largest timestamp, in milliseconds since the epoch, and the checksum.
 ///
-/// `batch` is exactly one batch that was parsed; anything shorter panics.
+/// `batch` is exactly one parsed batch. Panics when it is shorter.
 pub fn set_max_timestamp_in_place(batch: &mut [u8], max_timestamp: i64) {
     batch[MAX_TIMESTAMP_AT..MAX_TIMESTAMP_AT + 8].copy_from_slice(&max_timestamp.to_be_bytes());
     set_crc(batch);
 }
 
-/// Gives a batch to another producer id, epoch and sequence, as an idempotent producer must when its epoch was
-/// raised and it sends again, and sets the checksum.
+/// Sets a batch's producer id, epoch and base sequence, and the checksum. An idempotent producer does so when
+/// its epoch was raised and it sends the batch again.
 ///
-/// `batch` is exactly one batch that was parsed; anything shorter panics.
+/// `batch` is exactly one parsed batch. Panics when it is shorter.
 pub fn set_producer_state_in_place(
     batch: &mut [u8],
     producer_id: i64,

@@ -1,8 +1,8 @@
 //! Encoding records into a batch v2.
 //!
-//! Each record is encoded once, straight into one buffer that has room for the header in front; `build` compresses
-//! if asked to, fills the header in and computes the checksum. Used by the producer for every record it is given,
-//! from one thread at a time.
+//! Each record is encoded once, into one buffer with space for the header in front. `build` compresses it if
+//! asked to, fills in the header and computes the checksum. The producer uses it for every record, from one
+//! thread at a time.
 
 use crate::batch::{length_field, set_crc};
 use crate::compression::{self, Compression};
@@ -12,12 +12,12 @@ use crate::header::{
 };
 use crate::varint::{self, Scratch};
 
-/// Gathers records and builds batches of them, one after another.
+/// Collects records and builds batches of them, one after another.
 #[derive(Debug)]
 pub struct BatchBuilder {
     compression: Compression,
     level: Option<i32>,
-    /// Room for the header, then the encoded records.
+    /// Space for the header, then the encoded records.
     buffer: Vec<u8>,
     count: i32,
     base_timestamp: i64,
@@ -31,12 +31,12 @@ pub struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// An empty builder. `level` is the codec's own scale, `None` its default; out of range is clamped.
+    /// An empty builder. `level` is the codec's level, `None` its default. A level out of range is clamped.
     pub fn new(compression: Compression, level: Option<i32>) -> Self {
         Self::with_capacity(compression, level, 0)
     }
 
-    /// [`BatchBuilder::new`] with room for `capacity` bytes of batch from the start.
+    /// [`BatchBuilder::new`] with memory for a batch of `capacity` bytes.
     pub fn with_capacity(compression: Compression, level: Option<i32>, capacity: usize) -> Self {
         Self {
             compression,
@@ -54,9 +54,10 @@ impl BatchBuilder {
         }
     }
 
-    /// Appends one record and returns its offset delta. `timestamp_ms` is milliseconds since the epoch, -1 for none.
+    /// Appends one record and returns its offset delta. `timestamp_ms` is milliseconds since the epoch, -1
+    /// for none.
     ///
-    /// Errors: the record does not fit into a batch's 31-bit lengths; nothing was appended then.
+    /// Errors: the record does not fit into a batch's 31-bit lengths. Nothing was appended then.
     #[inline]
     pub fn append(
         &mut self,
@@ -73,7 +74,7 @@ impl BatchBuilder {
         };
         let timestamp_delta = timestamp_ms.wrapping_sub(base_timestamp);
         let body = body_size(timestamp_delta, offset_delta, key, value, headers);
-        // The prefix takes five bytes at most; one check covers every length that is cast below.
+        // The length prefix takes five bytes at most. This check covers every cast below.
         let size = self.buffer.len() + varint::MAX_I32_SIZE + body;
         if size > i32::MAX as usize || offset_delta == i32::MAX {
             return Err(RecordError::TooLarge {
@@ -101,7 +102,7 @@ impl BatchBuilder {
         Ok(offset_delta)
     }
 
-    /// The most bytes that a record can add to a batch, whatever its position and time.
+    /// The most bytes that a record can add to a batch, whatever its position and timestamp.
     pub fn record_size_bound(
         key: Option<&[u8]>,
         value: Option<&[u8]>,
@@ -133,29 +134,29 @@ impl BatchBuilder {
         self.compression
     }
 
-    /// The greatest timestamp so far in milliseconds, -1 before the first record.
+    /// The largest timestamp so far in milliseconds since the epoch, -1 before the first record.
     pub fn max_timestamp(&self) -> i64 {
         self.max_timestamp
     }
 
-    /// The state of an idempotent producer for the batches built from here on; -1, -1, -1 for none.
+    /// The producer id, epoch and base sequence of the next batches; -1, -1, -1 for none.
     pub fn set_producer_state(&mut self, producer_id: i64, producer_epoch: i16, base_sequence: i32) {
         self.producer_id = producer_id;
         self.producer_epoch = producer_epoch;
         self.base_sequence = base_sequence;
     }
 
-    /// Marks the batches as part of a transaction.
+    /// Marks the next batches as part of a transaction.
     pub fn set_transactional(&mut self, transactional: bool) {
         self.set_flag(TRANSACTIONAL_FLAG, transactional);
     }
 
-    /// Marks the batches as control batches, whose records are markers.
+    /// Marks the next batches as control batches, whose records are markers.
     pub fn set_control(&mut self, control: bool) {
         self.set_flag(CONTROL_FLAG, control);
     }
 
-    /// With log append time, readers give all records the greatest timestamp.
+    /// With log append time, readers give all records the largest timestamp.
     pub fn set_timestamp_type(&mut self, timestamp_type: TimestampType) {
         self.set_flag(
             LOG_APPEND_TIME_FLAG,
@@ -177,10 +178,10 @@ impl BatchBuilder {
         }
     }
 
-    /// Finishes the batch and begins the next with the same settings (the caller sets the next base sequence).
+    /// Finishes the batch and begins the next with the same settings. The caller sets the next base sequence.
     ///
-    /// An uncompressed batch is the buffer itself, not a copy. Errors: no records; the codec failed; the batch is
-    /// beyond 2 GiB. After an error the builder is as before.
+    /// An uncompressed batch is the buffer itself, not a copy. Errors: no records, a failed codec, or a batch
+    /// above 2 GiB. After an error the builder is unchanged.
     pub fn build(&mut self) -> Result<Vec<u8>, RecordError> {
         if self.compression != Compression::None {
             let mut out = Vec::new();
@@ -196,7 +197,7 @@ impl BatchBuilder {
         Ok(batch)
     }
 
-    /// Like [`BatchBuilder::build`], but appends the batch to `out` and keeps its own buffer for the next one.
+    /// Like [`BatchBuilder::build`], but appends the batch to `out` and reuses its own buffer.
     pub fn build_into(&mut self, out: &mut Vec<u8>) -> Result<(), RecordError> {
         if self.count == 0 {
             return Err(RecordError::Empty);
@@ -211,8 +212,8 @@ impl BatchBuilder {
         result
     }
 
-    /// [`BatchBuilder::build_into`] for a batch that must not be larger than `limit`: one that the codec would make so,
-    /// as codecs do with random bytes, is written without it if it fits then.
+    /// [`BatchBuilder::build_into`] for batches of at most `limit` bytes. Compressing random bytes makes them
+    /// larger: a batch that exceeds `limit` only through compression is written uncompressed.
     pub fn build_within(&mut self, limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
         let start = out.len();
         let plain_fits = self.buffer.len() <= limit;
@@ -272,7 +273,7 @@ impl BatchBuilder {
         })
     }
 
-    /// Forgets the records, keeps the settings and the buffer.
+    /// Removes the records; keeps the settings and the buffer.
     pub fn reset(&mut self) {
         self.buffer.truncate(HEADER_SIZE);
         self.count = 0;
@@ -290,7 +291,7 @@ fn empty_buffer(capacity: usize) -> Vec<u8> {
 #[inline]
 fn bytes_size(bytes: Option<&[u8]>) -> usize {
     match bytes {
-        // A length beyond i32 takes five bytes here too; `append` refuses it by the sum.
+        // A length above `i32::MAX` counts as five bytes here too; `append` refuses the sum.
         Some(bytes) => varint::size_i32(i32::try_from(bytes.len()).unwrap_or(i32::MAX)) + bytes.len(),
         None => 1,
     }
@@ -313,7 +314,7 @@ fn body_size(
     size
 }
 
-/// Appends one record; the caller has checked that all lengths fit an `i32`.
+/// Appends one record. The caller has checked that all lengths fit an `i32`.
 #[inline]
 fn encode_record(
     out: &mut Vec<u8>,

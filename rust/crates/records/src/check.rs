@@ -1,8 +1,9 @@
-//! Checking the records of a batch without keeping them: a producer's batch, before it is appended.
+//! Checks a produced batch's records before it is appended, without storing them.
 //!
-//! The payload is decompressed piece by piece ([`crate::compression::stream`]). Keys, values and header values are skipped, not
-//! copied. Source: `LogValidator` and `DefaultRecord.readPartiallyFrom` of Kafka 3.9. Stricter than Kafka in one thing: the fields
-//! of a record must fill exactly the length it states, compressed or not. Kafka checks that only where a batch is not compressed.
+//! The payload is decompressed piece by piece ([`crate::compression::stream`]). Keys, values and header
+//! values are skipped, not copied. Source: `LogValidator` and `DefaultRecord.readPartiallyFrom` of Kafka 3.9.
+//! One check is stricter: a record's fields must fill exactly its length in compressed batches too. Kafka
+//! checks that only in uncompressed ones.
 
 use crate::batch::Batch;
 use crate::compression::Compression;
@@ -17,7 +18,7 @@ const NO_TIMESTAMP: i64 = -1;
 /// A record of a batch that is being checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckedRecord {
-    /// Its number in the batch.
+    /// The record's number in the batch, from 0.
     pub index: usize,
     pub offset: i64,
     /// Milliseconds since the epoch, -1 for none; the batch's append time when the batch says so.
@@ -27,20 +28,28 @@ pub struct CheckedRecord {
     pub value_size: Option<usize>,
 }
 
-/// What the records of a batch say together.
+/// The result of checking all records of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordSummary {
     /// The largest timestamp in milliseconds since the epoch; -1 when no record has one.
     pub max_timestamp: i64,
-    /// The offset deltas are 0, 1, 2 …
+    /// The offset deltas are 0, 1, 2 and so on.
     pub in_order: bool,
 }
 
 impl Batch<'_> {
-    /// Checks each record, calls `visit` with it, and checks that the header counts them right.
+    /// Checks a new batch: its header ([`Batch::check_header`]) and each record, decompressed to at most
+    /// `limit` bytes. Batches of a compacted log have gaps and are refused.
+    pub fn validate(&self, limit: usize) -> Result<RecordSummary, RecordError> {
+        self.check_sequence()?;
+        self.check_header()?;
+        self.check_records(&Limits::within(limit), |_| {})
+    }
+
+    /// Checks each record, calls `visit` with it, and compares the number of records with the header's.
     ///
-    /// Errors: the payload cannot be decompressed, or not within `limits`; a record that cannot be read; too few or too many
-    /// records.
+    /// Errors: the payload cannot be decompressed, or not within `limits`; a record is invalid; the number of
+    /// records differs from the header's.
     pub fn check_records(
         &self,
         limits: &Limits,
@@ -69,10 +78,10 @@ impl Batch<'_> {
     }
 }
 
-/// A walk over the records of a source.
+/// Reads the records of a source one after another.
 struct Walk<'l, S> {
     source: S,
-    /// In the current piece.
+    /// The position in the current piece.
     position: usize,
     /// Bytes of all pieces so far.
     output: usize,
@@ -81,7 +90,7 @@ struct Walk<'l, S> {
     limits: &'l Limits,
 }
 
-/// Why a record cannot be read, or why the payload cannot.
+/// An invalid record, or a payload that cannot be decompressed.
 enum Fault {
     Record(&'static str),
     Payload(RecordError),
@@ -99,7 +108,7 @@ impl From<RecordError> for Fault {
     }
 }
 
-/// The fields of a record.
+/// The fields of a record that a check needs.
 struct Fields {
     timestamp_delta: i64,
     offset_delta: i32,
@@ -149,7 +158,7 @@ impl<'l, S: Source> Walk<'l, S> {
         Ok(summary)
     }
 
-    /// Replaces a piece that was read to its end.
+    /// Replaces the piece after all of it was read.
     fn advance(&mut self) -> Result<bool, RecordError> {
         let more = if self.output > OFFLOAD_AFTER {
             let mut advanced = Ok(false);
@@ -174,7 +183,7 @@ impl<'l, S: Source> Walk<'l, S> {
     fn next_record(&mut self) -> Result<Fields, Fault> {
         let piece = &self.source.piece()[self.position..];
         let mut rest = piece;
-        // A record that is whole in the piece, which nearly all are.
+        // Nearly every record lies inside one piece.
         if rest.len() >= varint::MAX_I32_SIZE
             && let Ok(length) = varint::read_i32(&mut rest)
             && let Ok(length) = usize::try_from(length)
@@ -193,7 +202,7 @@ impl<'l, S: Source> Walk<'l, S> {
         self.next_divided_record()
     }
 
-    /// A record that begins in one piece and ends in another, or is cut short.
+    /// Reads a record that begins in one piece and ends in another, or is cut short.
     #[cold]
     fn next_divided_record(&mut self) -> Result<Fields, Fault> {
         let mut unlimited = usize::MAX;
@@ -223,7 +232,7 @@ impl<'l, S: Source> Walk<'l, S> {
         })
     }
 
-    /// The next byte of a record that has `left` bytes.
+    /// The next byte of a record that has `left` more bytes.
     fn byte(&mut self, left: &mut usize) -> Result<u8, Fault> {
         *left = left
             .checked_sub(1)
@@ -244,7 +253,7 @@ impl<'l, S: Source> Walk<'l, S> {
         }
     }
 
-    /// The bytes of a number, which `varint` reads again.
+    /// Copies the bytes of a varint, which `varint` then reads.
     fn number(&mut self, left: &mut usize, bytes: &mut [u8]) -> Result<usize, Fault> {
         for (count, slot) in bytes.iter_mut().enumerate() {
             *slot = self.byte(left)?;
@@ -267,7 +276,7 @@ impl<'l, S: Source> Walk<'l, S> {
         varint::read_i64(&mut &bytes[..count]).map_err(|_| BAD_NUMBER.into())
     }
 
-    /// Skips a length and that many bytes. A negative length is null, as Kafka reads it.
+    /// Skips a length and that many bytes. A negative length means null, as in Kafka.
     fn skip_nullable(&mut self, left: &mut usize) -> Result<Option<usize>, Fault> {
         let Ok(size) = usize::try_from(self.read_i32(left)?) else {
             return Ok(None);

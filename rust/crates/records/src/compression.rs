@@ -1,59 +1,32 @@
-//! The five compression codecs of record batches, each bounded when it decompresses.
+//! Compressing and decompressing the records of a batch, with a limit on decompressed bytes.
 //!
-//! The payload of a batch is compressed as a whole:
+//! The records of a batch are compressed together:
 //!
-//! - gzip: RFC 1952, members may follow each other.
-//! - snappy: written in the blocks of xerial's snappy-java, which Java clients write; read so or as one raw block.
-//! - lz4: the LZ4 frame format 1.5 or later. Message sets v0 had a wrong header checksum (KAFKA-3160), which
-//!   [`decompress_lz4_legacy`] mends before reading.
+//! - gzip: RFC 1952, one or more members.
+//! - snappy: in the frame of xerial's snappy-java, as Java clients write it. One raw block is read, too.
+//! - lz4: the LZ4 frame format 1.5 or later. Message sets v0 have a wrong header checksum (KAFKA-3160), which
+//!   [`decompress_lz4_legacy`] corrects first.
 //! - zstd: RFC 8878.
 //!
-//! A hostile payload may decompress to a million times its size. The output therefore grows step by step and never
-//! beyond the caller's limit; a codec's own state on top of it is bounded by a constant (4 MiB blocks for lz4).
+//! A hostile payload may decompress to a million times its size. So the output buffer grows in steps and
+//! stops at the caller's limit. A codec's own state is bounded by a constant, such as 4 MiB blocks for lz4.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{Read, Write};
-use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use zstd::zstd_safe;
 
+pub use crate::codec::Compression;
 use crate::error::RecordError;
 
 mod lz4;
 mod snappy;
 pub(crate) mod stream;
 
-/// How the records of a batch are compressed. The numbers are the codes in a batch's attributes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[repr(u8)]
-pub enum Compression {
-    #[default]
-    None = 0,
-    Gzip = 1,
-    Snappy = 2,
-    Lz4 = 3,
-    Zstd = 4,
-}
-
 impl Compression {
-    /// Every codec, by code.
-    pub const ALL: [Compression; 5] = [
-        Compression::None,
-        Compression::Gzip,
-        Compression::Snappy,
-        Compression::Lz4,
-        Compression::Zstd,
-    ];
-
-    /// The number in the lowest three bits of a batch's attributes.
-    #[inline]
-    pub fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The codec with this number.
+    /// The codec with this code.
     #[inline]
     pub fn from_code(code: u8) -> Result<Self, RecordError> {
         Self::ALL
@@ -62,22 +35,10 @@ impl Compression {
             .ok_or(RecordError::UnknownCompression(code))
     }
 
-    /// The levels that `compression.<codec>.level` may have; `None` where there is no such setting.
+    /// The most bytes that a payload of `size` bytes can decompress to.
     ///
-    /// Source: `GzipCompression`, `Lz4Compression` and `ZstdCompression` of Kafka 3.9, whose gzip takes -1, the default, too.
-    pub fn levels(self) -> Option<RangeInclusive<i32>> {
-        match self {
-            Self::None | Self::Snappy => None,
-            Self::Gzip => Some(1..=9),
-            Self::Lz4 => Some(1..=17),
-            Self::Zstd => Some(-131_072..=22),
-        }
-    }
-
-    /// No payload of `size` bytes decompresses to more bytes than this, whatever it contains.
-    ///
-    /// A match of deflate has at most 258 bytes for two bits (RFC 1951), a byte of LZ4's block format adds at most 255, and
-    /// zstd has blocks of 128 KiB in four bytes (RFC 8878).
+    /// A deflate match is at most 258 bytes in two bits (RFC 1951). A byte of an LZ4 block adds at most 255
+    /// bytes. A zstd block is 128 KiB in four bytes (RFC 8878).
     pub fn most_decompressed(self, size: usize) -> usize {
         let ratio = match self {
             Self::None => return size,
@@ -86,25 +47,8 @@ impl Compression {
             Self::Lz4 => 255,
             Self::Zstd => 32 << 10,
         };
-        // What begins in the last byte counts whole.
+        // A match that begins in the last byte counts in full.
         (size + 1).saturating_mul(ratio)
-    }
-
-    /// The name in `compression.type`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Gzip => "gzip",
-            Self::Snappy => "snappy",
-            Self::Lz4 => "lz4",
-            Self::Zstd => "zstd",
-        }
-    }
-}
-
-impl fmt::Display for Compression {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
     }
 }
 
@@ -128,8 +72,8 @@ fn failed(codec: Compression, reason: impl fmt::Display) -> RecordError {
 
 /// Compresses `input` and appends the result to `out`.
 ///
-/// `level` applies to gzip (1 to 9) and zstd (negative to 22), is clamped to what the codec knows, and `None` is its
-/// default. On error `out` may have got bytes.
+/// `level` applies to gzip (1 to 9) and zstd (negative to 22). It is clamped to the codec's range; `None` is
+/// the codec's default. After an error `out` may hold part of the result.
 pub fn compress(
     codec: Compression,
     level: Option<i32>,
@@ -163,10 +107,10 @@ pub fn compress(
     }
 }
 
-/// Decompresses `input` into `out`, whose old content is dropped and whose capacity is used.
+/// Decompresses `input` into `out`, replacing its content and reusing its capacity.
 ///
-/// Errors: the payload is damaged, or its content is longer than `limit` bytes. `out` is then unspecified but no
-/// longer than `limit`.
+/// Errors: the payload is damaged, or decompresses to more than `limit` bytes. The content of `out` is then
+/// unspecified, but no longer than `limit`.
 pub fn decompress(
     codec: Compression,
     input: &[u8],
@@ -189,8 +133,8 @@ pub fn decompress(
     }
 }
 
-/// Compresses `input` to an lz4 frame of a message set v0 and appends it to `out`: with the header checksum that old readers
-/// insist on.
+/// Compresses `input` to an lz4 frame of a message set v0 and appends it to `out`. The frame has the wrong
+/// header checksum that old readers require.
 pub(crate) fn compress_lz4_legacy(input: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
     let start = out.len();
     compress(Compression::Lz4, None, input, out)?;
@@ -205,10 +149,10 @@ pub fn decompress_lz4_legacy(input: &[u8], limit: usize, out: &mut Vec<u8>) -> R
     read_bounded(Compression::Lz4, decoder, limit, out)
 }
 
-/// The first step of an output buffer; small batches need one allocation.
+/// The first size of an output buffer. Small batches need one allocation.
 const FIRST_OUTPUT: usize = 16 * 1024;
 
-/// Reads to the end or to `limit`. The buffer doubles, and is never greater than `limit`.
+/// Reads to the end or to `limit`. The buffer doubles, up to `limit`.
 fn read_bounded(
     codec: Compression,
     mut reader: impl Read,
@@ -219,7 +163,7 @@ fn read_bounded(
     loop {
         if filled == out.len() {
             if filled == limit {
-                // Full: it was all only if nothing follows.
+                // The buffer is full: the payload is complete only if no byte follows.
                 return match reader.read(&mut [0]) {
                     Ok(0) => Ok(()),
                     Ok(_) => Err(RecordError::DecompressedTooLarge { codec, limit }),
@@ -242,7 +186,7 @@ fn read_bounded(
 }
 
 thread_local! {
-    // Contexts cost more to make than a small batch costs to code.
+    // Making a context costs more than coding a small batch.
     static ZSTD_ENCODER: RefCell<Option<zstd_safe::CCtx<'static>>> = const { RefCell::new(None) };
     static ZSTD_DECODER: RefCell<Option<zstd_safe::DCtx<'static>>> = const { RefCell::new(None) };
 }
@@ -267,28 +211,28 @@ fn compress_zstd(level: Option<i32>, input: &[u8], out: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
-/// Decompresses in one call, which unlike streaming needs no window beside the output: a frame may ask for a window
-/// of 128 MiB and more. A frame that does not tell its size is tried again with four times the room.
+/// Decompresses in one call. Unlike streaming, that needs no window next to the output: a frame may ask for
+/// 128 MiB and more. When a frame does not state its size, the buffer is enlarged fourfold until it fits.
 fn decompress_zstd(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
     let codec = Compression::Zstd;
     let too_small =
         (zstd_safe::zstd_sys::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
-    let told = match zstd_safe::get_frame_content_size(input) {
+    let stated = match zstd_safe::get_frame_content_size(input) {
         Ok(size) => size.unwrap_or(0),
         Err(_) => return Err(failed(codec, "the frame header is damaged")),
     };
-    if told > limit as u64 {
+    if stated > limit as u64 {
         return Err(RecordError::DecompressedTooLarge { codec, limit });
     }
-    let mut room = out
+    let mut capacity = out
         .capacity()
-        .max(told as usize)
+        .max(stated as usize)
         .max(input.len().saturating_mul(4))
         .max(FIRST_OUTPUT)
         .min(limit);
     loop {
         out.clear();
-        out.reserve_exact(room);
+        out.reserve_exact(capacity);
         let result = ZSTD_DECODER.with_borrow_mut(|context| {
             let context = context.get_or_insert_with(zstd_safe::DCtx::create);
             context.decompress(out, input)
@@ -299,7 +243,7 @@ fn decompress_zstd(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), 
             }
             Ok(_) => return Ok(()),
             Err(code) if code == too_small && out.capacity() < limit => {
-                room = room.saturating_mul(4).min(limit);
+                capacity = capacity.saturating_mul(4).min(limit);
             }
             Err(code) if code == too_small => {
                 return Err(RecordError::DecompressedTooLarge { codec, limit });

@@ -1,13 +1,13 @@
-//! The markers that end a transaction: control batches of one record (`EndTransactionMarker`, `ControlRecordType`, KIP-98).
+//! Transaction markers: control batches of one record (`EndTransactionMarker`, `ControlRecordType`, KIP-98).
 //!
 //! ```text
 //! key    version            i16  0
-//!        type               i16  0 abort, 1 commit; others are no end of a transaction
+//!        type               i16  0 abort, 1 commit; other types do not end a transaction
 //! value  version            i16  0
 //!        coordinator epoch  i32
 //! ```
 //!
-//! A later version only adds fields behind these. Pure: bytes in, bytes out.
+//! A later version only adds fields after these. No I/O.
 
 use crate::batch::Batch;
 use crate::builder::BatchBuilder;
@@ -17,22 +17,23 @@ use crate::error::RecordError;
 const VERSION: i16 = 0;
 const ABORT: i16 = 0;
 const COMMIT: i16 = 1;
-/// A control record that is compressed must not become larger than this.
+/// The most bytes that a compressed control record may decompress to.
 const DECOMPRESSED_MAX: usize = 64 << 10;
 
-/// What a marker says.
+/// A transaction's end: commit or abort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndTxnMarker {
     /// The transaction was committed; aborted otherwise.
     pub committed: bool,
-    /// Of the coordinator that wrote it: one with an older epoch has been replaced.
+    /// The epoch of the coordinator that wrote the marker. An older epoch belongs to a replaced coordinator.
     pub coordinator_epoch: i32,
 }
 
 impl EndTxnMarker {
-    /// The marker in a control batch; `None` when it holds another control record, or none since it was cleaned.
+    /// The marker in a control batch; `None` when it has another control record, or none because it was
+    /// compacted.
     ///
-    /// Errors: bytes that are no record, and a marker whose value is too short.
+    /// Errors: an invalid record, or a marker whose value is too short.
     pub fn of(batch: &Batch<'_>) -> Result<Option<Self>, RecordError> {
         if !batch.header.is_control() {
             return Ok(None);
@@ -69,9 +70,9 @@ fn invalid(reason: &'static str) -> RecordError {
     RecordError::InvalidRecord { index: 0, reason }
 }
 
-/// The batch that ends a producer's transaction, as a transaction coordinator has it written.
+/// The control batch that ends a producer's transaction, written for a transaction coordinator.
 ///
-/// Errors: none that its input could cause; those of [`BatchBuilder::build`].
+/// Errors: those of [`BatchBuilder::build`].
 pub fn end_txn_marker(
     producer_id: i64,
     producer_epoch: i16,
@@ -97,9 +98,9 @@ pub fn end_txn_marker(
 mod tests {
     use super::*;
 
-    // Broken if it failed: Kafka would not see where our transactions end, or we take an abort for a commit.
+    // Broken if it failed: Kafka would not see our transactions end, or we would read an abort as a commit.
     #[test]
-    fn markers() {
+    fn markers_are_written_and_read() {
         for committed in [true, false] {
             let marker = EndTxnMarker {
                 committed,
@@ -130,9 +131,9 @@ mod tests {
         builder.build().unwrap()
     }
 
-    // Broken if it failed: another control record would end a transaction, or rubbish panic.
+    // Broken if it failed: another control record would end a transaction, or invalid bytes would panic.
     #[test]
-    fn others_are_no_markers() {
+    fn other_control_records_are_not_markers() {
         let of = |bytes: &[u8]| EndTxnMarker::of(&Batch::parse(bytes).unwrap());
         let value = [0, 0, 0, 0, 0, 1];
         for key in [&[][..], &[0], &[0, 0, 0], &[0, 0, 0, 2], &[0xff, 0xff, 0, 1]] {
@@ -141,7 +142,7 @@ mod tests {
         for value in [&[][..], &[0, 0, 0, 0, 0], &[0xff, 0, 0, 0, 0, 1]] {
             assert!(of(&control(&[0, 0, 0, 1], value)).is_err(), "{value:?}");
         }
-        // A later version may have more behind.
+        // A later version may have more fields.
         let later = control(&[0, 1, 0, 1, 9], &[0, 1, 0, 0, 0, 5, 9]);
         assert_eq!(of(&later).unwrap().unwrap().coordinator_epoch, 5);
         let mut data = BatchBuilder::new(Compression::None, None);

@@ -1,9 +1,9 @@
-//! What can be wrong with the bytes of a batch, a message or a compressed payload.
+//! Errors in the bytes of a batch, a message or a compressed payload.
 
-use crate::compression::Compression;
+use crate::codec::Compression;
 
-/// Every way record bytes can be refused. Which Kafka error code it becomes is the caller's decision; the doc of
-/// each variant names the one Apache Kafka answers with on produce.
+/// Why record bytes are refused. The caller chooses the Kafka error code. Each variant names the code of
+/// Apache Kafka's Produce response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
@@ -15,7 +15,7 @@ pub enum RecordError {
         available: usize,
     },
 
-    /// A batch or message length that cannot be (CORRUPT_MESSAGE).
+    /// A batch or message length below the minimum (CORRUPT_MESSAGE).
     #[error("the length field of the {what} is {length}, allowed is at least {minimum}")]
     InvalidLength {
         what: &'static str,
@@ -23,31 +23,31 @@ pub enum RecordError {
         minimum: i64,
     },
 
-    /// A magic byte that this place does not accept (CORRUPT_MESSAGE).
+    /// A magic byte that the caller does not accept (CORRUPT_MESSAGE).
     #[error("magic byte {0} is not a known record format")]
     UnsupportedMagic(i8),
 
-    /// The checksum in the bytes is not the checksum of the bytes (CORRUPT_MESSAGE).
+    /// The stored checksum differs from that of the bytes (CORRUPT_MESSAGE).
     #[error("checksum mismatch: {stored:#010x} is stored, {computed:#010x} was computed over the bytes")]
     CrcMismatch { stored: u32, computed: u32 },
 
-    /// A codec number that is not defined (UNSUPPORTED_COMPRESSION_TYPE).
+    /// An undefined codec number (UNSUPPORTED_COMPRESSION_TYPE).
     #[error("compression codec {0} is not defined")]
     UnknownCompression(u8),
 
-    /// A codec name that is not defined (INVALID_CONFIG).
+    /// An undefined codec name (INVALID_CONFIG).
     #[error("compression type \"{0}\" is not one of none, gzip, snappy, lz4, zstd")]
     UnknownCompressionName(String),
 
-    /// A codec that came after the message format (UNSUPPORTED_COMPRESSION_TYPE).
+    /// A codec newer than the message format (UNSUPPORTED_COMPRESSION_TYPE).
     #[error("messages v{magic} cannot be compressed with {codec}")]
     UnknownToFormat { codec: Compression, magic: u8 },
 
-    /// The compressed payload cannot be read, or the codec failed to write it (CORRUPT_MESSAGE).
+    /// The compressed payload cannot be read, or the codec could not write it (CORRUPT_MESSAGE).
     #[error("{codec} payload cannot be processed: {reason}")]
     Codec { codec: Compression, reason: String },
 
-    /// Decompression would exceed the limit given (MESSAGE_TOO_LARGE).
+    /// The payload decompresses to more than the limit (MESSAGE_TOO_LARGE).
     #[error("{codec} payload decompresses to more than the limit of {limit} bytes")]
     DecompressedTooLarge { codec: Compression, limit: usize },
 
@@ -55,7 +55,7 @@ pub enum RecordError {
     #[error("inconsistent batch: {0}")]
     InconsistentBatch(String),
 
-    /// A record that cannot be read (INVALID_RECORD).
+    /// An invalid record (INVALID_RECORD).
     #[error("record {index} of the batch is invalid: {reason}")]
     InvalidRecord { index: usize, reason: &'static str },
 
@@ -63,33 +63,33 @@ pub enum RecordError {
     #[error("varint is longer than {0} bytes")]
     VarintTooLong(usize),
 
-    /// A legacy message that cannot be read (INVALID_RECORD).
+    /// An invalid legacy message (INVALID_RECORD).
     #[error("legacy message set is invalid: {0}")]
     InvalidLegacy(&'static str),
-    /// A set of old messages has a compressed one among others.
+    /// A legacy message set has a compressed message next to others.
     #[error("a compressed message of the old formats has to be the only one of its request")]
     MessagesBesideWrapper,
 
-    /// A producer's message of the old formats says that its time is the broker's (INVALID_TIMESTAMP).
+    /// A producer's legacy message says that its timestamp is the broker's (INVALID_TIMESTAMP).
     #[error("a message claims append time, which only a broker gives")]
     ClaimedAppendTime,
 
-    /// A message of the old formats has a time before 1970 (UNKNOWN_SERVER_ERROR, as Kafka has no other).
+    /// A legacy message has a timestamp before 1970 (UNKNOWN_SERVER_ERROR, as in Kafka).
     #[error("a message has the negative timestamp {0}")]
     NegativeTimestamp(i64),
 
-    /// A record or batch to be written would not fit the format's 31-bit lengths (MESSAGE_TOO_LARGE).
+    /// A record or batch too large for the format's 31-bit lengths (MESSAGE_TOO_LARGE).
     #[error("{what} of {size} bytes does not fit into a batch")]
     TooLarge { what: &'static str, size: usize },
 
-    /// A batch without records was to be built.
+    /// A batch was to be built without records.
     #[error("a batch needs at least one record")]
     Empty,
 }
 
 impl RecordError {
-    /// True when the bytes were damaged or are not a batch at all (Kafka's CORRUPT_MESSAGE), false when an intact
-    /// batch says something that is not allowed.
+    /// True when the bytes are damaged or not a batch (Kafka's CORRUPT_MESSAGE). False when an intact batch
+    /// has something that is not allowed.
     pub fn is_corruption(&self) -> bool {
         matches!(
             self,

@@ -1,17 +1,18 @@
-//! Writing a batch anew with only some of its records, as the log cleaner does (`MemoryRecords.filterTo`).
+//! Writes a batch again with only some of its records, for the log cleaner (`MemoryRecords.filterTo`).
 //!
-//! What stays keeps its offset: the batch keeps its base offset and the offset of its last record, even when that one is
-//! gone, because a producer's last sequence number is counted from them. So the offsets inside have gaps. A batch that
-//! keeps all its records is not written at all: the caller copies it. A batch that keeps none may be written as a header
-//! without records, which still tells its producer's state (`DefaultRecordBatch.writeEmptyHeader`).
+//! Kept records keep their offsets. The batch keeps its base offset and last offset even when its last record
+//! is removed, because they give the producer's last sequence number. So the offsets inside have gaps. A
+//! batch that keeps all its records is not written: the caller copies it. A batch that keeps none may be
+//! written as a header without records, which keeps its producer's state
+//! (`DefaultRecordBatch.writeEmptyHeader`).
 //!
-//! The delete horizon (KIP-534). When the cleaner first sees a batch with a tombstone, or the marker of a transaction that
-//! has no records left, it notes in the batch from when on these may go: attribute bit 6 is set, the time stands in the
-//! base timestamp, and the records' timestamps are counted from there.
+//! The delete horizon (KIP-534) is the time after which tombstones, or the marker of a transaction without
+//! records, may be removed. The cleaner sets it when it first sees such a batch: it sets attribute bit 6 and
+//! stores the time in the base timestamp, and the records' timestamp deltas count from there.
 //!
-//! Records are not taken apart beyond what the decision needs. Those that stay are copied as they are, header pairs and
-//! all; only a new horizon changes their timestamp deltas. The base timestamp of the batch otherwise stays, where Kafka
-//! takes that of the first record left; it means nothing by itself.
+//! Records are decoded only as far as the decision needs. Kept records are copied; only a new horizon changes
+//! their timestamp deltas. Otherwise the base timestamp stays, while Kafka takes the first kept record's; on
+//! its own it has no meaning.
 
 use crate::batch::{Batch, length_field, set_crc};
 use crate::compression::{self, Compression};
@@ -20,7 +21,7 @@ use crate::header::{BatchHeader, CODEC_MASK, DELETE_HORIZON_FLAG, HEADER_SIZE, T
 use crate::record::nullable;
 use crate::varint;
 
-/// What a decision about a record is made from.
+/// The parts of a record that decide whether it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
     pub offset: i64,
@@ -29,47 +30,47 @@ pub struct Entry<'a> {
     pub has_value: bool,
 }
 
-/// When a batch's tombstones or marker may go.
+/// A delete horizon to set on a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewHorizon {
     /// Milliseconds since the epoch.
     pub at_ms: i64,
-    /// It is set even if the batch has no tombstone: the batch is a marker that is needed no longer.
+    /// Sets it even if the batch has no tombstone, because the batch is a marker that is no longer needed.
     pub always: bool,
 }
 
-/// What is left of a batch.
+/// What remains of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
-    /// All of it, as it is.
+    /// All records, unchanged.
     Whole,
-    /// Some of its records, or all with a new delete horizon; written to the output.
+    /// Some of its records, or all with a new delete horizon, in the output.
     Rewritten,
-    /// No record.
+    /// No records.
     Nothing,
 }
 
-/// What [`OpenBatch::filter`] did.
+/// The result of [`OpenBatch::filter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filtered {
     pub left: Left,
     /// Records read and records kept.
     pub read: usize,
     pub kept: usize,
-    /// The greatest timestamp of what is left, -1 when there is none.
+    /// The largest timestamp of the kept records, -1 when there are none.
     pub max_timestamp: i64,
 }
 
-/// Filters batches one after another; keeps its buffers from one to the next.
+/// Filters batches one after another and reuses its buffers.
 #[derive(Debug, Default)]
 pub struct BatchFilter {
     decompressed: Vec<u8>,
     records: Vec<u8>,
-    /// Ranges of the records that stay, joined where they touch.
+    /// Ranges of the kept records; adjacent ranges are joined.
     runs: Vec<(usize, usize)>,
 }
 
-/// A batch whose records are there to be walked over, decompressed if need be.
+/// A batch whose records are decompressed and ready to be read.
 #[derive(Debug)]
 pub struct OpenBatch<'a> {
     header: &'a BatchHeader,
@@ -83,10 +84,10 @@ impl BatchFilter {
         Self::default()
     }
 
-    /// Makes the records of a batch ready, decompressed to at most `limit` bytes.
+    /// Decompresses the records of a batch, to at most `limit` bytes.
     ///
-    /// Errors: as [`Batch::records`]. The checksum is the caller's to verify: a batch written anew gets a new one, which
-    /// must not cover up damage.
+    /// Errors: as [`Batch::records`]. The caller verifies the checksum first: a batch that is written again
+    /// gets a new checksum, which would hide damage.
     pub fn open<'a>(&'a mut self, batch: &'a Batch<'_>, limit: usize) -> Result<OpenBatch<'a>, RecordError> {
         Ok(OpenBatch {
             header: &batch.header,
@@ -100,7 +101,7 @@ impl BatchFilter {
 impl OpenBatch<'_> {
     /// Calls `visit` with each record.
     ///
-    /// Errors: records that are no records.
+    /// Errors: invalid records.
     #[inline]
     pub fn for_each(&self, mut visit: impl FnMut(Entry<'_>)) -> Result<(), RecordError> {
         let mut frames = Frames::new(self.header, self.bytes);
@@ -110,10 +111,10 @@ impl OpenBatch<'_> {
         Ok(())
     }
 
-    /// Asks `keep` for each record in order and appends to `out` the batch with those that stay, unless all stay.
-    /// `horizon` is given when the batch has none yet and shall get one if a tombstone stays.
+    /// Calls `keep` with each record in order, and appends to `out` the batch with the kept records, unless
+    /// all are kept. `horizon` is given when the batch has none yet and is to get one if a tombstone is kept.
     ///
-    /// Errors: records that are no records; `out` is as before then.
+    /// Errors: invalid records. `out` is unchanged then.
     pub fn filter(
         self,
         horizon: Option<NewHorizon>,
@@ -181,7 +182,7 @@ impl OpenBatch<'_> {
     }
 }
 
-/// Appends to `out` the batch that `header` describes, without records: it says what its producer wrote last.
+/// Appends to `out` the batch of `header` without records. It keeps its producer's last sequence.
 pub fn write_empty(header: &BatchHeader, out: &mut Vec<u8>) -> Result<(), RecordError> {
     let empty = BatchHeader {
         batch_length: length_field(HEADER_SIZE)?,
@@ -197,7 +198,7 @@ pub fn write_empty(header: &BatchHeader, out: &mut Vec<u8>) -> Result<(), Record
     Ok(())
 }
 
-/// The records of a batch as bytes, decompressed into `scratch` when needed.
+/// The encoded records of a batch, decompressed into `scratch` when needed.
 fn payload<'a>(batch: &Batch<'a>, limit: usize, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], RecordError> {
     let codec = batch.header.compression()?;
     if codec == Compression::None {
@@ -207,7 +208,7 @@ fn payload<'a>(batch: &Batch<'a>, limit: usize, scratch: &'a mut Vec<u8>) -> Res
     Ok(scratch)
 }
 
-/// Appends the batch of `header` with the records in `runs` of `bytes`, counted from `horizon` if there is a new one.
+/// Appends the batch of `header` with the records in `runs` of `bytes`, and sets `horizon` if there is one.
 fn rewrite(
     mut header: BatchHeader,
     horizon: Option<i64>,
@@ -292,7 +293,7 @@ fn take_body<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
     Ok(body)
 }
 
-/// One record's place in the batch's records, and what a decision needs.
+/// The position of a record in the batch, and the parts that a decision needs.
 struct Frame<'a> {
     start: usize,
     end: usize,
@@ -300,7 +301,7 @@ struct Frame<'a> {
     entry: Entry<'a>,
 }
 
-/// A walk over a batch's records that looks no further into each than to whether it has a value.
+/// Iterates over a batch's records and decodes each up to its value's length.
 struct Frames<'a> {
     bytes: &'a [u8],
     rest: &'a [u8],

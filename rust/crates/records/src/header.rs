@@ -13,14 +13,14 @@
 //! 61  records
 //! ```
 //!
-//! The batch length counts from byte 12. Attributes: bits 0-2 codec, bit 3 timestamp type, bit 4 transactional,
-//! bit 5 control, bit 6 delete horizon. The checksum leaves out the offset and the leader epoch, so a broker may set
-//! both without computing it again.
+//! The batch length counts from byte 12. Attributes: bits 0-2 codec, bit 3 timestamp type, bit 4
+//! transactional, bit 5 control, bit 6 delete horizon. The checksum does not cover the base offset and the
+//! leader epoch, so a broker sets both without computing it again.
 
 use crate::compression::Compression;
 use crate::error::RecordError;
 
-/// Bytes of a batch header, all of it.
+/// Bytes of a batch header.
 pub const HEADER_SIZE: usize = 61;
 /// Bytes of the base offset and the batch length, which the batch length does not count.
 pub const LOG_OVERHEAD: usize = 12;
@@ -29,10 +29,10 @@ pub const MAGIC_V2: i8 = 2;
 
 pub(crate) const LENGTH_AT: usize = 8;
 pub(crate) const LEADER_EPOCH_AT: usize = 12;
-/// Where every format keeps its magic byte, the legacy ones too.
+/// The position of the magic byte in every format, legacy too.
 pub(crate) const MAGIC_AT: usize = 16;
 pub(crate) const CRC_AT: usize = 17;
-/// The first byte the checksum covers.
+/// The first byte that the checksum covers.
 pub(crate) const ATTRIBUTES_AT: usize = 21;
 pub(crate) const BASE_TIMESTAMP_AT: usize = 27;
 pub(crate) const MAX_TIMESTAMP_AT: usize = 35;
@@ -47,12 +47,12 @@ pub(crate) const TRANSACTIONAL_FLAG: i16 = 0x10;
 pub(crate) const CONTROL_FLAG: i16 = 0x20;
 pub(crate) const DELETE_HORIZON_FLAG: i16 = 0x40;
 
-/// Whose clock a batch's timestamps come from (`message.timestamp.type`).
+/// Whose clock gives a batch's timestamps (`message.timestamp.type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TimestampType {
     /// The producer's.
     CreateTime,
-    /// The broker's, one time for the whole batch.
+    /// The broker's; one timestamp for the whole batch.
     LogAppendTime,
 }
 
@@ -63,22 +63,22 @@ pub fn is_transactional(bytes: &[u8]) -> bool {
         && i16::from_be_bytes(array_at(bytes, ATTRIBUTES_AT)) & TRANSACTIONAL_FLAG != 0
 }
 
-/// The fields in front of the records, by value.
+/// The header's fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchHeader {
     pub base_offset: i64,
-    /// Bytes that follow the length field itself.
+    /// Bytes after the length field.
     pub batch_length: i32,
     pub partition_leader_epoch: i32,
     pub magic: i8,
     /// CRC-32C of everything from the attributes on.
     pub crc: u32,
     pub attributes: i16,
-    /// Offset of the last record less the base offset; in a compacted log it may belong to a record that is gone.
+    /// Offset of the last record minus the base offset. In a compacted log that record may be gone.
     pub last_offset_delta: i32,
     /// Milliseconds since the epoch; -1 when the records have none.
     pub base_timestamp: i64,
-    /// Milliseconds since the epoch; the time of every record when the type is log append time.
+    /// Milliseconds since the epoch. The timestamp of every record when the type is log append time.
     pub max_timestamp: i64,
     /// -1 when the producer is not idempotent.
     pub producer_id: i64,
@@ -87,7 +87,7 @@ pub struct BatchHeader {
     pub record_count: i32,
 }
 
-/// Reads `N` bytes at `at`. Panics when they are not there: callers check the length first.
+/// Reads `N` bytes at `at`. Panics when there are fewer; callers check the length first.
 #[inline]
 pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
@@ -96,10 +96,10 @@ pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl BatchHeader {
-    /// Reads the header at the front of `bytes`. The whole batch need not be there yet.
+    /// Reads the header at the front of `bytes`. The batch need not be complete.
     ///
-    /// Errors: too few bytes, a magic byte other than 2, a batch length shorter than a header. Everything else is for
-    /// [`crate::Batch::validate`] to judge.
+    /// Errors: too few bytes, a magic byte other than 2, a batch length shorter than a header.
+    /// [`crate::Batch::validate`] checks everything else.
     pub fn parse(bytes: &[u8]) -> Result<Self, RecordError> {
         if let Some(&magic) = bytes.get(MAGIC_AT)
             && magic as i8 != MAGIC_V2
@@ -139,7 +139,7 @@ impl BatchHeader {
         Ok(header)
     }
 
-    /// Writes the header over the first [`HEADER_SIZE`] bytes of `out`, the checksum as it is in `self`.
+    /// Writes the header to the first [`HEADER_SIZE`] bytes of `out`, with `self.crc` as the checksum.
     pub(crate) fn write(&self, out: &mut [u8]) {
         out[0..8].copy_from_slice(&self.base_offset.to_be_bytes());
         out[8..12].copy_from_slice(&self.batch_length.to_be_bytes());
@@ -190,24 +190,24 @@ impl BatchHeader {
         }
     }
 
-    /// Has its records have the times of their own, whatever the header said.
+    /// Sets the timestamp type to create time.
     pub fn set_create_time(&mut self) {
         self.attributes &= !LOG_APPEND_TIME_FLAG;
     }
 
-    /// Part of a transaction (its control batches too).
+    /// Part of a transaction; control batches are, too.
     #[inline]
     pub fn is_transactional(&self) -> bool {
         self.attributes & TRANSACTIONAL_FLAG != 0
     }
 
-    /// Markers written by the broker, which consumers do not see.
+    /// Has markers of the broker, which consumers do not see.
     #[inline]
     pub fn is_control(&self) -> bool {
         self.attributes & CONTROL_FLAG != 0
     }
 
-    /// The base timestamp is the time after which the cleaner may drop the batch's tombstones.
+    /// The base timestamp is the time after which the cleaner may remove the batch's tombstones.
     #[inline]
     pub fn has_delete_horizon(&self) -> bool {
         self.attributes & DELETE_HORIZON_FLAG != 0

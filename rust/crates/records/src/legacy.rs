@@ -1,7 +1,8 @@
-//! Message sets v0 and v1, the formats before record batches: read, and converted to one batch v2.
+//! Message sets v0 and v1, the formats before record batches.
 //!
-//! They arrive from old producers (Produce v0 to v2) and lie in old log directories. They are written for old consumers
-//! (Fetch v0 to v3, [`down_convert`]) and where the log cleaner takes messages out of a wrapper ([`filter`]).
+//! Old producers send them (Produce v0 to v2), and old log directories hold them. [`to_v2`] converts a set to
+//! one batch v2. [`down_convert`] writes them for old consumers (Fetch v0 to v3). [`filter`] removes messages
+//! for the log cleaner.
 //!
 //! Layout of a message (`LegacyRecord`; KIP-31, KIP-32), big-endian:
 //!
@@ -16,9 +17,9 @@
 //!     value length   i32   -1: null;  value
 //! ```
 //!
-//! A message with a codec is a wrapper: its value is a compressed message set whose messages are the real ones. In
-//! v0 these carry offsets of their own; in v1 they count from the first, and the wrapper carries the offset of the
-//! last (0 from some producers). The messages of a wrapper have its magic and are not wrappers themselves.
+//! A message with a codec is a wrapper: its value is a compressed message set with the actual messages. In v0
+//! these carry their own offsets. In v1 they count from the first, and the wrapper carries the offset of the
+//! last (some producers set 0). The messages inside have the wrapper's magic and are not wrappers.
 
 mod down;
 mod filter;
@@ -34,16 +35,16 @@ pub use filter::filter;
 
 /// Bytes of the offset and the size.
 const FRAME: usize = 12;
-/// The least a message's size field can say: checksum, magic, attributes and two lengths.
+/// The smallest valid size field: checksum, magic, attributes and two lengths.
 const MINIMUM_SIZE: usize = 14;
 const CODEC_MASK: u8 = 0x07;
 const LOG_APPEND_TIME_FLAG: u8 = 0x08;
 
-/// One message, taken out of its wrapper if it had one.
+/// One message, taken out of its wrapper if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LegacyMessage<'a> {
     pub offset: i64,
-    /// The message's own checksum, which was verified.
+    /// The message's own checksum, verified.
     pub crc: u32,
     /// Milliseconds since the epoch, -1 for none (always in v0).
     pub timestamp: i64,
@@ -57,12 +58,13 @@ pub fn is_legacy(bytes: &[u8]) -> bool {
     matches!(bytes.get(MAGIC_AT), Some(0 | 1))
 }
 
-/// Converts a whole message set to one batch v2 with the base offset 0, compressed as its first wrapper was.
+/// Converts a whole message set to one batch v2 with the base offset 0, compressed with its first wrapper's
+/// codec.
 ///
-/// All wrappers together decompress to at most `limit` bytes. `timestamp_type` is the log's that it goes to. Errors: a message
-/// cut short, a wrong checksum, a wrapper that breaks the rules above, messages of both formats, no messages at all; a
-/// message that claims append time and has no time of its own that counts, a negative time (`LogValidator.validateTimestamp`,
-/// `MemoryRecordsBuilder`).
+/// All wrappers together decompress to at most `limit` bytes. `timestamp_type` is the log's. Errors: a
+/// message cut short, a wrong checksum, a wrapper that breaks the rules above, messages of both formats, no
+/// messages; in a log with create time, a message that claims append time; a negative timestamp
+/// (`LogValidator.validateTimestamp`, `MemoryRecordsBuilder`).
 pub fn to_v2(bytes: &[u8], timestamp_type: TimestampType, limit: usize) -> Result<Vec<u8>, RecordError> {
     let codec = codec(bytes)?;
     let mut builder = BatchBuilder::with_capacity(codec, None, bytes.len());
@@ -80,7 +82,7 @@ pub fn to_v2(bytes: &[u8], timestamp_type: TimestampType, limit: usize) -> Resul
     builder.build()
 }
 
-/// What a leader asks of a message set before it looks into it: right checksums, and that a wrapper is its only message
+/// The checks before decompression: valid checksums, and a wrapper is the set's only message
 /// (`LogValidator.getFirstBatchAndMaybeValidateNoMoreBatches`).
 pub fn validate(bytes: &[u8]) -> Result<(), RecordError> {
     let (mut rest, mut count, mut wrapped) = (bytes, 0, false);
@@ -94,7 +96,7 @@ pub fn validate(bytes: &[u8]) -> Result<(), RecordError> {
     Ok(())
 }
 
-/// Calls `visit` with each message in order. Checksums are verified, inner ones too; see [`to_v2`] for the errors.
+/// Calls `visit` with each message in order. Verifies all checksums, inner ones too. Errors: see [`to_v2`].
 pub fn for_each(
     bytes: &[u8],
     limit: usize,
@@ -116,7 +118,7 @@ pub fn for_each(
     Ok(())
 }
 
-/// Visits the messages inside the wrapper `outer`, which are in `set`.
+/// Visits the messages in `set`, the decompressed content of the wrapper `outer`.
 fn visit_inner(
     outer: &Outer<'_>,
     set: &[u8],
@@ -169,8 +171,7 @@ fn last_inner_offset(set: &[u8]) -> Result<i64, RecordError> {
     Ok(last)
 }
 
-/// The codec of the first wrapper, `None` when there is none: then nothing has to be decompressed. All messages must be of one
-/// format.
+/// The codec of the first wrapper, `None` without a wrapper. Errors if the messages differ in format.
 pub fn codec(bytes: &[u8]) -> Result<Compression, RecordError> {
     let mut rest = bytes;
     let mut found = Compression::None;
@@ -189,7 +190,7 @@ pub fn codec(bytes: &[u8]) -> Result<Compression, RecordError> {
     Ok(found)
 }
 
-/// The first message of `bytes` with its frame, all of it; nothing but the size has been checked.
+/// The first message of `bytes` with its offset and size. Only the size has been checked.
 fn frame(bytes: &[u8]) -> Result<&[u8], RecordError> {
     let truncated = |needed| RecordError::Truncated {
         what: "legacy message",
@@ -211,7 +212,7 @@ fn frame(bytes: &[u8]) -> Result<&[u8], RecordError> {
     bytes.get(..needed).ok_or_else(|| truncated(needed))
 }
 
-/// A message as it stands in a set, wrapper or not.
+/// A message of a set, a wrapper or not.
 struct Outer<'a> {
     magic: u8,
     codec: Compression,

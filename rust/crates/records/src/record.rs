@@ -1,4 +1,4 @@
-//! One record of a batch v2, and walking over all of them without allocating.
+//! One record of a batch v2, and iterating over all of them without allocation.
 //!
 //! Layout (KIP-98, `DefaultRecord`); all numbers but the attributes are zigzag varints:
 //!
@@ -18,10 +18,10 @@ use crate::error::RecordError;
 use crate::header::{BatchHeader, TimestampType};
 use crate::varint;
 
-/// No record takes fewer bytes: its length, six fields of one byte, and no key, value or headers.
+/// The smallest record: its length and six fields of one byte, without key, value and headers.
 pub(crate) const RECORD_SIZE_MIN: usize = 7;
 
-/// A record, borrowed from its batch (or from the buffer the batch was decompressed into).
+/// A record, borrowed from its batch or from the buffer the batch was decompressed into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
     pub offset: i64,
@@ -61,9 +61,9 @@ impl<'a> Headers<'a> {
         self.remaining == 0
     }
 
-    /// Reads `count` headers, which must fill `bytes` exactly.
+    /// Checks that `bytes` is exactly `count` headers.
     fn check(count: i32, bytes: &'a [u8]) -> Result<Self, &'static str> {
-        // A header takes two bytes at least.
+        // A header takes at least two bytes.
         if count < 0 || count as usize > bytes.len() / 2 {
             return Err("the header count is negative or greater than the record");
         }
@@ -106,7 +106,7 @@ impl<'a> Iterator for Headers<'a> {
 
 impl ExactSizeIterator for Headers<'_> {}
 
-/// The header count and that many headers, which must fill the rest of a record.
+/// Reads the header count and that many headers, which must fill the rest of a record.
 #[inline]
 fn read_headers(mut body: &[u8]) -> Result<Headers<'_>, &'static str> {
     let count = varint::read_i32(&mut body).map_err(|_| BAD_NUMBER)?;
@@ -118,7 +118,7 @@ fn read_headers(mut body: &[u8]) -> Result<Headers<'_>, &'static str> {
 
 pub(crate) const BAD_NUMBER: &str = "a number in it is cut short or too long";
 
-/// Takes a length and that many bytes off the front; a negative length is null, as Kafka reads it.
+/// Takes a length and that many bytes off the front. A negative length means null, as in Kafka.
 #[inline]
 pub(crate) fn nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, &'static str> {
     let length = varint::read_i32(rest).map_err(|_| BAD_NUMBER)?;
@@ -132,7 +132,7 @@ pub(crate) fn nullable<'a>(rest: &mut &'a [u8]) -> Result<Option<&'a [u8]>, &'st
     Ok(Some(bytes))
 }
 
-/// The fields of a record in front of its headers.
+/// The fields of a record before its headers.
 pub(crate) struct Fields<'a> {
     pub(crate) timestamp_delta: i64,
     pub(crate) offset_delta: i32,
@@ -140,7 +140,7 @@ pub(crate) struct Fields<'a> {
     pub(crate) value: Option<&'a [u8]>,
 }
 
-/// Reads a record after its length up to its headers; also returns what follows.
+/// Reads a record's fields between its length and its headers. Also returns the rest.
 #[inline]
 fn read_front(body: &[u8]) -> Result<(Fields<'_>, &[u8]), &'static str> {
     let (_attributes, mut rest) = body.split_first().ok_or("it is empty")?;
@@ -157,7 +157,7 @@ fn read_front(body: &[u8]) -> Result<(Fields<'_>, &[u8]), &'static str> {
     Ok((fields, rest))
 }
 
-/// Reads a record after its length, and checks its headers.
+/// Reads a record's fields after its length, and checks its headers.
 #[inline]
 pub(crate) fn read_fields(body: &[u8]) -> Result<Fields<'_>, &'static str> {
     let (fields, headers) = read_front(body)?;
@@ -165,7 +165,7 @@ pub(crate) fn read_fields(body: &[u8]) -> Result<Fields<'_>, &'static str> {
     Ok(fields)
 }
 
-/// What of the header the records need.
+/// The header fields that decoding a record needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RecordBase {
     base_offset: i64,
@@ -201,7 +201,7 @@ impl RecordBase {
     }
 }
 
-/// The records of one batch, uncompressed: borrowed from it, or in a buffer of their own when they were compressed.
+/// The decompressed records of one batch, borrowed from it or in a buffer of their own.
 #[derive(Debug)]
 pub struct Records<'a> {
     pub(crate) base: RecordBase,
@@ -209,7 +209,7 @@ pub struct Records<'a> {
 }
 
 impl Records<'_> {
-    /// Walks over the records from the first.
+    /// Iterates over the records.
     #[inline]
     pub fn iter(&self) -> RecordIter<'_> {
         RecordIter::new(self.base, &self.bytes)
@@ -225,8 +225,8 @@ impl<'r> IntoIterator for &'r Records<'_> {
     }
 }
 
-/// Yields each record, or the first error and then nothing more. It is an error if fewer records than the header
-/// counts are there, or if bytes remain after the last.
+/// Yields each record, or the first error and then nothing. It is an error if the records are fewer than the
+/// header's count, or if bytes remain after the last.
 #[derive(Debug, Clone)]
 pub struct RecordIter<'a> {
     base: RecordBase,
@@ -237,8 +237,8 @@ pub struct RecordIter<'a> {
 }
 
 impl<'a> RecordIter<'a> {
-    /// For callers that want no headers: they are stepped over, neither read nor checked, and every record says that it
-    /// has none.
+    /// Skips the headers without reading or checking them; every record then has none. For callers that need
+    /// no headers.
     #[must_use]
     pub fn without_headers(mut self) -> Self {
         self.skip_headers = true;

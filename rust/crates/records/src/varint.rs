@@ -1,8 +1,8 @@
 //! Zigzag varints, as records use them (`ByteUtils`, the encoding of Protocol Buffers' sint32 and sint64).
 //!
-//! Seven bits a byte, lowest first; the top bit says that another byte follows. Zigzag maps 0, -1, 1, -2 … to
-//! 0, 1, 2, 3 … so that small negative numbers stay short. An `i32` takes at most 5 bytes, an `i64` at most 10.
-//! As in Kafka, bits of the last byte that do not fit are dropped and overlong encodings are accepted.
+//! Seven bits a byte, lowest first; the top bit means that another byte follows. Zigzag maps 0, -1, 1, -2 …
+//! to 0, 1, 2, 3 … so that small negative numbers stay short. An `i32` takes at most 5 bytes, an `i64` at
+//! most 10. As in Kafka, surplus bits of the last byte are dropped, and overlong encodings are accepted.
 
 use crate::error::RecordError;
 
@@ -50,7 +50,7 @@ pub fn write_i64(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(scratch.bytes());
 }
 
-/// Takes an `i32` off the front of `input`. On error `input` is left anywhere.
+/// Takes an `i32` off the front of `input`. After an error the position of `input` is unspecified.
 #[inline]
 pub fn read_i32(input: &mut &[u8]) -> Result<i32, RecordError> {
     let raw = match **input {
@@ -63,7 +63,7 @@ pub fn read_i32(input: &mut &[u8]) -> Result<i32, RecordError> {
     Ok((raw >> 1) as i32 ^ -((raw & 1) as i32))
 }
 
-/// Takes an `i64` off the front of `input`. On error `input` is left anywhere.
+/// Takes an `i64` off the front of `input`. After an error the position of `input` is unspecified.
 #[inline]
 pub fn read_i64(input: &mut &[u8]) -> Result<i64, RecordError> {
     let raw = match **input {
@@ -95,7 +95,7 @@ fn read_raw(input: &mut &[u8], max_size: usize) -> Result<u64, RecordError> {
     Err(RecordError::VarintTooLong(max_size))
 }
 
-/// The numbers in front of a record's key, gathered on the stack so that they reach the buffer in one copy.
+/// The numbers before a record's key, collected on the stack so that one copy moves them to the buffer.
 pub(crate) struct Scratch {
     bytes: [u8; 32],
     len: usize,
@@ -144,11 +144,11 @@ impl Scratch {
 
 #[cfg(test)]
 mod tests {
-    //! If these fail, records written here cannot be read by any Kafka client, or theirs by us.
+    //! If these fail, Kafka's clients cannot read our records, or we theirs.
     use super::*;
     use proptest::prelude::*;
 
-    /// The plainest statement of the encoding, in 128 bits so that nothing can overflow.
+    /// The simplest form of the encoding, in 128 bits so that nothing overflows.
     fn model(value: i64) -> Vec<u8> {
         let value = i128::from(value);
         let mut rest = if value < 0 { -2 * value - 1 } else { 2 * value };
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_take_the_greatest_size() {
+    fn extremes_take_the_largest_size() {
         assert_eq!(size_i32(i32::MIN), MAX_I32_SIZE);
         assert_eq!(size_i64(i64::MIN), MAX_I64_SIZE);
         assert_eq!(size_i64(0), 1);

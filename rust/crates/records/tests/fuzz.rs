@@ -1,4 +1,4 @@
-//! Bytes from an open port or a foreign disk: whatever they are, no panic, and no memory beyond the limit.
+//! Random and damaged bytes, as from an open port or a foreign disk: no panic, and no memory above the limit.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -10,11 +10,11 @@ use support::for_each_seed;
 use support::mutate::mutated;
 use support::random::Random;
 
-/// Seeds of a normal run; each has an input for every decoder.
+/// Seeds of a normal run. Each makes an input for every decoder.
 const SEEDS: u64 = 1_000;
-/// What may be decompressed. Small, so that bombs are many.
+/// The decompression limit. It is small, so that many inputs exceed it.
 const LIMIT: usize = 64 << 10;
-/// What codecs need for themselves: two blocks of 4 MiB of an lz4 frame, a window of deflate's.
+/// The codecs' own state: two blocks of 4 MiB of an lz4 frame, and deflate's window.
 const CODEC_STATE: usize = 10 << 20;
 
 fn record_batch(random: &mut Random, codec: Compression) -> Vec<u8> {
@@ -67,14 +67,14 @@ fn message_set(random: &mut Random, codec: Compression) -> Vec<u8> {
     message(magic, codec.code(), count as i64 - 1, &value)
 }
 
-/// Far more than the limit, in a few bytes.
+/// A few bytes that decompress to far more than the limit.
 fn bomb(codec: Compression) -> Vec<u8> {
     let mut out = Vec::new();
     compress(codec, None, &vec![0; 8 << 20], &mut out).unwrap();
     out
 }
 
-/// A batch whose checksum is right and whose payload is `payload`.
+/// A batch with this payload and a valid checksum.
 fn batch_around(codec: Compression, payload: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::None, None);
     builder.append(1, None, None, &[]).unwrap();
@@ -88,7 +88,7 @@ fn batch_around(codec: Compression, payload: &[u8]) -> Vec<u8> {
     batch
 }
 
-/// Gives the first entry the checksum that its bytes ask for, so that what is behind the check is reached.
+/// Gives the first entry a valid checksum, so that the code after that check is reached.
 fn mend_checksums(bytes: &mut [u8]) {
     match bytes.get(16) {
         Some(2) if bytes.len() > 21 => {
@@ -107,7 +107,7 @@ fn mend_checksums(bytes: &mut [u8]) {
     }
 }
 
-/// Takes out of a batch all there is to take.
+/// Reads everything a batch has.
 fn read_batch(batch: &Batch<'_>) {
     let _ = (batch.verify_crc(), batch.validate(LIMIT));
     let mut scratch = Vec::new();
@@ -124,7 +124,7 @@ fn within(limit: usize, what: &str, call: impl FnOnce()) {
     assert!(most <= limit, "{what} took {most} bytes, {limit} is the limit");
 }
 
-/// Good inputs to begin with, one of each codec and the bombs among them.
+/// Valid inputs to start from: one of each codec, and the bombs.
 struct Corpus {
     batches: Vec<Vec<u8>>,
     sets: Vec<Vec<u8>>,
@@ -161,7 +161,7 @@ impl Corpus {
 
 // Broken if it failed: a client, or a damaged file, could end the process or take all of its memory.
 #[test]
-fn no_input_costs_more_than_its_limit() {
+fn no_input_takes_more_memory_than_its_limit() {
     let corpus = Corpus::new();
     for_each_seed(SEEDS, |random| {
         let mut bytes = mutated(random, &corpus.batches);
@@ -191,9 +191,9 @@ fn no_input_costs_more_than_its_limit() {
     });
 }
 
-// Broken if it failed: a bomb would be taken for damage, or unpacked.
+// Broken if it failed: a bomb would be reported as damage, or be decompressed.
 #[test]
-fn bombs_are_refused_as_what_they_are() {
+fn bombs_are_refused_as_too_large() {
     for codec in Compression::ALL.into_iter().skip(1) {
         let payload = bomb(codec);
         assert!(payload.len() < 2 << 20, "{codec}: {}", payload.len());

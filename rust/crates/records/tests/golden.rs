@@ -1,5 +1,5 @@
-//! Batches and message sets that Apache Kafka 3.9.1 wrote (`golden/GoldenBatches.java` says how) are read as Kafka
-//! reads them. If this fails, a topic of an existing cluster, or what a Java client sends, is not readable here.
+//! Batches and message sets that Apache Kafka 3.9.1 wrote (see `golden/GoldenBatches.java`) are read as Kafka
+//! reads them. If this fails, a topic of an existing cluster, or a Java client's batch, is not readable here.
 #![allow(clippy::unwrap_used)]
 
 use logcore_records::{Batch, BatchHeader, Compression, TimestampType, batches, legacy};
@@ -13,7 +13,7 @@ fn golden(name: &str) -> Vec<u8> {
     std::fs::read(format!("{directory}/{name}.bin")).unwrap()
 }
 
-/// Offset, timestamp, key and value of the three records that are in every file but the control batch's.
+/// Offset, timestamp, key and value of the three records in every file but the control batch's.
 type Plain = (i64, i64, Option<Vec<u8>>, Option<Vec<u8>>);
 
 fn expected(times: [i64; 3]) -> Vec<Plain> {
@@ -40,7 +40,7 @@ fn plain(batch: &Batch<'_>) -> Vec<Plain> {
     plain.collect()
 }
 
-/// The only batch in `bytes`, checked as a broker checks a newly produced one.
+/// The only batch in `bytes`, checked as a broker checks a produced batch.
 fn only_batch(bytes: &[u8]) -> Batch<'_> {
     let mut walk = batches(bytes);
     let batch = walk.next().unwrap().unwrap();

@@ -1,21 +1,22 @@
-//! A broker's log directory under commands, for tests in other languages that need what no client may write: markers that
-//! end transactions, old message formats as a follower takes them over, a compaction at a certain moment.
+//! Drives a broker's log directory by commands. Tests in other languages use it for what no client can do:
+//! writing transaction markers, appending old message formats as a follower, compacting at a chosen moment.
 //!
-//! `log_dir DIR NAME=VALUE...` opens the directory of broker 0 with these topic settings and reads commands, one a line,
-//! until `close` or the end of the input; after the end without `close` the directory is as a crash leaves it. Each
-//! command is answered by a line, `ok` and what it returns. The first that fails ends the program.
+//! `log_dir DIR NAME=VALUE...` opens the directory of broker 0 with these topic settings. It reads one
+//! command a line until `close` or the end of the input. Without `close` the directory stays as a crash
+//! leaves it. Each command is answered by one line: `ok` and its results. The first command that fails ends
+//! the program.
 //!
 //! ```text
-//! append TOPIC FILE       what FILE holds, as the leader from a client     ok FIRST LAST DUPLICATE
-//! coordinate TOPIC FILE   the same as the transaction coordinator          ok FIRST LAST DUPLICATE
-//! follow TOPIC FILE       the same as a follower, as it is                 ok FIRST LAST DUPLICATE
-//! roll TOPIC              begins a new segment                             ok
-//! compact TOPIC           compacts all that may be                         ok READ WRITTEN
-//! checkpoint              writes the checkpoints                           ok
-//! close                   closes cleanly, and ends                         ok
+//! append TOPIC FILE       appends FILE's batches as a client's to the leader   ok FIRST LAST DUPLICATE
+//! coordinate TOPIC FILE   the same as the transaction coordinator              ok FIRST LAST DUPLICATE
+//! follow TOPIC FILE       the same as a follower, with the offsets they have   ok FIRST LAST DUPLICATE
+//! roll TOPIC              begins a new segment                                 ok
+//! compact TOPIC           compacts everything that may be compacted            ok READ WRITTEN
+//! checkpoint              writes the checkpoints                               ok
+//! close                   closes cleanly and ends the program                  ok
 //! ```
 //!
-//! All is done to partition 0.
+//! All commands use partition 0.
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Whether a disk is so quick that handing work over to another thread takes longer than the work.
 //!
-//! Memory's file systems and disks that keep what they were given through a power cut are. Owns a count of quick writes; whoever
-//! writes tells of each. What took long while others had the processor, and did not once wait, says nothing of the disk. One
-//! writer at a time; a crash forgets it, and it is learnt again.
+//! Memory's file systems and disks that keep what they were given through a power cut are. Owns a count of
+//! quick writes; whoever writes tells of each. What took long while others had the processor, and did not
+//! once wait, says nothing of the disk. One writer at a time; a crash forgets it, and it is learnt again.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -32,7 +32,8 @@ impl Begun {
         }
     }
 
-    /// Whether it is known since then that others had the processor, and that the thread did not once wait for anything else.
+    /// Whether it is known since then that others had the processor, and that the thread did not once wait
+    /// for anything else.
     fn was_kept_from_processor(&self) -> bool {
         self.switches
             .zip(Switches::of_thread())
@@ -40,8 +41,8 @@ impl Begun {
     }
 }
 
-/// How often a thread has left the processor: because it had to wait, as it does for a disk, or because others had their turn
-/// (`ru_nvcsw` and `ru_nivcsw` of getrusage(2)).
+/// How often a thread has left the processor: because it had to wait, as it does for a disk, or because
+/// others had their turn (`ru_nvcsw` and `ru_nivcsw` of getrusage(2)).
 #[derive(Debug, Clone, Copy)]
 struct Switches {
     waits: i64,
@@ -97,7 +98,8 @@ impl DiskPace {
 mod tests {
     use super::*;
 
-    // Broken if it failed: an event loop would wait for a slow disk again and again, or threads be woken for nothing.
+    // Broken if it failed: an event loop would wait for a slow disk again and again, or threads be woken for
+    // nothing.
     #[test]
     fn a_disk_is_quick_until_it_is_slow() {
         let mut pace = DiskPace::default();
@@ -126,8 +128,8 @@ mod tests {
         assert!(pace.is_quick());
     }
 
-    // Broken if it failed: whoever shares a processor would wake a thread for each write, for dozens of them after each time
-    // that another had it.
+    // Broken if it failed: whoever shares a processor would wake a thread for each write, for dozens of them
+    // after each time that another had it.
     #[test]
     fn whoever_has_no_processor_for_a_while_is_not_slow() {
         let mut pace = DiskPace::default();

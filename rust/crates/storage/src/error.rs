@@ -26,13 +26,15 @@ pub enum StorageError {
 
     /// One batch is larger than `max.message.bytes` (MESSAGE_TOO_LARGE).
     #[error(
-        "a batch of {size} bytes exceeds the limit of {limit} bytes (max.message.bytes); send smaller batches or raise the limit"
+        "a batch of {size} bytes exceeds the limit of {limit} bytes (max.message.bytes); send smaller \
+         batches or raise the limit"
     )]
     RecordTooLarge { size: u64, limit: u64 },
 
     /// One batch decompresses to more than the limit (MESSAGE_TOO_LARGE).
     #[error(
-        "the batch at byte {position} of the append needs more than the limit of {limit} bytes to be decompressed; send smaller batches"
+        "the batch at byte {position} of the append needs more than the limit of {limit} bytes to be \
+         decompressed; send smaller batches"
     )]
     DecompressedTooLarge { position: usize, limit: usize },
 
@@ -79,7 +81,8 @@ pub enum StorageError {
 
     /// A newer coordinator has ended a transaction of the producer (TRANSACTION_COORDINATOR_FENCED).
     #[error(
-        "a marker for producer {producer_id} comes from a coordinator of epoch {found}, but one of epoch {current} has already written"
+        "a marker for producer {producer_id} comes from a coordinator of epoch {found}, but one of epoch \
+         {current} has already written"
     )]
     TransactionCoordinatorFenced {
         producer_id: i64,
@@ -135,7 +138,10 @@ pub enum StorageError {
 
     /// The log was truncated while an append waited for the disk: another broker leads now
     /// (NOT_LEADER_OR_FOLLOWER).
-    #[error("the log in {dir} was truncated while the append waited for the disk; it may be lost, send it again", dir = dir.display())]
+    #[error(
+        "the log in {} was truncated while the append waited for the disk; it may be lost, send it again",
+        dir.display()
+    )]
     Truncated { dir: PathBuf },
 
     /// The leader's batches do not continue this log (UNKNOWN_SERVER_ERROR; only followers get it).
@@ -152,7 +158,8 @@ pub enum StorageError {
 
     /// A forked child used what its parent opened (NOT_LEADER_OR_FOLLOWER).
     #[error(
-        "{} was opened before this process was forked, and only the process that opened it may write it: write it there, or open another one here",
+        "{} was opened before this process was forked, and only the process that opened it may write it: \
+         write it there, or open another one here",
         dir.display()
     )]
     Forked { dir: PathBuf },
@@ -181,7 +188,8 @@ pub enum StorageError {
 
     /// One partition in two log directories. The operator must decide which one to keep (it stops the start).
     #[error(
-        "duplicate log directories for {topic}-{partition} are found in both {one} and {other}; remove one, most likely the one on the disk that failed last",
+        "duplicate log directories for {topic}-{partition} are found in both {one} and {other}; remove \
+         one, most likely the one on the disk that failed last",
         one = one.display(),
         other = other.display()
     )]
@@ -194,7 +202,10 @@ pub enum StorageError {
 
     /// The directory belongs to another broker, cluster or topic (INCONSISTENT_CLUSTER_ID; it stops the
     /// start).
-    #[error("{path} says {field} is {found}, but {expected} was expected: the directory belongs to another one", path = path.display())]
+    #[error(
+        "{} says {field} is {found}, but {expected} was expected: the directory belongs to another one",
+        path.display()
+    )]
     Mismatch {
         path: PathBuf,
         field: &'static str,

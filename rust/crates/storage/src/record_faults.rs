@@ -113,7 +113,8 @@ impl fmt::Display for RecordFaults {
                 ..
             } => write!(
                 formatter,
-                "has the timestamp {timestamp}, which is not within {earliest} and {latest} (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+                "has the timestamp {timestamp}, which is not within {earliest} and {latest} \
+                 (message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
             ),
             Fault::AppendTime { .. } => {
                 formatter.write_str("has the log append time flag, which only the broker may set")

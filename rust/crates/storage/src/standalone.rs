@@ -47,12 +47,12 @@ pub struct StandaloneLog {
     log: Log,
     /// Locked over every change that is written to the checkpoints, so that they are written in order. `None`
     /// when closed or read-only.
-    held: Mutex<Option<Held>>,
+    locked: Mutex<Option<Locked>>,
     owner: Owner,
 }
 
 #[derive(Debug)]
-struct Held {
+struct Locked {
     /// Where to put the clean shutdown marker; `None` if there was none at the opening.
     mark_clean: Option<PathBuf>,
     _locks: Vec<DirLock>,
@@ -73,10 +73,10 @@ impl StandaloneLog {
     /// directory of logs and for a directory with other files, and those of [`Log::open`].
     pub fn open(dir: &Path, create: bool, config: LogConfig) -> Result<Self> {
         let given = dir;
-        let place = Place::find(given)?;
-        let mut dir = place.dir;
+        let location = Location::find(given)?;
+        let mut dir = location.dir;
         let mut locks = Vec::new();
-        if let Some(parent) = &place.broker_dir {
+        if let Some(parent) = &location.broker_dir {
             // Taken before anything is created in the directory.
             locks.push(DirLock::acquire(parent)?);
         }
@@ -84,17 +84,17 @@ impl StandaloneLog {
         if create {
             disk::create_dir_all(&dir).map_err(StorageError::io("create", &dir))?;
         }
-        if place.broker_dir.is_none() {
+        if location.broker_dir.is_none() {
             dir = dir.canonicalize().map_err(StorageError::io("resolve", &dir))?;
         }
         locks.push(DirLock::acquire(&dir)?);
-        if Place::find(given)?.broker_dir != place.broker_dir {
+        if Location::find(given)?.broker_dir != location.broker_dir {
             // A broker is opening the directory around this one. It checks this lock after it has written
             // meta.properties.
             return Err(StorageError::Locked { dir });
         }
         check_not_moved(&dir)?;
-        let broker_dir = place.broker_dir.as_deref();
+        let broker_dir = location.broker_dir.as_deref();
         let first_dirty = first_dirty(&dir);
         let (known, mark_clean) = match broker_dir {
             Some(parent) => {
@@ -117,7 +117,8 @@ impl StandaloneLog {
                     path: dir.clone(),
                     position: 0,
                     reason: format!(
-                        "the log ends at offset {}, and everything before {mark} was on disk: its files were cut or replaced (the file {FLUSHED_FILE} has the offset)",
+                        "the log ends at offset {}, and everything before {mark} was on disk: its files \
+                         were cut or replaced (the file {FLUSHED_FILE} has the offset)",
                         log.log_end_offset()
                     ),
                 });
@@ -137,7 +138,7 @@ impl StandaloneLog {
         }
         let opened = Self {
             log,
-            held: Mutex::new(Some(Held {
+            locked: Mutex::new(Some(Locked {
                 mark_clean,
                 _locks: locks,
             })),
@@ -147,7 +148,7 @@ impl StandaloneLog {
         if known.recovery_point > end {
             // The next append there is not on disk, whatever the checkpoints say. On a full disk nothing is
             // appended.
-            unless_full(opened.lower_checkpoints(opened.held.lock().as_ref(), end))?;
+            unless_full(opened.lower_checkpoints(opened.locked.lock().as_ref(), end))?;
         }
         Ok(opened)
     }
@@ -156,7 +157,7 @@ impl StandaloneLog {
     pub fn open_read_only(dir: &Path) -> Result<Self> {
         Ok(Self {
             log: Log::open_read_only(dir)?,
-            held: Mutex::new(None),
+            locked: Mutex::new(None),
             owner: Owner::this(),
         })
     }
@@ -177,8 +178,8 @@ impl StandaloneLog {
     pub fn truncate_to(&self, offset: i64) -> Result<i64> {
         self.check_process()?;
         self.log.check_truncation(offset)?;
-        let held = self.held.lock();
-        self.lower_checkpoints(held.as_ref(), self.log.end_if_truncated(offset)?)?;
+        let locked = self.locked.lock();
+        self.lower_checkpoints(locked.as_ref(), self.log.end_if_truncated(offset)?)?;
         self.log.truncate_to(offset)
     }
 
@@ -186,17 +187,17 @@ impl StandaloneLog {
     pub fn truncate_fully_and_start_at(&self, offset: i64) -> Result<()> {
         self.check_process()?;
         self.log.check_truncation(offset)?;
-        let held = self.held.lock();
-        self.lower_checkpoints(held.as_ref(), offset)?;
+        let locked = self.locked.lock();
+        self.lower_checkpoints(locked.as_ref(), offset)?;
         self.log.truncate_fully_and_start_at(offset, None)
     }
 
     /// [`Log::advance_log_start_offset`], with the new offset in the checkpoint.
     pub fn advance_log_start_offset(&self, offset: i64) -> Result<i64> {
         self.check_process()?;
-        let held = self.held.lock();
+        let locked = self.locked.lock();
         let start = self.log.advance_log_start_offset(offset)?;
-        if held.is_some() {
+        if locked.is_some() {
             note(&self.log.dir(), LOG_START_FILE, start)?;
         }
         Ok(start)
@@ -216,8 +217,8 @@ impl StandaloneLog {
         unless_full(self.log.note_flushes())
     }
 
-    fn lower_checkpoints(&self, held: Option<&Held>, end: i64) -> Result<()> {
-        if held.is_none() {
+    fn lower_checkpoints(&self, locked: Option<&Locked>, end: i64) -> Result<()> {
+        if locked.is_none() {
             // Closed or read-only: the log's own checks refuse the call.
             return Ok(());
         }
@@ -244,8 +245,8 @@ impl StandaloneLog {
         self.check_process()?;
         let config = CleanerConfig::default();
         let stats = self.log.compact_until(stop, &config, system_now_ms())?;
-        let held = self.held.lock();
-        if held.is_some() {
+        let locked = self.locked.lock();
+        if locked.is_some() {
             self.note_first_dirty()?;
         }
         Ok(stats)
@@ -261,15 +262,15 @@ impl StandaloneLog {
     /// Closes the log, marks it as clean and frees the locks. Closing again does nothing.
     pub fn close(&self) -> Result<()> {
         self.check_process()?;
-        let mut held = self.held.lock();
+        let mut locked = self.locked.lock();
         let result = self.log.close();
-        let Some(held) = held.take() else {
+        let Some(locked) = locked.take() else {
             return result;
         };
         result?;
         self.note_first_dirty()?;
         flushed_mark::remove(&self.log.dir())?;
-        match held.mark_clean {
+        match locked.mark_clean {
             Some(dir) => metadata::write_clean_shutdown(&dir),
             None => Ok(()),
         }
@@ -281,14 +282,14 @@ impl StandaloneLog {
 }
 
 /// The location of a log.
-struct Place {
+struct Location {
     /// Resolved. Inside a broker's directory the last part is not resolved, because a partition may be a
     /// link.
     dir: PathBuf,
     broker_dir: Option<PathBuf>,
 }
 
-impl Place {
+impl Location {
     fn find(dir: &Path) -> Result<Self> {
         let absolute = std::path::absolute(dir).map_err(StorageError::io("resolve", dir))?;
         let beside = absolute.parent().and_then(|parent| parent.canonicalize().ok());
@@ -322,7 +323,9 @@ fn check_kind(dir: &Path, create: bool) -> Result<()> {
     };
     if dir.join(META_PROPERTIES_FILE).exists() {
         return wrong(
-            "is a directory of logs, not a log (it has meta.properties): open it with open_dir, or name the directory of one partition in it".to_owned(),
+            "is a directory of logs, not a log (it has meta.properties): open it with open_dir, or name \
+             the directory of one partition in it"
+                .to_owned(),
         );
     }
     if has_segments(dir) {
@@ -335,7 +338,8 @@ fn check_kind(dir: &Path, create: bool) -> Result<()> {
     }
     match files::first_foreign_name(dir) {
         Ok(Some(name)) => wrong(format!(
-            "is not empty and is no log ({:?} is no file of a log): choose an empty directory, or one that does not exist",
+            "is not empty and is no log ({:?} is no file of a log): choose an empty directory, or one that \
+             does not exist",
             name.display()
         )),
         // The next step reports a directory that cannot be listed.

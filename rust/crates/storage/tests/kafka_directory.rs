@@ -20,7 +20,7 @@ fn copy() -> tempfile::TempDir {
     dir
 }
 
-/// Contents of all files that end in one of `suffixes`, by name.
+/// Contents of all files whose name ends in one of `suffixes`.
 fn files(dir: &Path, suffixes: &[&str]) -> Vec<(String, Vec<u8>)> {
     let mut found: Vec<_> = fs::read_dir(dir)
         .unwrap()
@@ -33,7 +33,7 @@ fn files(dir: &Path, suffixes: &[&str]) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// As the broker that wrote it, and with producers that never expire: the fixture's are years old.
+/// The settings of the broker that wrote it; its producers are years old and never expire here.
 fn config() -> LogConfig {
     LogConfig {
         segment_bytes: 8000,
@@ -82,7 +82,7 @@ fn check_records(log: &Log) {
     let transactions: Vec<_> = found[160..].iter().map(|r| (r.0, &r.2[..])).collect();
     assert_eq!(transactions, [(160, &b"txn0"[..]), (162, b"txn1")]);
     for target in (1_699_999_990_000..1_700_000_200_002).step_by(499) {
-        // Transaction markers have the time they were written, long after.
+        // Transaction markers have the time at which they were written.
         let expected = found
             .iter()
             .find(|record| record.3 >= target)
@@ -94,17 +94,17 @@ fn check_records(log: &Log) {
     }
 }
 
-// Broken if it failed: what Kafka wrote could not be read here.
+// Broken if it failed: a log written by Kafka could not be read.
 #[test]
-fn is_read_as_it_is() {
+fn kafkas_records_are_read() {
     let log = Log::open_read_only(&fixture()).unwrap();
     check_records(&log);
     assert_eq!(log.latest_epoch(), Some(0));
 }
 
-// Broken if it failed: a broker could not change from Kafka to this, or back.
+// Broken if it failed: a user could not change from Kafka to this broker, or back.
 #[test]
-fn is_opened_and_closed_unchanged() {
+fn kafkas_directory_is_opened_and_closed_unchanged() {
     let everything = &[
         ".log",
         ".index",
@@ -123,9 +123,10 @@ fn is_opened_and_closed_unchanged() {
     assert_eq!(files(dir.path(), everything), files(&fixture(), everything));
 }
 
-// Broken if it failed: indexes and snapshots made here would differ from those that Kafka makes of the same log.
+// Broken if it failed: rebuilt indexes and snapshots would differ from those that Kafka makes of the same
+// log.
 #[test]
-fn is_recovered_to_the_same_bytes() {
+fn recovery_writes_the_same_bytes_as_kafka() {
     let dir = copy();
     for suffix in [".index", ".timeindex", ".snapshot", "-checkpoint"] {
         for (name, _) in files(dir.path(), &[suffix]) {

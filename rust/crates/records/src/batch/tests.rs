@@ -1,4 +1,5 @@
-//! If these fail, clients and brokers disagree about what a batch holds, or a hostile batch stops a broker.
+//! If these fail, clients and brokers read different records from one batch, or a hostile batch stops a
+//! broker.
 use super::*;
 use crate::builder::BatchBuilder;
 use crate::header::{RECORD_COUNT_AT, TimestampType};
@@ -62,7 +63,7 @@ fn one_record() -> Vec<u8> {
     builder.build().unwrap()
 }
 
-/// Applies `change` to a batch and makes its checksum right again.
+/// Applies `change` to a batch and sets the checksum.
 fn changed(mut bytes: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     change(&mut bytes);
     set_crc(&mut bytes);
@@ -122,12 +123,13 @@ proptest! {
         let same = bytes[at] == byte;
         bytes[at] = byte;
         if mend {
-            // The attacker computes the checksum too.
+            // An attacker sets the checksum, too.
             set_crc(&mut bytes);
         }
         for batch in batches(&bytes) {
             let Ok(batch) = batch else { continue };
-            // A sum finds every change in what it covers; in front stand the offset and the leader epoch.
+            // The checksum finds every change in the bytes it covers. The base offset and leader epoch come
+            // before them.
             let covered = at >= MAGIC_END || (8..12).contains(&at);
             if covered && !same && !mend {
                 prop_assert!(batch.verify_crc().is_err());
@@ -156,7 +158,9 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_ends_the_walk_cleanly(samples in samples(), count in 1usize..5, cut: prop::sample::Index) {
+    fn an_incomplete_batch_ends_the_iteration(
+        samples in samples(), count in 1usize..5, cut: prop::sample::Index,
+    ) {
         let one = build(Compression::None, &samples);
         let all = one.repeat(count);
         let cut = cut.index(all.len() + 1);
@@ -168,12 +172,12 @@ proptest! {
     }
 }
 
-/// The first byte after the magic byte; the byte itself decides whether it is a batch at all.
+/// The first byte after the magic byte, which decides whether the bytes are a batch at all.
 const MAGIC_END: usize = 17;
 
 #[test]
 fn a_batch_is_what_kafka_writes() {
-    // Encoded by hand from KIP-98, so that a mistake made in both directions is seen.
+    // Encoded by hand from KIP-98, so that an error made both in writing and in reading is found.
     let bytes = one_record();
     let records = [
         0x22, // 17 bytes follow
@@ -275,20 +279,20 @@ fn an_intact_batch_that_contradicts_itself_is_refused() {
         let error = validate(&bytes).unwrap_err();
         assert!(!error.is_corruption(), "{error}");
     };
-    inconsistent(put(ATTRIBUTES_AT, &[0x00, 0x05])); // no such codec
+    inconsistent(put(ATTRIBUTES_AT, &[0x00, 0x05])); // unknown codec
     inconsistent(put(ATTRIBUTES_AT, &[0x00, 0x10])); // transactional without a producer
-    inconsistent(put(23, &[0, 0, 0, 1])); // last offset delta beyond the count
+    inconsistent(put(23, &[0, 0, 0, 1])); // last offset delta above the count
     inconsistent(put(RECORD_COUNT_AT, &[0, 0, 0, 0]));
     inconsistent(put(RECORD_COUNT_AT, &[0xff; 4]));
     inconsistent(put(PRODUCER_ID_AT, &[0; 8])); // a producer without a sequence
-    inconsistent(put(HEADER_SIZE, &[0x20])); // the record is shorter than its parts
+    inconsistent(put(HEADER_SIZE, &[0x20])); // the record is shorter than its fields
     inconsistent(put(HEADER_SIZE, &[0x24])); // the record is longer than the batch
     inconsistent(put(HEADER_SIZE, &[0x01])); // negative length
-    inconsistent(put(HEADER_SIZE + 14, &[0x04])); // two headers are counted, one is there
+    inconsistent(put(HEADER_SIZE + 14, &[0x04])); // a header count of two for one header
     inconsistent(put(HEADER_SIZE + 15, &[0x01])); // a header without a key
     inconsistent(put(0, &[0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]));
 
-    // Two records are counted and only one is there; and one is counted where two are.
+    // A count of two for one record, and of one for two records.
     let counts = |batch: &mut [u8], count: u8| {
         batch[26] = count - 1;
         batch[60] = count;
@@ -301,9 +305,9 @@ fn an_intact_batch_that_contradicts_itself_is_refused() {
     inconsistent(changed(two, |batch| counts(batch, 1)));
 }
 
-// If this failed, a few bytes could take offsets that no records have: two billion of them with each batch.
+// If this failed, a few bytes could take offsets without records: two billion with each batch.
 #[test]
-fn no_more_records_are_counted_than_the_payload_can_hold() {
+fn a_count_above_the_payloads_capacity_is_refused() {
     let claims = |mut bytes: Vec<u8>, count: i32| {
         bytes[23..27].copy_from_slice(&(count - 1).to_be_bytes());
         bytes[RECORD_COUNT_AT..RECORD_COUNT_AT + 4].copy_from_slice(&count.to_be_bytes());
@@ -311,7 +315,7 @@ fn no_more_records_are_counted_than_the_payload_can_hold() {
         bytes
     };
     for codec in Compression::ALL {
-        // All the same but for what cannot be: as many for their bytes as a producer can have.
+        // The smallest records: as many in their bytes as a producer can have.
         let mut builder = BatchBuilder::new(codec, None);
         for _ in 0..200_000 {
             builder.append(0, None, None, &[]).unwrap();
@@ -346,17 +350,17 @@ fn damage_is_corruption() {
     assert_eq!(walk.valid_bytes(), 0);
 }
 
-// If this failed, a batch that Kafka takes would be refused: it gives records their offsets whatever they say, and knows no
-// attribute that must not be set.
+// If this failed, a batch that Kafka accepts would be refused: Kafka corrects offset deltas and ignores
+// undefined attribute bits.
 #[test]
-fn what_a_broker_sets_right_is_told() {
+fn wrong_offset_deltas_and_undefined_bits_are_accepted() {
     let in_order = |at: usize, byte: u8| {
         let bytes = changed(one_record(), |batch| batch[at] = byte);
         let batch = Batch::parse(&bytes).unwrap();
         batch.validate(LIMIT).unwrap().in_order
     };
-    assert!(in_order(ATTRIBUTES_AT, 0x01)); // no such bit
-    assert!(in_order(ATTRIBUTES_AT + 1, 0x80)); // nor this one
-    assert!(!in_order(HEADER_SIZE + 3, 0x02)); // offset delta 1 comes first
+    assert!(in_order(ATTRIBUTES_AT, 0x01)); // an undefined bit
+    assert!(in_order(ATTRIBUTES_AT + 1, 0x80)); // another one
+    assert!(!in_order(HEADER_SIZE + 3, 0x02)); // the first offset delta is 1
     assert!(!in_order(HEADER_SIZE + 3, 0x01)); // or -1
 }

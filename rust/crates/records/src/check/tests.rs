@@ -1,4 +1,4 @@
-//! If these fail, a batch that no consumer can read is stored, or one that Kafka takes is refused.
+//! If these fail, a batch that no consumer can read is stored, or one that Kafka accepts is refused.
 use proptest::prelude::*;
 
 use super::*;
@@ -15,7 +15,7 @@ const CODECS: [Compression; 4] = [
 ];
 const LIMIT: usize = 64 << 20;
 
-/// The records of a batch of values, without compression.
+/// The encoded records of `values`.
 fn payload(values: &[Vec<u8>]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::None, None);
     for (index, value) in values.iter().enumerate() {
@@ -32,7 +32,7 @@ fn payload(values: &[Vec<u8>]) -> Vec<u8> {
     builder.build().unwrap()[HEADER_SIZE..].to_vec()
 }
 
-/// A batch that says that `compressed` holds `count` records.
+/// A batch whose header has `count` records and whose payload is `compressed`.
 fn wrap(codec: Compression, compressed: &[u8], count: i32) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::None, None);
     builder.append(1000, None, None, &[]).unwrap();
@@ -66,7 +66,7 @@ fn check_within(bytes: &[u8], limits: &Limits) -> Result<(Vec<CheckedRecord>, Re
     Ok((records, summary))
 }
 
-/// Values of which some are longer than a piece.
+/// Values, some longer than a piece.
 fn values() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let value = prop_oneof![
         9 => proptest::collection::vec(any::<u8>(), 0..300),
@@ -126,7 +126,9 @@ proptest! {
 
     // Broken if it failed: bytes from a socket would stop the process.
     #[test]
-    fn random_payloads_are_refused_or_read(payload in proptest::collection::vec(any::<u8>(), 0..300), code in 0u8..5) {
+    fn random_payloads_are_refused_or_read(
+        payload in proptest::collection::vec(any::<u8>(), 0..300), code in 0u8..5,
+    ) {
         let _ = check(&wrap(Compression::from_code(code).unwrap(), &payload, 3));
     }
 }
@@ -185,7 +187,7 @@ fn a_wrong_count_and_trailing_bytes_are_refused() {
     }
 }
 
-// Broken if it failed: Kafka corrects offset deltas of old clients, and we would refuse them or store them.
+// Broken if it failed: we would refuse or store the wrong offset deltas of old clients, which Kafka corrects.
 #[test]
 fn wrong_offset_deltas_are_reported() {
     for codec in Compression::ALL {
@@ -214,7 +216,7 @@ fn a_bomb_is_refused_at_the_limit() {
     }
 }
 
-// Broken if it failed: a raw snappy block or a large zstd window would take memory that nobody granted.
+// Broken if it failed: a raw snappy block or a large zstd window would take memory without a permit.
 #[test]
 fn memory_that_grows_with_the_batch_is_granted_first() {
     let limits = Limits {
@@ -243,7 +245,7 @@ fn memory_that_grows_with_the_batch_is_granted_first() {
 
 // Broken if it failed: decompressing a long batch would block a network thread.
 #[test]
-fn a_long_batch_is_decompressed_by_the_offload() {
+fn a_long_batch_is_decompressed_in_the_offload() {
     use std::cell::Cell;
     thread_local!(static OFFLOADED: Cell<usize> = const { Cell::new(0) });
     let limits = Limits {
@@ -264,7 +266,7 @@ fn a_long_batch_is_decompressed_by_the_offload() {
     }
 }
 
-// Broken if it failed: what a client writes in several frames or members would be refused or read in part.
+// Broken if it failed: a payload of several frames or members would be refused or read in part.
 #[test]
 fn concatenated_frames_are_one_payload() {
     let values = vec![b"value".to_vec(); 50];

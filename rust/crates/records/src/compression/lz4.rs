@@ -1,4 +1,4 @@
-//! What `lz4_flex` does not do with LZ4 frames: require their end, and read those of message sets v0.
+//! Checks of LZ4 frames that `lz4_flex` lacks: the end mark, and the header checksum of message sets v0.
 //!
 //! Layout (LZ4 frame format 1.6), little-endian:
 //!
@@ -13,8 +13,9 @@
 //! checksum      u32, if FLG bit 2
 //! ```
 //!
-//! Message sets v0 (KAFKA-3160): old clients computed HC over the magic number, too. Newer clients that write v0 do the same,
-//! because old readers expect it. Others write the right checksum. So HC of a v0 frame is ignored: the right one replaces it.
+//! KAFKA-3160: clients that write message sets v0 computed HC over the magic number, too, and old readers
+//! require it so. Other clients write the right checksum. So HC of a v0 frame is not compared: the right one
+//! replaces it.
 
 use super::failed;
 use crate::compression::Compression;
@@ -48,7 +49,7 @@ pub(super) fn check_end(input: &[u8]) -> Result<(), RecordError> {
     }
 }
 
-/// The frame's header with the right checksum, and what follows it.
+/// The frame's header with the right checksum, and the bytes after it.
 pub(super) fn mend_header(input: &[u8]) -> Result<(Vec<u8>, &[u8]), RecordError> {
     let checksum_at = checksum_at(input)?;
     let (header, rest) = input.split_at(checksum_at + 1);
@@ -57,14 +58,14 @@ pub(super) fn mend_header(input: &[u8]) -> Result<(Vec<u8>, &[u8]), RecordError>
     Ok((header, rest))
 }
 
-/// Gives a frame the checksum of old clients. Its header has no content size and no dictionary, as in Kafka's frames.
+/// Sets the header checksum that old readers require. Kafka's frames have no content size and no dictionary.
 pub(super) fn spoil_header(frame: &mut [u8]) -> Result<(), RecordError> {
     let checksum_at = checksum_at(frame)?;
     frame[checksum_at] = (xxh32_short(&frame[..checksum_at]) >> 8) as u8;
     Ok(())
 }
 
-/// The position of the header's checksum, which is inside `input`.
+/// The position of the header checksum, which is inside `input`.
 fn checksum_at(input: &[u8]) -> Result<usize, RecordError> {
     let cut = || failed(Compression::Lz4, "the frame header is cut short");
     let flags = *input.get(MAGIC_SIZE).ok_or_else(cut)?;

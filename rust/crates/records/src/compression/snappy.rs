@@ -11,8 +11,8 @@
 //!   block                   raw snappy of at most the writer's block size
 //! ```
 //!
-//! A writer that was flushed and begun again repeats the header, so one may stand where a block is expected. Clients
-//! that are not Java's may write one raw block and nothing around it.
+//! A writer that is flushed and reused repeats the header, so a header may stand where a block is expected.
+//! Clients other than Java's may write one raw block without a frame.
 
 use super::failed;
 use crate::compression::Compression;
@@ -20,9 +20,9 @@ use crate::error::RecordError;
 
 const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
 const FRAME_HEADER: usize = 16;
-/// What snappy-java writes by default.
+/// snappy-java's default.
 const BLOCK_SIZE: usize = 32 * 1024;
-/// A copy of 64 bytes takes 3 at least, so nothing raw grows to more than this many times its size.
+/// A copy of 64 bytes takes at least 3, so a raw block grows by at most this factor.
 pub(super) const GREATEST_RATIO: usize = 22;
 
 pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
@@ -89,7 +89,7 @@ impl<'a> Iterator for Blocks<'a> {
     }
 }
 
-/// Bytes that a block says it decompresses to.
+/// The decompressed size that a block states.
 pub(super) fn decompressed_len(block: &[u8]) -> Result<usize, RecordError> {
     let codec = Compression::Snappy;
     let length = snap::raw::decompress_len(block).map_err(|error| failed(codec, error))?;
@@ -99,7 +99,7 @@ pub(super) fn decompressed_len(block: &[u8]) -> Result<usize, RecordError> {
     Ok(length)
 }
 
-/// Decompresses a block into `out`, which has its [`decompressed_len`].
+/// Decompresses a block into `out`, whose length is [`decompressed_len`].
 pub(super) fn decompress_block(block: &[u8], out: &mut [u8]) -> Result<(), RecordError> {
     let decompressed = snap::raw::Decoder::new().decompress(block, out);
     decompressed
@@ -117,7 +117,7 @@ pub(super) fn decompress(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Resul
             return Err(RecordError::DecompressedTooLarge { codec, limit });
         }
         if out.capacity() - start < length {
-            // Blocks are small; grow by doubling, but never beyond the limit.
+            // Blocks are small: the buffer doubles, up to the limit.
             let target = (start * 2).max(start + length).min(limit);
             out.reserve_exact(target - start);
         }

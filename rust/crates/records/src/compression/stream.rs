@@ -1,9 +1,10 @@
-//! Decompressing a batch piece by piece, in memory that does not grow with the batch.
+//! Decompresses a batch piece by piece, in memory that does not grow with the batch.
 //!
-//! A source keeps one piece of at most [`PIECE`] bytes and replaces it by the next. Buffers and contexts belong to the thread and
-//! are used again. Two payloads need more memory than a piece: a snappy block is decompressed whole, and zstd keeps the window
-//! that the frame asks for. [`Limits::buffer_max`] bounds both. The codecs' other state is bounded by constants: 32 KiB for gzip,
-//! two blocks of at most 4 MiB for lz4, 8 MiB for zstd.
+//! A source has one piece of at most [`PIECE`] bytes and replaces it by the next. Buffers and contexts belong
+//! to the thread and are reused. Two payloads need more memory than a piece: a snappy block is decompressed
+//! in one step, and zstd keeps the window that the frame asks for. [`Limits::buffer_max`] bounds both. The
+//! codecs' other state is bounded by constants: 32 KiB for gzip, two blocks of at most 4 MiB for lz4, 8 MiB
+//! for zstd.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -13,19 +14,20 @@ use zstd::zstd_safe;
 use super::{Compression, failed, lz4, snappy, zstd_error};
 use crate::error::RecordError;
 
-/// Bytes of a piece.
+/// The size of a piece.
 const PIECE: usize = 64 << 10;
 /// A larger buffer is freed after use.
 const KEPT_MAX: usize = 1 << 20;
-/// The window that every zstd decoder should support (RFC 8878, 3.1.1.1.2). It does not count against [`Limits::buffer_max`].
+/// The window that every zstd decoder supports (RFC 8878, 3.1.1.1.2). [`Limits::buffer_max`] does not count
+/// it.
 const ZSTD_WINDOW: usize = 8 << 20;
-/// The largest window exponent that zstd's streaming decoders accept by default, Kafka's too (`ZSTD_WINDOWLOG_LIMIT_DEFAULT`).
+/// The largest window exponent of zstd's streaming decoders, Kafka's too (`ZSTD_WINDOWLOG_LIMIT_DEFAULT`).
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
 /// Runs a closure that may take long. A server runs it without blocking other connections.
 pub type Offload = fn(&mut dyn FnMut());
 
-/// What the check of a batch may cost.
+/// The memory and time that checking a batch may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// The most bytes that the batch may decompress to.
@@ -40,7 +42,7 @@ pub struct Limits {
 pub(crate) const OFFLOAD_AFTER: usize = 256 << 10;
 
 impl Limits {
-    /// Limits that refuse only batches of more than `output_max` bytes, for a caller that blocks no other work.
+    /// Limits the decompressed bytes only, for a caller that may block.
     pub fn within(output_max: usize) -> Self {
         Self {
             output_max,
@@ -50,14 +52,14 @@ impl Limits {
     }
 }
 
-/// The payload of a batch, piece by piece.
+/// The payload of a batch, in pieces.
 pub(crate) trait Source {
     fn piece(&self) -> &[u8];
     /// Replaces the piece by the next one; false at the end.
     fn advance(&mut self) -> Result<bool, RecordError>;
 }
 
-/// A payload that is not compressed: one piece.
+/// An uncompressed payload: one piece.
 pub(crate) struct Plain<'a> {
     payload: &'a [u8],
     started: bool,
@@ -88,7 +90,7 @@ thread_local! {
     static ZSTD: RefCell<Option<zstd_safe::DCtx<'static>>> = const { RefCell::new(None) };
 }
 
-/// The thread's buffer, until it is dropped.
+/// The thread's buffer, given back when it is dropped.
 struct Buffer {
     bytes: Vec<u8>,
     filled: usize,
@@ -100,7 +102,7 @@ impl Buffer {
         Self { bytes, filled: 0 }
     }
 
-    /// At least `size` bytes. Old content stays, so that nothing is cleared for each piece.
+    /// The buffer with at least `size` bytes. Old content stays, so that no piece needs clearing.
     fn at_least(&mut self, size: usize) -> &mut [u8] {
         if self.bytes.len() < size {
             self.bytes.resize(size, 0);
@@ -157,7 +159,7 @@ impl<R: Read> Source for Reader<R> {
     }
 }
 
-/// Lz4, a frame.
+/// Lz4: one or more frames.
 pub(crate) struct Lz4<'a>(Reader<lz4_flex::frame::FrameDecoder<&'a [u8]>>);
 
 impl<'a> Lz4<'a> {
@@ -179,7 +181,7 @@ impl Source for Lz4<'_> {
     }
 }
 
-/// Snappy, one block after another.
+/// Snappy, block by block.
 pub(crate) struct Snappy<'a> {
     blocks: snappy::Blocks<'a>,
     buffer_max: usize,
@@ -203,7 +205,7 @@ impl Source for Snappy<'_> {
     }
 
     fn advance(&mut self) -> Result<bool, RecordError> {
-        // An empty block is no end.
+        // An empty block is not the end.
         while let Some(block) = self.blocks.next().transpose()? {
             let length = snappy::decompressed_len(block)?;
             if length > self.buffer_max.max(PIECE) {
@@ -224,12 +226,12 @@ impl Source for Snappy<'_> {
     }
 }
 
-/// Zstd, frame after frame.
+/// Zstd, frame by frame.
 pub(crate) struct Zstd<'a> {
     input: zstd_safe::InBuffer<'a>,
-    /// Taken only when this is dropped.
+    /// `Some` until the source is dropped.
     context: Option<zstd_safe::DCtx<'static>>,
-    /// The last frame read so far ended.
+    /// The last frame was read to its end.
     complete: bool,
     window_log_max: u32,
     buffer: Buffer,
@@ -265,7 +267,8 @@ impl Source for Zstd<'_> {
     fn advance(&mut self) -> Result<bool, RecordError> {
         let bytes = self.buffer.at_least(PIECE);
         let mut out = zstd_safe::OutBuffer::around(&mut bytes[..PIECE]);
-        // A call may consume input and give no output. The last output may still be in the context when all input is consumed.
+        // A call may consume input without output, and output may remain in the context after all input is
+        // consumed.
         loop {
             let consumed = self.input.pos;
             if self.complete && consumed == self.input.src.len() {
@@ -299,7 +302,7 @@ impl Drop for Zstd<'_> {
     }
 }
 
-/// A window larger than the caller allows may be decompressed with more memory. No decoder takes one beyond 128 MiB.
+/// The error for a window above the caller's limit, which a larger limit may allow, up to 128 MiB.
 fn stream_error(code: zstd_safe::ErrorCode, window_log_max: u32) -> RecordError {
     let too_large = zstd_safe::zstd_sys::ZSTD_ErrorCode::ZSTD_error_frameParameter_windowTooLarge as usize;
     if code == too_large.wrapping_neg() && window_log_max < ZSTD_WINDOW_LOG_MAX {

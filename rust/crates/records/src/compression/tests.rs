@@ -15,7 +15,7 @@ fn compressed(codec: Compression, input: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Something that compresses: words drawn from a small set.
+/// Compressible input: words from a small set.
 fn text() -> impl Strategy<Value = Vec<u8>> {
     let word = prop::sample::select(vec!["carrier", "origin", "delay", "\n", "7"]);
     proptest::collection::vec(word, 0..20_000).prop_map(|words| words.concat().into_bytes())
@@ -48,7 +48,8 @@ proptest! {
 
     #[test]
     fn a_damaged_payload_stays_within_the_limit(
-        input in text(), code in 0u8..5, changes in proptest::collection::vec(any::<(prop::sample::Index, u8)>(), 1..6),
+        input in text(), code in 0u8..5,
+        changes in proptest::collection::vec(any::<(prop::sample::Index, u8)>(), 1..6),
     ) {
         let codec = Compression::from_code(code).unwrap();
         let mut payload = compressed(codec, &input);
@@ -65,7 +66,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(input in proptest::collection::vec(any::<u8>(), 0..300), code in 0u8..5) {
+    fn any_bytes_are_read_or_refused(
+        input in proptest::collection::vec(any::<u8>(), 0..300), code in 0u8..5,
+    ) {
         let codec = Compression::from_code(code).unwrap();
         let mut out = Vec::new();
         let _ = decompress(codec, &input, 10_000, &mut out);
@@ -75,7 +78,7 @@ proptest! {
 }
 
 #[test]
-fn a_bomb_is_refused_and_takes_no_more_than_the_limit() {
+fn a_bomb_is_refused_within_the_limit() {
     let zeros = vec![0; 64 << 20];
     let limit = 1 << 20;
     for codec in CODECS {
@@ -112,7 +115,7 @@ fn a_raw_snappy_block_is_readable() {
 }
 
 #[test]
-fn a_snappy_stream_may_begin_again() {
+fn a_snappy_stream_may_repeat_its_header() {
     let mut payload = compressed(Compression::Snappy, b"first ");
     payload.extend(compressed(Compression::Snappy, b"second"));
     let mut out = Vec::new();
@@ -130,8 +133,8 @@ fn gzip_members_may_follow_each_other() {
 }
 
 #[test]
-fn a_snappy_block_that_claims_too_much_is_refused_before_it_is_given_room() {
-    // The varint preamble says 2^31 - 1 bytes; the block holds none.
+fn a_snappy_block_that_states_too_large_a_size_is_refused_before_allocation() {
+    // The varint in front says 2^31 - 1 bytes; the block has none.
     let mut out = Vec::new();
     let block = [0xff, 0xff, 0xff, 0xff, 0x07];
     assert!(decompress(Compression::Snappy, &block, usize::MAX, &mut out).is_err());
@@ -140,7 +143,7 @@ fn a_snappy_block_that_claims_too_much_is_refused_before_it_is_given_room() {
 
 // If this failed, a batch that every reader can read would be refused.
 #[test]
-fn nothing_decompresses_to_more_than_is_thought_possible() {
+fn nothing_decompresses_to_more_than_most_decompressed() {
     for codec in CODECS {
         for size in [0, 1, 7, 1000, 1 << 20, 32 << 20] {
             let payload = compressed(codec, &vec![0; size]);
@@ -150,7 +153,7 @@ fn nothing_decompresses_to_more_than_is_thought_possible() {
 }
 
 #[test]
-fn levels_beyond_the_scale_are_clamped() {
+fn levels_out_of_range_are_clamped() {
     for codec in CODECS {
         for level in [i32::MIN, -1, 0, 1, 9, 12] {
             let mut payload = Vec::new();

@@ -1,8 +1,8 @@
-//! Batches as message sets of an older format, for consumers that know no newer one (KIP-31, KIP-98).
+//! Converts batches to message sets of an older format, for old consumers (KIP-31, KIP-98).
 //!
-//! Source: `RecordsUtil.downConvert`. Headers, producers, transactions and leader epochs have no place in the old formats and
-//! are left out, markers as a whole; so an aborted transaction's records are there like others. Offsets stay what they are,
-//! with the gaps that compaction and markers leave. What is compressed is compressed again with the same codec.
+//! Source: `RecordsUtil.downConvert`. The old formats cannot store headers, producers, transactions and
+//! leader epochs. Markers are left out, so records of aborted transactions look like others. Offsets stay,
+//! with the gaps of compaction and markers. Compressed batches are compressed again with the same codec.
 
 use super::write::EntryWriter;
 use super::{LegacyMessage, Outer, for_each, is_legacy};
@@ -11,12 +11,12 @@ use crate::compression::Compression;
 use crate::error::RecordError;
 use crate::header::MAGIC_AT;
 
-/// Appends to `out` the messages of the batch at the front of `bytes`, which is all of them, in the format `magic`, 0 or 1; a
-/// batch in that format or an older one as it is. Of a batch that is not compressed the records below `from` are left out.
-/// Returns how many records were converted.
+/// Appends to `out` the messages of `bytes`, exactly one batch, in the format `magic` (0 or 1). A batch in
+/// that format or an older one is copied. Records of an uncompressed batch with offsets below `from` are left
+/// out. Returns the number of converted records.
 ///
-/// It decompresses to at most `limit` bytes. Errors: what is wrong with the batch, or [`RecordError::UnknownToFormat`] for
-/// zstd; `out` is as before then.
+/// Decompresses to at most `limit` bytes. Errors: an invalid batch, or [`RecordError::UnknownToFormat`] for
+/// zstd. `out` is unchanged then.
 pub fn down_convert(
     bytes: &[u8],
     magic: u8,
@@ -40,7 +40,7 @@ pub fn down_convert(
     converted
 }
 
-/// What is wanted: see [`down_convert`].
+/// The wanted format and start; see [`down_convert`].
 struct Target {
     magic: u8,
     from: i64,
@@ -89,7 +89,7 @@ impl Target {
                 timestamp_type,
                 key: record.key,
                 value: record.value,
-                // Computed as it is written.
+                // Computed when the message is written.
                 crc: 0,
             };
             writer.push(&message, out)?;

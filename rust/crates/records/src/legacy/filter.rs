@@ -1,8 +1,8 @@
-//! Writing one entry of a message set v0 or v1 anew with only some of its messages, as the log cleaner does.
+//! Writes one entry of a message set v0 or v1 again with only some of its messages, for the log cleaner.
 //!
-//! The format stays what it was, as in Kafka's cleaner. A message that is no wrapper stays or goes, and is never written. A
-//! wrapper that loses messages is compressed anew; its offset becomes that of the last message left, and in v1 the offsets
-//! inside count from the first one left. There is no place for a delete horizon in these formats.
+//! The format stays, as in Kafka's cleaner. A message without a wrapper is kept or removed, never rewritten.
+//! A wrapper that loses messages is compressed again: its offset becomes that of the last kept message, and
+//! in v1 the offsets inside count from the first kept one. These formats cannot store a delete horizon.
 
 use super::write::EntryWriter;
 use super::{Outer, for_each, frame};
@@ -10,10 +10,10 @@ use crate::compression::Compression;
 use crate::error::RecordError;
 use crate::filter::{Entry, Filtered, Left};
 
-/// Calls `keep` with each message of the entry at the front of `bytes`, which is all of them, and appends to `out` the
-/// entry with those that stay, unless all stay. Wrappers decompress to at most `limit` bytes.
+/// Calls `keep` with each message of `bytes`, exactly one entry, and appends to `out` the entry with the kept
+/// messages, unless all are kept. Wrappers decompress to at most `limit` bytes.
 ///
-/// Errors: as [`for_each`]; `out` is as before then.
+/// Errors: as [`for_each`]. `out` is unchanged then.
 pub fn filter(
     bytes: &[u8],
     limit: usize,

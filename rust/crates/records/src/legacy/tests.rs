@@ -1,4 +1,4 @@
-//! If these fail, producers that speak Produce v0 to v2 lose records or are refused, or an old log cannot be read.
+//! If these fail, producers with Produce v0 to v2 lose records or are refused, or an old log cannot be read.
 use super::*;
 use crate::batch::Batch;
 use crate::filter::{Entry, Left};
@@ -48,7 +48,7 @@ fn wrapper(magic: u8, codec: Compression, offset: i64, set: &[u8]) -> Vec<u8> {
     let mut value = Vec::new();
     compression::compress(codec, None, set, &mut value).unwrap();
     if codec == Compression::Lz4 {
-        // What old clients got wrong.
+        // The error of old clients.
         value[6] = value[6].wrapping_add(1);
     }
     message(magic, codec.code(), offset, 1000, None, Some(&value))
@@ -69,9 +69,9 @@ fn pairs() -> impl Strategy<Value = Vec<Pair>> {
     proptest::collection::vec((bytes(), bytes()), 1..12)
 }
 
-// Broken if it failed: a set of messages of two formats would be taken, which Kafka refuses.
+// Broken if it failed: a set with messages of two formats would be accepted, which Kafka refuses.
 #[test]
-fn one_format_a_set() {
+fn a_set_has_one_format() {
     let pairs = [(None, Some(b"v".to_vec()))];
     let mixed = [set(0, &pairs), set(1, &pairs)].concat();
     assert!(matches!(
@@ -119,7 +119,7 @@ proptest! {
         };
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
-        // Only the offsets are outside the checksum.
+        // The checksum covers all but the offsets.
         if collect(&bytes).is_ok() {
             let mut rest = &bytes[..];
             let mut start = 0;
@@ -149,12 +149,12 @@ fn offsets_inside_a_v1_wrapper_count_back_from_the_wrapper() {
     assert_eq!(offsets(&wrapper(1, gzip, 42, &plain)), [40, 41, 42]);
     assert_eq!(offsets(&wrapper(1, gzip, 0, &plain)), [0, 1, 2]);
     assert!(collect(&wrapper(1, gzip, 1, &plain)).is_err());
-    // In v0 the inner offsets are what they say.
+    // In v0 the inner offsets are the messages' own.
     assert_eq!(offsets(&wrapper(0, gzip, 42, &set(0, &pairs))), [0, 1, 2]);
 }
 
 #[test]
-fn the_append_time_of_a_wrapper_is_that_of_its_messages() {
+fn messages_have_the_append_time_of_their_wrapper() {
     let mut value = Vec::new();
     let plain = set(1, &[(None, None), (None, None)]);
     compression::compress(Compression::Gzip, None, &plain, &mut value).unwrap();
@@ -194,9 +194,9 @@ fn the_limit_holds_over_all_wrappers_together() {
 }
 
 proptest! {
-    // If it failed, compaction of an old log would move or change messages, or keep what is superseded.
+    // If it failed, compacting an old log would move or change messages, or keep superseded ones.
     #[test]
-    fn what_stays_of_an_entry_is_unchanged(
+    fn kept_messages_of_an_entry_are_unchanged(
         pairs in pairs(),
         stay in proptest::collection::vec(any::<bool>(), 12),
         magic in 0u8..2,
@@ -269,7 +269,7 @@ proptest! {
         prop_assert_eq!(&collect(&out[5..]).unwrap(), &expected);
         if out.len() > 5 {
             prop_assert_eq!(out[5 + MAGIC_AT], magic);
-            // The same once more, from v1 to v0 or as it is.
+            // Converted again, from v1 to v0 or to the same format.
             let (mut first, mut again) = (&out[5..], Vec::new());
             while !first.is_empty() {
                 let (one, rest) = first.split_at(frame(first).unwrap().len());
@@ -284,9 +284,9 @@ proptest! {
     }
 }
 
-// If it failed, old consumers would be sent what they cannot read, or markers as if they were records.
+// If it failed, old consumers would get batches they cannot read, or markers as records.
 #[test]
-fn what_old_formats_cannot_say() {
+fn batches_that_old_formats_cannot_store_are_left_out_or_refused() {
     let pairs: [Pair; 1] = [(None, Some(b"v".to_vec()))];
     let mut out = b"front".to_vec();
     assert_eq!(
@@ -316,9 +316,9 @@ fn what_old_formats_cannot_say() {
     assert_eq!(out, b"front");
 }
 
-// If it failed, readers of Kafka 0.8 and 0.9 would refuse lz4: they compute the checksum over the magic number, too.
+// If it failed, readers of Kafka 0.8 and 0.9 would refuse lz4: they include the magic number in the checksum.
 #[test]
-fn lz4_frames_of_v0_have_the_checksum_that_old_readers_expect() {
+fn lz4_frames_of_v0_have_the_checksum_of_old_readers() {
     let bytes = batch_of(0, &[(None, Some(vec![7; 100]))], Compression::Lz4);
     let header = |magic| {
         let mut out = Vec::new();

@@ -1,20 +1,19 @@
-//! Writing message sets v0 and v1: for the log cleaner, which takes messages out of wrappers, and for consumers that know no
-//! other format.
+//! Writes message sets v0 and v1, for [`super::filter`] and [`super::down_convert`].
 
 use super::{CODEC_MASK, LOG_APPEND_TIME_FLAG, LegacyMessage};
 use crate::compression::{self, Compression};
 use crate::error::RecordError;
 use crate::header::{MAGIC_AT, TimestampType};
 
-/// Writes the messages of one batch: each by itself, or all in a wrapper when they are to be compressed.
+/// Writes the messages of one batch: one by one, or in a wrapper when they are to be compressed.
 ///
-/// The wrapper has the offset of the last; in v1 the offsets inside count from the first (KIP-31), and its time is the newest
-/// inside.
+/// The wrapper has the offset of its last message. In v1 the offsets inside count from the first (KIP-31),
+/// and the wrapper has the newest timestamp inside.
 pub(super) struct EntryWriter {
     magic: u8,
     codec: Compression,
     timestamp_type: TimestampType,
-    /// What goes into the wrapper.
+    /// The content of the wrapper.
     inner: Vec<u8>,
     first: Option<i64>,
     last: i64,
@@ -34,7 +33,7 @@ impl EntryWriter {
         }
     }
 
-    /// The next message; to `out` if it is not to be compressed.
+    /// Adds a message to the wrapper, or to `out` if it is not to be compressed.
     pub(super) fn push(&mut self, message: &LegacyMessage<'_>, out: &mut Vec<u8>) -> Result<(), RecordError> {
         let first = *self.first.get_or_insert(message.offset);
         self.last = message.offset;
@@ -46,7 +45,7 @@ impl EntryWriter {
         write(self.magic, Compression::None, base, message, &mut self.inner)
     }
 
-    /// The wrapper, if there is one.
+    /// Writes the wrapper to `out`, if there is one.
     pub(super) fn finish(self, out: &mut Vec<u8>) -> Result<(), RecordError> {
         if self.codec == Compression::None || self.first.is_none() {
             return Ok(());
@@ -63,14 +62,14 @@ impl EntryWriter {
             timestamp_type: self.timestamp_type,
             key: None,
             value: Some(&value),
-            // Computed as it is written.
+            // Computed when the message is written.
             crc: 0,
         };
         write(self.magic, self.codec, 0, &wrapper, out)
     }
 }
 
-/// Appends one message; its offset is counted from `base`.
+/// Appends one message with the offset relative to `base`.
 fn write(
     magic: u8,
     codec: Compression,
@@ -98,7 +97,7 @@ fn write(
         out.extend_from_slice(&message.timestamp.to_be_bytes());
     }
     for bytes in [message.key, message.value] {
-        // The sum was checked to fit.
+        // The sum fits, as checked above.
         out.extend_from_slice(&bytes.map_or(-1, |bytes| bytes.len() as i32).to_be_bytes());
         out.extend_from_slice(bytes.unwrap_or_default());
     }

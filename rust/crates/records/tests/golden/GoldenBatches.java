@@ -1,10 +1,10 @@
-// Writes the golden files of this directory with Apache Kafka's own classes, or reads batches of ours with them.
+// Writes this directory's golden files with Apache Kafka's classes, or reads our batches with them.
 //
 //   java -cp kafka-clients-3.9.1.jar:lz4-java.jar:snappy-java.jar:zstd-jni.jar:slf4j-api.jar \
 //       GoldenBatches.java write DIRECTORY
 //   java -cp ... GoldenBatches.java read FILE...
 //
-// The jars are those that Apache Kafka 3.9.1 is released with. `read` checks checksums and prints every record.
+// The jars come with Apache Kafka 3.9.1. `read` checks checksums and prints every record.
 
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -49,9 +49,11 @@ public class GoldenBatches {
             }
         }
         save(directory.resolve("v1-gzip-append-time.bin"),
-            records((byte) 1, CompressionType.GZIP, TimestampType.LOG_APPEND_TIME, -1L, (short) -1, -1, false));
+            records((byte) 1, CompressionType.GZIP, TimestampType.LOG_APPEND_TIME,
+                -1L, (short) -1, -1, false));
         save(directory.resolve("v2-none-append-time.bin"),
-            records((byte) 2, CompressionType.NONE, TimestampType.LOG_APPEND_TIME, -1L, (short) -1, -1, false));
+            records((byte) 2, CompressionType.NONE, TimestampType.LOG_APPEND_TIME,
+                -1L, (short) -1, -1, false));
         save(directory.resolve("v2-none-transactional.bin"),
             records((byte) 2, CompressionType.NONE, TimestampType.CREATE_TIME, 4711L, (short) 3, 17, true));
         save(directory.resolve("v2-control.bin"), MemoryRecords.withEndTransactionMarker(BASE_OFFSET, TIME, 5,
@@ -93,7 +95,8 @@ public class GoldenBatches {
             System.out.println(path.getFileName() + ": " + batch);
             for (Record record : batch) {
                 record.ensureValid();
-                System.out.println("  " + record.offset() + " " + record.timestamp() + " key " + record.keySize()
+                System.out.println("  " + record.offset() + " " + record.timestamp()
+                    + " key " + record.keySize()
                     + " value " + record.valueSize() + " headers " + Arrays.toString(record.headers()));
             }
         }

@@ -1,6 +1,7 @@
-//! What the fuzz tests of several crates share: numbers from a seed, inputs changed by them, and the memory a call takes.
+//! Shared by the fuzz tests of several crates: random numbers from a seed, mutated inputs, and memory
+//! measurement.
 //!
-//! `LOGCORE_SEED=n` runs the inputs of one seed alone, `LOGCORE_FUZZ_MINUTES=n` new ones for so long (`make fuzz`).
+//! `LOGCORE_SEED=n` runs one seed. `LOGCORE_FUZZ_MINUTES=n` runs new seeds for that time (`make fuzz`).
 #![allow(dead_code)]
 
 pub(crate) mod allocation;
@@ -19,7 +20,7 @@ fn number_in(variable: &str) -> Option<u64> {
     Some(text.parse().expect("a whole number is needed"))
 }
 
-/// The seeds of a run: `count` from 0 on, the one that is asked for, or new ones until a time.
+/// The seeds of a run: `count` from 0 on, the one from `LOGCORE_SEED`, or new ones until a time.
 struct Seeds {
     first: u64,
     end: u64,
@@ -33,14 +34,14 @@ impl Seeds {
             (first, end) = (seed, seed + 1);
         } else if let Some(minutes) = number_in("LOGCORE_FUZZ_MINUTES") {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-            // Far from those that every run begins with, and from the last run's.
+            // Far from the seeds of a normal run and of the previous one.
             (first, end) = (now.as_micros() as u64, u64::MAX);
             deadline = Some(Instant::now() + Duration::from_secs(60 * minutes));
         }
         Self { first, end, deadline }
     }
 
-    /// Every `step`th seed from number `start` on; prints the seed of a round that panics.
+    /// Calls `round` for every `step`th seed from number `start` on. Prints the seed of a round that panics.
     fn run(&self, start: usize, step: usize, mut round: impl FnMut(&mut Random)) {
         for seed in (self.first..self.end).skip(start).step_by(step) {
             if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -55,12 +56,12 @@ impl Seeds {
     }
 }
 
-/// Runs `round` with the numbers of each of `count` seeds; prints the seed of one that panics.
+/// Runs `round` with the numbers of each of `count` seeds. Prints the seed of a round that panics.
 pub(crate) fn for_each_seed(count: u64, round: impl FnMut(&mut Random)) {
     Seeds::of_this_run(count).run(0, 1, round);
 }
 
-/// As [`for_each_seed`], on all cores: no round knows of another.
+/// As [`for_each_seed`], on all cores. Rounds share nothing.
 pub(crate) fn for_each_seed_on_all_cores(count: u64, round: impl Fn(&mut Random) + Sync) {
     let (seeds, round) = (&Seeds::of_this_run(count), &round);
     let cores = thread::available_parallelism().map_or(1, NonZero::get);

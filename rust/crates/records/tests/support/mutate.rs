@@ -1,10 +1,10 @@
-//! Makes bad input of good: what a bad disk, a bad network or a bad person would send.
+//! Damages valid input, as a bad disk, a bad network or an attacker would.
 
 use super::random::Random;
 
-/// Lengths and counts that programs forget.
+/// Edge cases of lengths and counts.
 const NUMBERS: [i32; 8] = [0, -1, 1, i32::MAX, i32::MIN, 0x00ff_ffff, 61, -61];
-/// And offsets and times.
+/// Edge cases of offsets and timestamps.
 const LONG_NUMBERS: [i64; 6] = [-1, 0, i64::MAX, i64::MAX - 1, i64::MIN, i64::MAX / 2];
 
 /// One of `inputs` with a few changes.
@@ -22,7 +22,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, inputs: &[Vec<u8>]) {
         bytes.extend(random.bytes(more));
         return;
     }
-    // Many formats begin with what decides about the rest.
+    // In many formats the first bytes decide how the rest is read.
     let at = if random.one_in(8) {
         0
     } else {

@@ -1,6 +1,6 @@
-//! The numbers a history is drawn from: the same for the same seed, on every machine (SplitMix64).
+//! Random numbers from a seed: the same for the same seed on every machine (SplitMix64).
 
-/// A sequence that its seed determines.
+/// The sequence of one seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 

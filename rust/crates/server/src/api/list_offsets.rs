@@ -367,7 +367,7 @@ async fn search_through(
         match searched.map_err(|error| failed(shared, partition, &error))? {
             Searched::Found(found) => return Ok(found),
             Searched::Further => permit = None,
-            Searched::Packed(bytes) => {
+            Searched::Compressed(bytes) => {
                 tokio::select! {
                     biased;
                     _ = stopping.wait_for(|stops| *stops) => {

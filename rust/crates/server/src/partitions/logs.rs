@@ -312,7 +312,7 @@ impl Logs {
     /// directory.
     pub(crate) fn maintain(&self, now_ms: i64, retention: Retention, lines: &LogLines) {
         for dir in &self.dirs {
-            let maintained = dir.look_after(now_ms, retention);
+            let maintained = dir.maintain_with(now_ms, retention);
             let path = dir.path().display();
             if let Some(reason) = dir.failure() {
                 lines.push_limited(

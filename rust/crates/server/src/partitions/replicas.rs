@@ -73,7 +73,7 @@ impl Replicas {
         let is_alone = leads && others_in_sync == 0;
         if !is_alone {
             // This may wait for the disk, so it happens before the lock is taken.
-            log.hold_high_watermark();
+            log.set_replicated_at_current();
         }
         let mut state = self.state.write();
         let own = replicas.iter().find(|replica| replica.id == node_id);

@@ -1,28 +1,28 @@
-//! Log compaction: of each key, only the last record stays (`LogCleaner`, `Cleaner`).
+//! Log compaction: of each key only the last record stays (`LogCleaner`, `Cleaner`).
 //!
-//! A cleaning first walks over the part of a log that was not cleaned before and maps each key to its last offset, as far
-//! as its buffer goes. Then it copies all segments up to there, leaving out what the map says is superseded, tombstones
-//! and markers whose time is over, and what aborted transactions wrote. Segments that have become small are joined. What
-//! was copied replaces what it was made from in one step that a crash cannot halve ([`crate::log`]'s swap, and
-//! `finish_interrupted` of the loader). Offsets, the log's start, leader epochs and producers' state stay as they are: of
-//! each active producer the last batch stays, if need be without records.
+//! A cleaning first reads the dirty part of a log and maps each key to its last offset, as far as its buffer
+//! goes. Then it copies all segments up to there without superseded records, expired tombstones and markers,
+//! and records of aborted transactions. Small segments are joined. The copies replace the originals in one
+//! step that a crash cannot split ([`crate::log::cleaning`]). Offsets, the log start, leader epochs and
+//! producers' state stay. The last batch of each active producer stays, if need be without records.
 //!
-//! Stricter than Kafka in two things: what the map was built from is on disk before anything it supersedes goes, and a
-//! checksum that is wrong ends the cleaning instead of being covered up by a new one.
+//! Stricter than Kafka in two things. The dirty part is flushed before anything that it supersedes is
+//! removed. A wrong checksum ends the cleaning; Kafka writes a new checksum over the damage.
 //!
 //! | module | concept |
 //! |---|---|
-//! | `plan` | what is dirty, what may be cleaned, whether it is worth it, which segments are joined |
+//! | `now` | compacting one log in the caller's thread |
 //! | `offset_map` | key to last offset, in bounded memory |
 //! | `pass` | building the map; copying a group of segments |
 //! | `transactions` | aborted batches and markers |
 //! | `output` | the `.cleaned` files |
-//! | `gate` | one cleaning a log at a time, and how it is made to end |
 //! | `throttle` | the rate of all threads together |
-//! | `threads` | [`Cleaner`]: threads that clean the filthiest log first |
+//! | `threads` | [`Cleaner`]: threads that clean the dirtiest log first |
 //!
-//! Threads: a cleaning reads sealed segments only, beside appends and reads, and takes the log's writer lock for the
-//! swap. A crash at any point leaves the old segments or the new ones.
+//! What to clean is decided in [`crate::log::cleaning`].
+//!
+//! Threads: a cleaning reads sealed segments beside appends and reads, and takes the log's writer lock for
+//! the swap. A crash leaves the old segments or the new ones.
 
 mod now;
 mod offset_map;
@@ -49,13 +49,13 @@ pub struct CleanerConfig {
     pub threads: usize,
     /// `log.cleaner.dedupe.buffer.size`: bytes of all threads' maps together.
     pub dedupe_buffer_bytes: u64,
-    /// `log.cleaner.io.buffer.load.factor`: how full a map may become, 0 to 1.
+    /// `log.cleaner.io.buffer.load.factor`: the largest filled part of a map, 0 to 1.
     pub load_factor: f64,
     /// `log.cleaner.io.buffer.size`: bytes of all threads' buffers together.
     pub io_buffer_bytes: usize,
-    /// `log.cleaner.io.max.bytes.per.second`: read and written, of all threads together.
+    /// `log.cleaner.io.max.bytes.per.second`: bytes read and written by all threads together.
     pub io_max_bytes_per_second: f64,
-    /// `log.cleaner.backoff.ms`: how long a thread rests when nothing is to be cleaned.
+    /// `log.cleaner.backoff.ms`: the pause of a thread when no log is due.
     pub backoff_ms: u64,
 }
 
@@ -73,21 +73,21 @@ impl Default for CleanerConfig {
     }
 }
 
-/// Less than this is no buffer to read a log through.
+/// The smallest buffer to read a log through.
 const IO_BUFFER_MIN: usize = 16 << 10;
 
 impl CleanerConfig {
-    /// What one of the threads may use for its map.
+    /// Bytes for one thread's map.
     pub(crate) fn dedupe_bytes_per_thread(&self) -> u64 {
         self.dedupe_buffer_bytes / self.threads.max(1) as u64
     }
 
-    /// What one of the threads may use to read, and again to write.
+    /// Bytes of one thread's read buffer, and of its write buffer.
     pub(crate) fn io_bytes_per_thread(&self) -> usize {
         (self.io_buffer_bytes / self.threads.max(1) / 2).max(IO_BUFFER_MIN)
     }
 
-    /// Checks that a cleaner with these settings would get anywhere.
+    /// Checks that a cleaner with these settings can work.
     ///
     /// Errors: [`StorageError::InvalidConfig`].
     pub fn check(&self) -> Result<()> {
@@ -117,8 +117,7 @@ impl CleanerConfig {
     }
 }
 
-/// The cleaning was told to end, or the log changed under it. Nothing of the log was changed by what it had not swapped
-/// yet.
+/// The cleaning was stopped, or the log changed meanwhile. Segments that were not swapped yet are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Aborted;
 
@@ -138,7 +137,7 @@ impl From<Aborted> for CleanError {
 impl From<StorageError> for CleanError {
     fn from(error: StorageError) -> Self {
         match error {
-            // It was closed or deleted in the meantime.
+            // The log was closed or deleted meanwhile.
             StorageError::Closed { .. } => Self::Aborted,
             error => Self::Storage(error),
         }

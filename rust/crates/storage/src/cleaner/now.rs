@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::log::Log;
 
 impl Log {
-    /// Compacts the log now, in this thread, whatever its dirty ratio: everything before the active segment, the oldest
-    /// open transaction and `min.compaction.lag.ms`. [`Log::roll`] first to have the newest records compacted too.
-    /// Waits for a cleaner that is at it. `cleanup.policy` is not asked.
+    /// Compacts the log now in this thread, whatever its dirty ratio and `cleanup.policy`: everything before
+    /// the active segment, the oldest open transaction and `min.compaction.lag.ms`. Call [`Log::roll`] first
+    /// to include the newest records. Waits for a running cleaning.
     ///
-    /// Errors: the disk's; damage found on the way; [`StorageError::Closed`].
+    /// Errors: the disk's; damage; [`StorageError::Closed`].
     pub fn compact_now(&self, now_ms: i64) -> Result<CleanerStats> {
         self.compact_with(&CleanerConfig::default(), now_ms)
     }
@@ -23,8 +23,8 @@ impl Log {
         self.compact_until(&AtomicBool::new(false), config, now_ms)
     }
 
-    /// [`Log::compact_with`] that ends early, with what was done by then, once `stop` is set; [`Log::pause_cleaning`] after
-    /// that ends what runs.
+    /// [`Log::compact_with`] that ends early once `stop` is set. Call [`Log::pause_cleaning`] after that to
+    /// stop the running pass.
     pub fn compact_until(
         &self,
         stop: &AtomicBool,
@@ -49,7 +49,7 @@ impl Log {
             let run = Run::new(config, &throttle, &running.stop, now_ms);
             let stats = match clean(self, &plan, run) {
                 Ok(stats) => stats,
-                // It was paused, or retention took a segment: look again, after the pause.
+                // Cleaning was paused, or retention removed a segment.
                 Err(CleanError::Aborted) => continue,
                 Err(CleanError::Storage(error)) => return Err(error),
             };

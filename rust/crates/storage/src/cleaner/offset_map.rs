@@ -1,48 +1,49 @@
-//! From a key's digest to the last offset that was written under it, in bounded memory (`SkimpyOffsetMap`).
+//! A map from the digest of a key to the key's last offset, in bounded memory (`SkimpyOffsetMap`).
 //!
-//! One flat table of 24-byte slots, probed linearly: a digest of 128 bits and the offset. Keys are not kept, so two keys of
-//! one digest would be taken for one, and the older record would be lost. Kafka's MD5 leaves that to chance and to the
-//! goodwill of whoever chooses keys. Here the digest is SipHash-1-3 of the standard library under two random keys, new for
-//! each map: as unlikely to meet by chance (128 bits), not to be made to meet on purpose, several times as fast on short
-//! keys, and no dependency. Nothing of it reaches the disk.
+//! One flat table of 24-byte slots with linear probing: a digest of 128 bits and the offset. Keys are not
+//! kept, so two keys with one digest would count as one, and the older record would be lost. Kafka uses MD5,
+//! for which a producer can construct such keys. Here the digest is SipHash-1-3 of the standard library with
+//! two random keys, new for each map. It is as unlikely to collide by chance, cannot be made to collide, and
+//! is several times as fast on short keys. No digest reaches the disk.
 //!
-//! The table is as large as the buffer allows, but no larger than the range of offsets to be mapped can fill. Its pages
-//! come from the system zeroed when first touched. A probe is a miss in every cache there is, so keys are looked up by the
-//! batch: first the slots of all are touched, one beside the other, then each is searched. Used by one cleaner thread; a crash leaves nothing.
+//! The table is as large as the buffer allows, at most as large as the range of offsets needs. The system
+//! zeroes its pages at the first access. A probe is a cache miss, so the keys of a batch are looked up
+//! together: first all their slots are loaded, then each is searched. One cleaner thread uses a map; a crash
+//! leaves nothing.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Bytes of a slot, as in Kafka: a digest of 16 and an offset of 8.
 const SLOT_BYTES: u64 = 24;
-/// Slots for each offset of a range: few enough collisions, and half as much memory again as the entries.
+/// Slots for each offset of a range: few collisions for half as much memory again.
 const SLOTS_PER_OFFSET: f64 = 1.5;
 
-/// What stands for a key.
+/// The digest of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Digest([u64; 2]);
 
 #[derive(Debug)]
 pub(crate) struct OffsetMap {
-    /// Digest, and the offset plus one; zero there is an empty slot.
+    /// Digest and offset plus one. Zero there is an empty slot.
     slots: Vec<[u64; 3]>,
     entries: usize,
     entries_max: usize,
-    /// The last offset up to which the map is complete.
+    /// The offset up to which the map is complete.
     latest: i64,
     hashers: [RandomState; 2],
 }
 
-/// The map takes no new key.
+/// The map accepts no new key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// How many entries a buffer of `bytes` takes when it is filled to `load_factor`.
+/// The number of entries of a buffer of `bytes` that is filled to `load_factor`.
 pub(crate) fn capacity(bytes: u64, load_factor: f64) -> usize {
     ((bytes / SLOT_BYTES) as f64 * load_factor) as usize
 }
 
 impl OffsetMap {
-    /// A map in at most `bytes` of memory for a range of `span` offsets, filled to `load_factor` at most.
+    /// A map in at most `bytes` of memory for a range of `span` offsets, filled to at most `load_factor`.
     pub(crate) fn new(bytes: u64, load_factor: f64, span: u64) -> Self {
         let most = bytes / SLOT_BYTES;
         let needed = ((span as f64 * SLOTS_PER_OFFSET) as u64).saturating_add(8);
@@ -50,7 +51,7 @@ impl OffsetMap {
         Self {
             slots: vec![[0; 3]; slots],
             entries: 0,
-            // One slot stays empty, so that every search ends.
+            // One slot stays empty, so every search ends.
             entries_max: capacity(slots as u64 * SLOT_BYTES, load_factor).min(slots - 1),
             latest: -1,
             hashers: [RandomState::new(), RandomState::new()],
@@ -65,20 +66,20 @@ impl OffsetMap {
         }))
     }
 
-    /// Brings the slots of keys near, all at once: the loads do not wait for each other.
+    /// Loads the slots of keys into the cache. The loads run in parallel.
     pub(crate) fn touch(&self, digests: impl Iterator<Item = Digest>) {
         let slots = digests.map(|digest| self.slots[self.home(digest)][2]);
         std::hint::black_box(slots.fold(0, |all, slot| all ^ slot));
     }
 
-    /// Where the search for a digest begins.
+    /// The first slot of the search for a digest.
     #[inline]
     fn home(&self, digest: Digest) -> usize {
-        // The high bits choose: the product of a 64-bit number below one and the count of slots.
+        // The high bits choose: the product of a fraction below one and the number of slots.
         ((u128::from(digest.0[0]) * self.slots.len() as u128) >> 64) as usize
     }
 
-    /// The slot of a digest, or the empty one where it would be.
+    /// The slot of a digest, or the empty slot for it.
     #[inline]
     fn find(&self, digest: Digest) -> usize {
         let mut slot = self.home(digest);
@@ -94,8 +95,8 @@ impl OffsetMap {
         }
     }
 
-    /// Notes `offset`, which is larger than all before, for a key. As in Kafka, a full map takes no known key either, so
-    /// that where it ended does not depend on the keys that follow.
+    /// Notes `offset`, which is larger than all before, for a key. As in Kafka, a full map refuses known
+    /// keys, too, so that its end does not depend on later keys.
     #[inline]
     pub(crate) fn put(&mut self, digest: Digest, offset: i64) -> Result<(), Full> {
         if self.entries >= self.entries_max {
@@ -109,14 +110,14 @@ impl OffsetMap {
         Ok(())
     }
 
-    /// The last offset noted for a key.
+    /// The last offset of a key.
     #[inline]
     pub(crate) fn get(&self, digest: Digest) -> Option<i64> {
         let offset = self.slots[self.find(digest)][2];
         offset.checked_sub(1).map(|offset| offset as i64)
     }
 
-    /// Every offset up to this one has been taken in.
+    /// Notes that every offset up to this one is in the map.
     pub(crate) fn advance(&mut self, offset: i64) {
         self.latest = self.latest.max(offset);
     }
@@ -161,8 +162,8 @@ mod tests {
         }
     }
 
-    // Broken if it failed: a cleaner with a small buffer would take more memory than it was given, or a quiet log as much
-    // as a busy one.
+    // Broken if it failed: a cleaner would take more memory than its buffer, or as much for a quiet log as
+    // for a busy one.
     #[test]
     fn memory_is_bounded_by_the_buffer_and_the_range() {
         assert_eq!(OffsetMap::new(1 << 20, 0.9, u64::MAX).slots.len(), (1 << 20) / 24);

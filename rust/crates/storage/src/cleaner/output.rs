@@ -1,8 +1,8 @@
-//! The segment a cleaning writes: a `.log` file and its indexes under `.cleaned` names.
+//! The segment that a cleaning writes: a `.log` file and its indexes with `.cleaned` names.
 //!
-//! Nobody reads it before the swap gives it its name, so everything is written plainly: batches through one buffer, the
-//! indexes in memory and at once. [`Output::finish`] brings all to disk. A crash, or dropping it before the swap, leaves
-//! `.cleaned` files, which the loader removes; dropping removes them itself.
+//! No reader sees it before the swap renames it. Batches go through one buffer; the indexes are in memory
+//! until [`Output::finish`] writes and flushes everything. Dropping it before the swap removes the files. The
+//! loader removes them after a crash.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub(crate) struct Output {
     interval_bytes: u64,
     path: PathBuf,
     file: File,
-    /// Batches not written yet. Whoever adds to it calls [`Output::added`].
+    /// Batches that are not written yet. Call [`Output::added`] after adding one.
     pub(crate) buffer: Vec<u8>,
     buffer_bytes: usize,
     written: u64,
@@ -66,7 +66,7 @@ impl Output {
         })
     }
 
-    /// Accounts for one batch that was added to the buffer and now ends it.
+    /// Notes a batch that was added to the end of the buffer.
     pub(crate) fn added(&mut self, size: usize, last_offset: i64, timestamp: i64) -> Result<()> {
         let position = self.written + (self.buffer.len() - size) as u64;
         if timestamp > self.largest.map_or(-1, |(largest, _)| largest) {
@@ -83,7 +83,7 @@ impl Output {
         Ok(())
     }
 
-    /// Makes an entry in each index, as far as it fits the 31 bits there are.
+    /// Adds an entry to each index, if it fits the index's 31 bits.
     fn index(&mut self, last_offset: i64, position: u64) {
         let relative = i32::try_from(last_offset - self.base_offset);
         if let (Ok(relative), Ok(position)) = (relative, i32::try_from(position)) {
@@ -120,8 +120,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes what is left and the indexes, gives the `.log` file the time of the last segment it replaces, and brings
-    /// everything to disk.
+    /// Writes the rest of the buffer and the indexes, gives the `.log` file the time of the last segment it
+    /// replaces, and flushes everything.
     pub(crate) fn finish(&mut self, modified: SystemTime) -> Result<()> {
         self.write()?;
         self.index_time();
@@ -145,7 +145,7 @@ impl Output {
         self.written + self.buffer.len() as u64
     }
 
-    /// The files got their names: there is nothing to remove any more.
+    /// The files were renamed, so dropping this removes nothing.
     pub(crate) fn was_swapped(&mut self) {
         self.swapped = true;
     }

@@ -1,7 +1,7 @@
 //! One cleaning of one log: building the map, copying group by group (`Cleaner.doClean`, `cleanInto`).
 //!
-//! Runs in the thread that cleans, without any lock of the log's. Reads sealed segments through a window, checks every
-//! checksum, and looks into batches no further than key, offset and whether there is a value.
+//! Runs in the cleaning thread without the log's locks. Reads sealed segments through a window, checks every
+//! checksum, and reads of a record only its key, offset and whether it has a value.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,37 +28,37 @@ use crate::segment::scan::{Next, Scanner, StoredBatch};
 
 type Result<T, E = CleanError> = std::result::Result<T, E>;
 
-/// How much a batch may decompress to.
+/// The most bytes a batch may decompress to.
 const DECOMPRESSED_MAX: usize = 256 << 20;
-/// The throttle is asked once for about so many bytes.
+/// Bytes between two calls of the throttle.
 const THROTTLE_STEP: u64 = 64 << 10;
 
-/// What a cleaning did.
+/// The statistics of a cleaning.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CleanerStats {
-    /// Where the cleaning began, and up to where the log is clean now.
+    /// The first dirty offset before the cleaning and after it.
     pub first_dirty_offset: i64,
     pub clean_until_offset: i64,
-    /// Bytes and records read to build the map.
+    /// Bytes and records that were read to build the map.
     pub map_bytes_read: u64,
     pub map_records_read: u64,
-    /// Bytes and records read and written to copy.
+    /// Bytes and records that were read and written to copy segments.
     pub bytes_read: u64,
     pub records_read: u64,
     pub bytes_written: u64,
     pub records_written: u64,
-    /// Records without a key, which a compacted log cannot keep.
+    /// Records without a key, which compaction removes.
     pub keyless_records: u64,
-    /// How full the map became, 0 to 1 of what it may hold in this buffer.
+    /// The filled part of the map, 0 to 1 of what it may contain.
     pub buffer_utilization: f64,
-    /// Segments before and after, of those that were cleaned.
+    /// Number of cleaned segments before and after.
     pub segments_before: usize,
     pub segments_after: usize,
     pub elapsed: Duration,
 }
 
 impl CleanerStats {
-    /// Adds what a later cleaning of the same log did.
+    /// Adds the statistics of a later cleaning of the same log.
     pub(crate) fn add(&mut self, later: &Self) {
         if self.clean_until_offset == 0 {
             self.first_dirty_offset = later.first_dirty_offset;
@@ -78,7 +78,7 @@ impl CleanerStats {
     }
 }
 
-/// What a cleaning is done with.
+/// The state of a cleaning.
 pub(crate) struct Run<'a> {
     pub(crate) config: &'a CleanerConfig,
     pub(crate) throttle: &'a Throttle,
@@ -86,7 +86,7 @@ pub(crate) struct Run<'a> {
     pub(crate) now_ms: i64,
     filter: BatchFilter,
     buffer: Vec<u8>,
-    /// Of the batch at hand.
+    /// The digests of the current batch.
     digests: Vec<Option<Digest>>,
     unthrottled: u64,
     stats: CleanerStats,
@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Called for every batch: ends the cleaning when it shall, waits when it is too fast.
+    /// Called for every batch: ends a cleaning that is stopped, and throttles.
     fn account(&mut self, bytes: u64) -> Result<(), Aborted> {
         self.unthrottled += bytes;
         if self.unthrottled < THROTTLE_STEP {
@@ -123,12 +123,12 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Cleans a log as far as the map goes. What was swapped in stays, whatever ends it.
+/// Cleans a log as far as the map goes. Swapped segments stay, even if it ends early.
 pub(crate) fn clean(log: &Log, plan: &Plan, mut run: Run<'_>) -> Result<CleanerStats> {
     let began = std::time::Instant::now();
     let config = log.config();
-    // What supersedes must not be lost after what it supersedes is gone; nor the marker, perhaps in the active segment, that
-    // says it was committed.
+    // Superseding records must be on disk before those they supersede are removed, and so must their commit
+    // markers, which may be in the active segment.
     log.flush_rolled()?;
     log.flush()?;
     let aborted = aborted_transactions(log, plan)?;
@@ -157,7 +157,7 @@ pub(crate) fn clean(log: &Log, plan: &Plan, mut run: Run<'_>) -> Result<CleanerS
     Ok(stats)
 }
 
-/// The aborted transactions of all segments, for a marker may be far behind what it aborts.
+/// The aborted transactions of all segments, because a marker may be far after the records that it aborts.
 fn aborted_transactions(log: &Log, plan: &Plan) -> Result<Vec<AbortedTxn>> {
     let mut found = Vec::new();
     let segments = &plan.view.segments;
@@ -167,8 +167,8 @@ fn aborted_transactions(log: &Log, plan: &Plan) -> Result<Vec<AbortedTxn>> {
     Ok(found)
 }
 
-/// Segments cleaned before that were last written before this time may lose legacy tombstones, which have no horizon of
-/// their own.
+/// Cleaned segments that were last written before this time may lose legacy tombstones, which have no delete
+/// horizon.
 fn legacy_horizon(plan: &Plan, config: &LogConfig) -> Result<SystemTime> {
     let segments = &plan.view.segments;
     let clean = segments.partition_point(|s| s.base_offset < plan.first_dirty);
@@ -184,8 +184,8 @@ fn damaged(segment: &Segment, position: u64, error: &RecordError) -> CleanError 
     segment.corrupt(position, error.to_string()).into()
 }
 
-/// Calls `visit` with each batch of a segment from `position` on and its bytes, whose checksum is right; it says whether
-/// to go on.
+/// Calls `visit` with each batch of a segment from `position` on and its bytes. Checksums are verified.
+/// `visit` returns whether to go on.
 fn walk(
     segment: &Segment,
     position: u64,
@@ -227,7 +227,7 @@ fn build_map(plan: &Plan, run: &mut Run<'_>, aborted: &[AbortedTxn]) -> Result<O
         if full {
             break;
         }
-        // There may be a gap at the end of the segment.
+        // The segment may end with a gap.
         let next = dirty
             .get(number + 1)
             .map_or(plan.first_uncleanable, |next| next.base_offset);
@@ -281,7 +281,7 @@ fn map_segment(
     Ok(full)
 }
 
-/// Maps one batch; how many records it has, or `None` when the map is full.
+/// Maps one batch; returns its number of records, or `None` when the map is full.
 fn map_batch(
     first_dirty: i64,
     stored: &StoredBatch,
@@ -323,7 +323,7 @@ fn map_batch(
     Ok((!full).then_some(records))
 }
 
-/// Copies segments of one log, leaving out what is to go.
+/// Copies segments of one log without superseded records.
 struct Copy<'a, 'r> {
     config: &'a LogConfig,
     map: &'a OffsetMap,
@@ -331,12 +331,12 @@ struct Copy<'a, 'r> {
     producers: HashMap<i64, LastRecord>,
     legacy_horizon: SystemTime,
     run: &'a mut Run<'r>,
-    /// The output differs from what it is made from.
+    /// The output differs from its source.
     changed: bool,
 }
 
 impl Copy<'_, '_> {
-    /// Makes one segment of several and swaps it in.
+    /// Writes one segment for several and swaps it in.
     fn clean_group(&mut self, log: &Log, group: &[Arc<Segment>]) -> Result<()> {
         let (Some(first), Some(last)) = (group.first(), group.last()) else {
             return Ok(());
@@ -384,7 +384,7 @@ impl Copy<'_, '_> {
                     CopyError::Storage(error) => error.into(),
                 })?;
                 let size = output.buffer.len() - before;
-                // A batch that is left out, or of which only the header stays, has another size.
+                // A batch that is removed, or reduced to its header, has another size.
                 self.changed |= size as u64 != batch.size;
                 if size > 0 {
                     self.run.account(size as u64)?;
@@ -395,7 +395,7 @@ impl Copy<'_, '_> {
         )
     }
 
-    /// Appends what stays of a batch to the output; returns its largest timestamp.
+    /// Appends the remaining records of a batch to the output; returns their largest timestamp.
     fn copy_batch(&mut self, bytes: &[u8], output: &mut Output) -> Result<i64, CopyError> {
         let batch = Batch::parse(bytes)?;
         let header = &batch.header;
@@ -499,8 +499,8 @@ impl Copy<'_, '_> {
         Ok(filtered.max_timestamp)
     }
 
-    /// True for the batch that tells what an active producer wrote last: its last batch of records, or, when it has none,
-    /// the marker that tells its epoch.
+    /// True for the last batch of records of an active producer, or, without one, for the marker that has its
+    /// epoch.
     fn is_last_of_producer(&self, batch: &Batch<'_>) -> bool {
         let header = &batch.header;
         header.has_producer_id()
@@ -514,8 +514,8 @@ impl Copy<'_, '_> {
     }
 }
 
-/// True when a record is to stay: it is behind what is mapped, or the last of its key and no tombstone that may go.
-/// `digest` is of its key, if it has one and is not behind.
+/// True when a record stays: its offset is after the mapped range, or it is the last of its key and no
+/// expired tombstone. `digest` is that of its key, if it has one and is in the mapped range.
 fn stays(
     map: &OffsetMap,
     entry: Entry<'_>,

@@ -1,6 +1,7 @@
 //! Tests of compaction on whole logs: against a model, across crashes, beside readers, by the threads.
 //!
-//! Logs are written segment by segment, so that a test decides what is in each, and opened as after a crash.
+//! Logs are written segment by segment, so that a test decides what each contains, and opened as after a
+//! crash.
 
 mod crash;
 mod golden;
@@ -29,7 +30,7 @@ fn config() -> LogConfig {
         cleanup_delete: false,
         cleanup_compact: true,
         delete_retention_ms: 1000,
-        // The times of records are their offsets here, long ago.
+        // The timestamps of records are their offsets, long ago.
         producer_id_expiration_ms: i64::MAX,
         ..LogConfig::default()
     }
@@ -247,7 +248,7 @@ fn headers(log: &Log) -> Vec<BatchHeader> {
         .collect()
 }
 
-/// Whoever reads committed records leaves out what an aborted transaction wrote, up to its marker.
+/// A reader of committed records leaves out an aborted transaction's records up to its marker.
 fn assert_aborted_have_markers(log: &Log) {
     let markers: Vec<i64> = read_all(log)
         .iter()

@@ -1,13 +1,14 @@
 //! The cleaner threads of a broker (`LogCleaner`, `CleanerThread`).
 //!
-//! Each thread looks through the compacted logs of all directories, cleans the one with the largest dirty part, writes how
-//! far that log is clean to its directory's checkpoint, and looks again; it rests when none is worth it. Stopping wakes
-//! whoever rests or is throttled and ends what runs at the next batch. What happens is told to the owner, who may log it.
+//! Each thread looks for compacted logs that are due in all directories, cleans the one with the largest
+//! dirty part, writes the new first dirty offset to its directory's checkpoint, and repeats. It pauses when
+//! no log is due. Stopping wakes pausing and throttled threads, and ends a cleaning at the next batch. Events
+//! are reported to the owner.
 //!
-//! A log whose cleaning fails is not tried again until it is opened anew: its reason stays with it
-//! ([`crate::Log::uncleanable`]). Only a full disk is no such reason.
+//! A log whose cleaning failed is not cleaned again until it is opened again; the log keeps the reason
+//! ([`crate::Log::uncleanable`]). A full disk is no such failure.
 //!
-//! A crash between a swap and the checkpoint has the log cleaned again from where the checkpoint says.
+//! After a crash between a swap and the checkpoint, the log is cleaned again from the checkpoint's offset.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::log::cleaning::gate::{Running, Stop};
 use crate::log::cleaning::plan::Plan;
 use crate::log_dir::{LogDir, Partition};
 
-/// What a cleaner thread has to tell.
+/// An event of a cleaner thread.
 #[derive(Debug)]
 pub enum CleanerEvent {
     /// A log was cleaned.
@@ -35,20 +36,20 @@ pub enum CleanerEvent {
         partition: i32,
         stats: CleanerStats,
     },
-    /// A log could not be cleaned; `for_good`: it will not be tried again.
+    /// A log could not be cleaned. `for_good`: it is not tried again.
     Failed {
         topic: String,
         partition: i32,
         reason: String,
         for_good: bool,
     },
-    /// How far logs are clean could not be written down; they will be cleaned from an earlier offset after a restart.
+    /// The checkpoint could not be written. After a restart logs are cleaned from an earlier offset.
     CheckpointFailed { error: StorageError },
 }
 
 type Report = Box<dyn Fn(CleanerEvent) + Send + Sync>;
 
-/// Threads that compact the logs of some directories, until this is stopped or dropped.
+/// Threads that compact the logs of some directories until this is stopped or dropped.
 pub struct Cleaner {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -59,25 +60,25 @@ struct Shared {
     config: CleanerConfig,
     throttle: Throttle,
     report: Report,
-    /// One thread chooses at a time.
+    /// One thread at a time chooses a log.
     choosing: Mutex<()>,
-    rest: Mutex<Rest>,
+    idle: Mutex<Idle>,
     changed: Condvar,
     stopping: AtomicBool,
 }
 
 #[derive(Default)]
-struct Rest {
-    /// Counts the calls of [`Cleaner::wake`].
+struct Idle {
+    /// The number of calls of [`Cleaner::wake`].
     wakes: u64,
-    /// Cleanings that run.
+    /// Running cleanings.
     running: Vec<Arc<Stop>>,
 }
 
 impl Cleaner {
     /// Starts `log.cleaner.threads` threads; none when `log.cleaner.enable` is false.
     ///
-    /// Errors: [`StorageError::InvalidConfig`], and the system's when a thread cannot be started.
+    /// Errors: [`StorageError::InvalidConfig`]; the system's, when a thread cannot be started.
     pub fn start(
         dirs: Vec<Arc<LogDir>>,
         config: CleanerConfig,
@@ -92,7 +93,7 @@ impl Cleaner {
                 config,
                 report: Box::new(report),
                 choosing: Mutex::new(()),
-                rest: Mutex::default(),
+                idle: Mutex::default(),
                 changed: Condvar::new(),
                 stopping: AtomicBool::new(false),
             }),
@@ -109,22 +110,22 @@ impl Cleaner {
         Ok(cleaner)
     }
 
-    /// Has resting threads look at once whether something is to be cleaned.
+    /// Makes pausing threads look for a log at once.
     pub fn wake(&self) {
-        self.shared.rest.lock().wakes += 1;
+        self.shared.idle.lock().wakes += 1;
         self.shared.changed.notify_all();
     }
 
-    /// Ends all threads, and what they are cleaning at the next batch. Again does nothing.
+    /// Ends all threads; a running cleaning ends at the next batch. Calling it again does nothing.
     pub fn stop(&self) {
         {
-            let rest = self.shared.rest.lock();
+            let idle = self.shared.idle.lock();
             self.shared.stopping.store(true, Ordering::Release);
-            rest.running.iter().for_each(|running| running.set());
+            idle.running.iter().for_each(|running| running.set());
         }
         self.shared.changed.notify_all();
         for thread in self.threads.lock().drain(..) {
-            // A panic was the thread's own to print; there is nothing to hand on.
+            // The thread printed its panic.
             let _ = thread.join();
         }
     }
@@ -139,8 +140,8 @@ impl Drop for Cleaner {
 impl Shared {
     fn run(&self) {
         loop {
-            let wakes = self.rest.lock().wakes;
-            if !self.clean_filthiest() && !self.rest(wakes) {
+            let wakes = self.idle.lock().wakes;
+            if !self.clean_dirtiest() && !self.wait_for_work(wakes) {
                 return;
             }
             if self.stopping.load(Ordering::Acquire) {
@@ -149,22 +150,23 @@ impl Shared {
         }
     }
 
-    /// Waits for the backoff's end or a call of [`Cleaner::wake`] since `wakes`; false when it is time to end.
-    fn rest(&self, wakes: u64) -> bool {
+    /// Waits for the end of the backoff, or for a call of [`Cleaner::wake`] since `wakes`; false when the
+    /// thread must end.
+    fn wait_for_work(&self, wakes: u64) -> bool {
         let until = Instant::now().checked_add(Duration::from_millis(self.config.backoff_ms));
-        let mut rest = self.rest.lock();
-        while !self.stopping.load(Ordering::Acquire) && rest.wakes == wakes {
+        let mut idle = self.idle.lock();
+        while !self.stopping.load(Ordering::Acquire) && idle.wakes == wakes {
             match until {
-                Some(until) if self.changed.wait_until(&mut rest, until).timed_out() => break,
+                Some(until) if self.changed.wait_until(&mut idle, until).timed_out() => break,
                 Some(_) => {}
-                None => self.changed.wait(&mut rest),
+                None => self.changed.wait(&mut idle),
             }
         }
         !self.stopping.load(Ordering::Acquire)
     }
 
     /// Cleans one log; false when none was cleaned.
-    fn clean_filthiest(&self) -> bool {
+    fn clean_dirtiest(&self) -> bool {
         let now_ms = system_now_ms();
         let choosing = self.choosing.lock();
         let mut due = self.due(now_ms);
@@ -179,7 +181,7 @@ impl Shared {
         false
     }
 
-    /// The logs that are worth cleaning.
+    /// The logs that are due.
     fn due(&self, now_ms: i64) -> Vec<(Arc<LogDir>, Arc<Partition>, Plan)> {
         let mut due = Vec::new();
         for dir in &self.dirs {
@@ -208,7 +210,7 @@ impl Shared {
         due
     }
 
-    /// True when it is worth looking for the next log at once.
+    /// True when the thread should look for the next log at once.
     fn clean_one(&self, dir: &LogDir, partition: &Partition, running: Running<'_>, now_ms: i64) -> bool {
         let log = &partition.log;
         let stop = Arc::clone(&running.stop);
@@ -216,16 +218,17 @@ impl Shared {
             return false;
         }
         let cleaned = catch_unwind(AssertUnwindSafe(|| {
-            // Another thread may have cleaned it since it was chosen.
+            // Another thread may have cleaned it since.
             let plan = log.plan_cleaning(now_ms)?;
             let run = Run::new(&self.config, &self.throttle, &stop, now_ms);
             let stats = clean(log, &plan, run)?;
             log.cleaning().set_first_dirty(stats.clean_until_offset);
             Ok(stats)
         }));
-        // Whoever deletes or closes the log waits for this, and holds what the checkpoint needs.
+        // First: a thread that deletes or closes the log waits for this with a lock that the checkpoint
+        // needs.
         drop(running);
-        self.rest
+        self.idle
             .lock()
             .running
             .retain(|other| !Arc::ptr_eq(other, &stop));
@@ -254,17 +257,18 @@ impl Shared {
         }
     }
 
-    /// Lets [`Cleaner::stop`] end a cleaning; false when it was called already.
+    /// Lets [`Cleaner::stop`] end a cleaning; false after a stop.
     fn register(&self, stop: &Arc<Stop>) -> bool {
-        let mut rest = self.rest.lock();
+        let mut idle = self.idle.lock();
         if self.stopping.load(Ordering::Acquire) {
             return false;
         }
-        rest.running.push(Arc::clone(stop));
+        idle.running.push(Arc::clone(stop));
         true
     }
 
-    /// True when the log was given up, so that there is another to look for; space and descriptors are waited for.
+    /// True when the log was given up and the thread should look for another. For space and descriptors it
+    /// waits.
     fn failed(&self, partition: &Partition, error: &StorageError) -> bool {
         if !error.is_disk_full() && !error.is_out_of_files() {
             self.give_up(partition, &error.to_string());

@@ -1,7 +1,7 @@
-//! How fast the cleaner threads together may read and write (`log.cleaner.io.max.bytes.per.second`).
+//! The rate at which all cleaner threads together read and write (`log.cleaner.io.max.bytes.per.second`).
 //!
-//! Each taking of bytes puts off the next by the time they need at that rate. Who comes too early waits, and is woken when
-//! it is to end. Shared by all cleaner threads.
+//! Each call delays the next by the time that its bytes need at the rate. A call that comes too early waits;
+//! a stop wakes it. All cleaner threads share one throttle.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +10,20 @@ use parking_lot::Mutex;
 use super::Aborted;
 use crate::log::cleaning::gate::Stop;
 
-/// What was not used in this long is not saved up.
+/// The most unused time that counts later.
 const BURST: Duration = Duration::from_millis(300);
-/// However slow the rate, the next is not put off by more at once.
+/// The longest delay of a call.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 pub(crate) struct Throttle {
     bytes_per_second: f64,
-    /// When the next bytes may be taken.
+    /// The earliest time of the next call.
     next: Mutex<Option<Instant>>,
 }
 
 impl Throttle {
-    /// `f64::MAX` (Kafka's default) and beyond is no limit.
+    /// `f64::MAX`, Kafka's default, is no limit.
     pub(crate) fn new(bytes_per_second: f64) -> Self {
         Self {
             bytes_per_second,
@@ -31,7 +31,7 @@ impl Throttle {
         }
     }
 
-    /// Takes bytes that were read or are to be written, waiting until they may be.
+    /// Waits until so many bytes may be read or written.
     pub(crate) fn take(&self, bytes: u64, stop: &Stop) -> Result<(), Aborted> {
         if stop.is_set() {
             return Err(Aborted);
@@ -47,7 +47,7 @@ impl Throttle {
         Ok(())
     }
 
-    /// When `bytes` may be taken by somebody who comes at `now`.
+    /// When `bytes` may be used by a call at `now`.
     fn reserve(&self, bytes: u64, now: Instant) -> Instant {
         let needed = Duration::try_from_secs_f64(bytes as f64 / self.bytes_per_second)
             .unwrap_or(WAIT_MAX)
@@ -64,7 +64,7 @@ impl Throttle {
 mod tests {
     use super::*;
 
-    // Broken if it failed: compaction would take the disk from those it serves, or stand still.
+    // Broken if it failed: compaction would take all of the disk's bandwidth, or stand still.
     #[test]
     fn bytes_are_spread_over_time() {
         let throttle = Throttle::new(1000.0);
@@ -72,7 +72,7 @@ mod tests {
         for second in 1..=5 {
             assert_eq!(throttle.reserve(1000, now), now + Duration::from_secs(second));
         }
-        // An hour idle is worth no more than a burst.
+        // An idle hour allows no more than a burst.
         let later = now + Duration::from_secs(3600);
         assert_eq!(
             throttle.reserve(1000, later),

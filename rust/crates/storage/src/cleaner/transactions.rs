@@ -1,8 +1,9 @@
-//! What the cleaner knows of transactions as it walks through a log (`CleanedTransactionMetadata`).
+//! The transactions in the part of a log that is cleaned (`CleanedTransactionMetadata`).
 //!
-//! Everything walked over is decided: the cleaner stays below the last stable offset. Batches of an aborted transaction go
-//! at once. A marker goes when no batch of its transaction was met, which is so when an earlier cleaning took them; it
-//! then still stays until its delete horizon. An abort marker that stays keeps its entry in the transaction index.
+//! All of them are decided, because cleaning ends below the last stable offset. Batches of an aborted
+//! transaction are removed. A marker is removed when its transaction has no batch left, because an earlier
+//! cleaning removed them, and its delete horizon is over. An abort marker that stays keeps its entry in the
+//! transaction index.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,31 +17,31 @@ const COMMIT: i16 = 1;
 #[derive(Debug)]
 struct Aborting {
     transaction: AbortedTxn,
-    /// A batch of it was met.
+    /// One of its batches is still there.
     observed: bool,
 }
 
-/// What a control batch means for the cleaner.
+/// A control batch, as the cleaner sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Marker {
-    /// Nothing is left that it decides.
+    /// No batch of the transaction is left.
     pub(crate) discardable: bool,
-    /// The transaction index entry that stays with it.
+    /// The transaction index entry that stays with the marker.
     pub(crate) index_entry: Option<AbortedTxn>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Transactions {
-    /// Not reached yet; the one with the least first offset is last.
+    /// Transactions that the walk has not reached, sorted by first offset in falling order.
     ahead: Vec<AbortedTxn>,
     /// By producer.
     aborting: HashMap<i64, Aborting>,
-    /// Producers of which a batch was met that is in no aborted transaction.
+    /// Producers with a batch that belongs to no aborted transaction.
     committing: HashSet<i64>,
 }
 
 impl Transactions {
-    /// `aborted` are all transactions whose abort marker is in or behind the range to be walked over.
+    /// `aborted` are all transactions whose abort marker is in or after the range that is cleaned.
     pub(crate) fn new(mut aborted: Vec<AbortedTxn>) -> Self {
         aborted.sort_unstable_by_key(|transaction| std::cmp::Reverse(transaction.first_offset));
         Self {
@@ -50,7 +51,7 @@ impl Transactions {
         }
     }
 
-    /// Transactions that began at or before `offset` are met from now on.
+    /// Moves transactions that began at or before `offset` from `ahead`.
     fn advance(&mut self, offset: i64) {
         while self.ahead.last().is_some_and(|next| next.first_offset <= offset) {
             if let Some(transaction) = self.ahead.pop() {
@@ -62,7 +63,7 @@ impl Transactions {
         }
     }
 
-    /// Takes in a batch of records; true when it belongs to an aborted transaction.
+    /// Adds a batch of records; true when it belongs to an aborted transaction.
     pub(crate) fn on_batch(&mut self, batch: &Batch<'_>) -> bool {
         let header = &batch.header;
         if !header.is_transactional() {
@@ -81,12 +82,12 @@ impl Transactions {
         }
     }
 
-    /// Takes in a control batch.
+    /// Adds a control batch.
     pub(crate) fn on_control(&mut self, batch: &Batch<'_>) -> Result<Marker, RecordError> {
         let header = &batch.header;
         self.advance(header.last_offset());
         let Some(kind) = marker_kind(batch)? else {
-            // Only its header is left: it has been cleaned before.
+            // It was cleaned before, and only its header is left.
             return Ok(Marker {
                 discardable: true,
                 index_entry: None,
@@ -107,7 +108,8 @@ impl Transactions {
     }
 }
 
-/// The type in a marker's key, which is `version i16, type i16` (`ControlRecordType`); `None` without records.
+/// The type in a marker's key, which is `version i16, type i16` (`ControlRecordType`); `None` without
+/// records.
 fn marker_kind(batch: &Batch<'_>) -> Result<Option<i16>, RecordError> {
     let records = batch.records(batch.bytes.len())?;
     let Some(record) = records.iter().next().transpose()? else {

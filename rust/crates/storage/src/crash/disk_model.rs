@@ -1,10 +1,11 @@
-//! A disk that loses power: what is on it for certain, what may be, and the directory that a restart finds.
+//! A model of a disk that loses power: what is certainly on it, what may be, and the directory after a
+//! restart.
 //!
-//! Follows what POSIX promises and nothing more. A file's bytes and length are certain after a [`Change::Sync`] of the
-//! file, a directory's entries after a [`Change::SyncDir`] of the directory. Of what came since, a power loss leaves any
-//! part: none, all, a beginning whose last write is torn at any byte, or sectors in any order with zeros in the holes;
-//! entries likewise. What was stored through a mapping is not seen and is anything: index files come back with their
-//! bytes, without some or all of them, or with rubbish.
+//! Follows POSIX and nothing more. A file's bytes and length are certain after a [`Change::Sync`] of the
+//! file, a directory's entries after a [`Change::SyncDir`] of the directory. Of later changes a power loss
+//! keeps any part: none, all, a prefix whose last write is torn at any byte, or sectors in any order with
+//! zeros in the holes. The same holds for entries. Stores through a mapping are not seen: index files come
+//! back with their bytes, without some or all, or with random bytes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +15,7 @@ use crate::files::disk::Change;
 use crate::files::{INDEX_SUFFIX, TIME_INDEX_SUFFIX};
 use crate::support::random::Random;
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
 #[derive(Debug, Clone)]
@@ -27,7 +28,7 @@ enum Pending {
 struct Inode {
     durable: Vec<u8>,
     pending: Vec<Pending>,
-    /// An index file that was given its last length and synced: what was stored in its mapping is certain.
+    /// An index file that got its final length and was synced: the stores through its mapping are certain.
     sealed: bool,
 }
 
@@ -53,7 +54,7 @@ struct Directory {
     pending: Vec<EntryChange>,
 }
 
-/// How much of what was not certain a power loss leaves.
+/// How much of the uncertain changes a power loss keeps.
 #[derive(Debug, Clone, Copy)]
 enum Left {
     Nothing,
@@ -67,12 +68,12 @@ enum Left {
 pub(super) struct DiskModel {
     root: PathBuf,
     inodes: Vec<Inode>,
-    /// The first is `root` itself, which was there before and stays.
+    /// The first is `root` itself, which always exists.
     directories: Vec<Directory>,
 }
 
 impl DiskModel {
-    /// What is in `root` now, all of it certain.
+    /// A model of the content of `root`, all of it certain.
     pub(super) fn of(root: &Path) -> Self {
         let mut model = Self {
             root: root.to_path_buf(),
@@ -106,8 +107,8 @@ impl DiskModel {
         id
     }
 
-    /// The directory a path is in, and its name there.
-    fn place(&self, path: &Path) -> Option<(usize, String)> {
+    /// The directory of a path, and the name in it.
+    fn entry_of(&self, path: &Path) -> Option<(usize, String)> {
         let relative = path.strip_prefix(&self.root).ok()?;
         let mut names: Vec<&str> = relative.iter().map(|n| n.to_str().unwrap()).collect();
         let name = names.pop()?;
@@ -122,7 +123,7 @@ impl DiskModel {
     }
 
     fn node(&self, path: &Path) -> Option<Node> {
-        let (dir, name) = self.place(path)?;
+        let (dir, name) = self.entry_of(path)?;
         self.directories[dir].current.get(&name).copied()
     }
 
@@ -133,7 +134,7 @@ impl DiskModel {
         }
     }
 
-    /// Makes a change, as far as it can succeed; of a write only the first `part` bytes.
+    /// Applies a change, as far as it can succeed; of a write only the first `part` bytes.
     pub(super) fn apply(&mut self, change: &Change<'_>, part: usize) {
         match *change {
             Change::Create { path } => match self.inode(path) {
@@ -211,7 +212,7 @@ impl DiskModel {
     }
 
     fn create_file(&mut self, path: &Path) {
-        if let Some((dir, name)) = self.place(path) {
+        if let Some((dir, name)) = self.entry_of(path) {
             self.inodes.push(Inode::default());
             let node = Node::File(self.inodes.len() - 1);
             self.directories[dir].change(EntryChange::Set(name, node));
@@ -219,7 +220,7 @@ impl DiskModel {
     }
 
     fn create_dir(&mut self, path: &Path) {
-        if let Some((dir, name)) = self.place(path)
+        if let Some((dir, name)) = self.entry_of(path)
             && !self.directories[dir].current.contains_key(&name)
         {
             self.directories.push(Directory::default());
@@ -229,7 +230,7 @@ impl DiskModel {
     }
 
     fn rename(&mut self, from: &Path, to: &Path) {
-        let (Some((dir, from)), Some((same, to))) = (self.place(from), self.place(to)) else {
+        let (Some((dir, from)), Some((same, to))) = (self.entry_of(from), self.entry_of(to)) else {
             return;
         };
         assert_eq!(dir, same, "a rename across directories is not modelled");
@@ -239,20 +240,20 @@ impl DiskModel {
     }
 
     fn remove(&mut self, path: &Path) {
-        if let Some((dir, name)) = self.place(path)
+        if let Some((dir, name)) = self.entry_of(path)
             && self.directories[dir].current.contains_key(&name)
         {
             self.directories[dir].change(EntryChange::Remove(name));
         }
     }
 
-    /// Makes in `target`, an empty directory, what a restart after a power loss at this moment finds.
+    /// Writes to the empty directory `target` what a restart after a power loss at this moment finds.
     pub(super) fn power_loss(&self, random: &mut Random, target: &Path) {
         let one_for_all = random.one_in(2).then(|| left(random));
         self.restore(0, &self.root, target, one_for_all, random);
     }
 
-    /// True when all that was done to a file is certain.
+    /// True when all changes to a file are certain.
     pub(super) fn is_certain(&self, path: &Path) -> bool {
         match self.node(path) {
             Some(Node::File(id)) => self.inodes[id].pending.is_empty(),
@@ -260,7 +261,7 @@ impl DiskModel {
         }
     }
 
-    /// Makes in `target` only what is certain.
+    /// Writes to `target` only what is certain.
     pub(super) fn certain_only(&self, target: &Path) {
         let unused = &mut Random::new(0);
         self.restore(0, &self.root, target, Some(Left::Nothing), unused);
@@ -292,7 +293,7 @@ impl DiskModel {
     }
 }
 
-/// Whether it is the name of a file that is stored to in its mapping.
+/// Whether a file of this name is written through a mapping.
 fn is_mapped(name: &[u8]) -> bool {
     let suffixes = [INDEX_SUFFIX, TIME_INDEX_SUFFIX];
     suffixes.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
@@ -302,7 +303,8 @@ fn left(random: &mut Random) -> Left {
     *random.pick(&[Left::Nothing, Left::Everything, Left::Beginning, Left::Scattered])
 }
 
-/// Fills an index file, of which only the length is known, with what may be left of the bytes stored in its mapping.
+/// Fills an index file, of which only the length is known, with what may be left of the stores through its
+/// mapping.
 fn mapped_bytes(bytes: &mut Vec<u8>, mapped: &[u8], random: &mut Random) {
     let length = bytes.len();
     bytes.clear();
@@ -382,7 +384,7 @@ impl Pending {
             from = to;
         }
         if random.one_in(2) && bytes.len() < end {
-            // The new length came to disk and some of the bytes did not.
+            // The new length reached the disk, and some of the bytes did not.
             bytes.resize(end, 0);
         }
     }

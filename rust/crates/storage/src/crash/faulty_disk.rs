@@ -1,7 +1,9 @@
-//! Stands between a log and its disk: keeps the [`DiskModel`], and makes the fault a history has armed.
+//! A layer between a log and its disk that keeps the [`DiskModel`] and makes the fault that a history has
+//! armed.
 //!
-//! A crash refuses the change it strikes (a write may be torn first) and every change after it: for the disk the
-//! process is dead, whatever its code still does. A full disk refuses what takes space until space is freed.
+//! A crash refuses the change that it strikes (a write may be torn first) and all later ones: for the disk
+//! the process is dead, whatever its code still does. A full disk refuses changes that need space until space
+//! is freed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +17,7 @@ use crate::files::disk::Change;
 use crate::files::disk::watch::{Watcher, Watching, watch};
 use crate::support::random::Random;
 
-/// Kinds of [`Change`], for counting and aiming.
+/// The kinds of [`Change`], for counting and aiming.
 pub(super) const KINDS: [&str; 11] = [
     "create",
     "open",
@@ -46,15 +48,15 @@ fn kind_of(change: &Change<'_>) -> usize {
     }
 }
 
-/// Says what happens when one history is run by itself.
-pub(super) fn tell(what: std::fmt::Arguments<'_>) {
+/// Prints a step when one history is run alone.
+pub(super) fn trace(what: std::fmt::Arguments<'_>) {
     static ALONE: OnceLock<bool> = OnceLock::new();
     if *ALONE.get_or_init(|| std::env::var_os("LOGCORE_SEED").is_some()) {
         eprintln!("{what}");
     }
 }
 
-/// A change in a few words: its kind, the file's name, and which bytes.
+/// A change in short: its kind, the file's name, and the bytes.
 fn described(change: &Change<'_>) -> String {
     let name = |path: &Path| {
         path.file_name()
@@ -84,7 +86,7 @@ fn described(change: &Change<'_>) -> String {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The process ends, or the power.
+    /// The process ends, or the power fails.
     Crash,
     /// The change fails with EIO, once.
     Error,
@@ -92,7 +94,7 @@ pub(super) enum Fault {
     Full,
 }
 
-/// A fault about to strike: after `skip` more changes, of one kind if one is named.
+/// A fault that will strike after `skip` more changes, counting one kind if it is set.
 #[derive(Debug, Clone, Copy)]
 struct Armed {
     fault: Fault,
@@ -107,9 +109,9 @@ struct State {
     armed: Option<Armed>,
     dead: bool,
     full: bool,
-    /// The change refused with EIO, if one was.
+    /// The change that failed with EIO.
     failed: Option<usize>,
-    /// Up to where files were given blocks.
+    /// The end of each file's allocated blocks.
     allocated: BTreeMap<PathBuf, u64>,
     crashes: [usize; KINDS.len()],
     errors: [usize; KINDS.len()],
@@ -127,7 +129,7 @@ pub(super) struct FaultyDisk {
 }
 
 impl FaultyDisk {
-    /// Watches `root`, whose content is all certain.
+    /// Watches `root`. All of its content is certain.
     pub(super) fn new(root: &Path, seed: u64) -> Self {
         let shared = Arc::new(Shared(Mutex::new(State {
             model: DiskModel::of(root),
@@ -152,7 +154,7 @@ impl FaultyDisk {
         &self.root
     }
 
-    /// Lets a fault strike one of the next changes.
+    /// Makes a fault strike one of the next changes.
     pub(super) fn arm(&self, fault: Fault) {
         let mut state = self.shared.0.lock();
         let aimed = state.random.one_in(2);
@@ -201,12 +203,12 @@ impl FaultyDisk {
         self.shared.0.lock().full = false;
     }
 
-    /// From here on nothing reaches the disk: the process is ended between two changes.
+    /// From here on nothing reaches the disk: the process ends between two changes.
     pub(super) fn kill(&self) {
         self.shared.0.lock().dead = true;
     }
 
-    /// The same machine, a new process: everything written is there.
+    /// A new process on the same machine: everything that was written is there.
     pub(super) fn restart_process(&self) {
         let mut state = self.shared.0.lock();
         state.dead = false;
@@ -215,17 +217,18 @@ impl FaultyDisk {
         state.failed = None;
     }
 
-    /// The machine lost its power: what is left of the disk is made in `target`, an empty directory.
+    /// The machine loses its power: what is left is written to the empty directory `target`.
     pub(super) fn lose_power(&self, random: &mut Random, target: &Path) {
         self.shared.0.lock().model.power_loss(random, target);
     }
 
-    /// As [`FaultyDisk::lose_power`], and nothing is left but what is certain.
+    /// As [`FaultyDisk::lose_power`], and only what is certain is left.
     pub(super) fn lose_all_but_the_certain(&self, target: &Path) {
         self.shared.0.lock().model.certain_only(target);
     }
 
-    /// Crashes and errors by the kind of change they struck, and changes refused for want of space.
+    /// Crashes and errors by the kind of change that they struck, and changes that were refused for want of
+    /// space.
     pub(super) fn counts(&self) -> ([usize; KINDS.len()], [usize; KINDS.len()], usize) {
         let state = self.shared.0.lock();
         (state.crashes, state.errors, state.refused)
@@ -251,7 +254,7 @@ impl State {
         }
     }
 
-    /// Keeps which files have blocks they have not filled.
+    /// Notes the blocks that files have and do not use.
     fn note_allocated(&mut self, change: &Change<'_>) {
         match change {
             Change::Allocate { path, end } => {
@@ -293,7 +296,7 @@ impl State {
         let Change::Write { bytes, .. } = change else {
             return Err(error);
         };
-        // The last byte stays out: a write that reports an error and did everything is a crash after it.
+        // The last byte stays out: a write that did everything and reports an error is a crash after it.
         let part = self.random.below(bytes.len().max(1));
         self.model.apply(change, part);
         Ok(Some((part, error)))
@@ -308,7 +311,7 @@ impl Watcher for Shared {
         }
         let kind = kind_of(&change);
         let strikes = state.strikes(&change);
-        tell(format_args!("    {} {strikes:?}", described(&change)));
+        trace(format_args!("    {} {strikes:?}", described(&change)));
         match strikes {
             Some(Fault::Crash) => {
                 state.dead = true;

@@ -1,4 +1,4 @@
-//! Flips one bit of what a power loss left, and says what the log must make of it.
+//! Flips one bit of what a power loss left, and tells what may follow for the log.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,21 +15,21 @@ use crate::segment::scan::{Next, Scanner, StoredBatch};
 use crate::support::random::Random;
 use crate::testing::flip;
 
-/// What a flipped bit was part of. Kafka's formats have no checksum over the last four.
+/// What has the flipped bit. Kafka's formats have no checksum over the last four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// An index or a snapshot: nothing may come of it.
+    /// An index or a snapshot: nothing may change.
     Hint,
-    /// A batch, where its checksum covers it. `certain`: below the recovery point, so it is no torn tail and the log must
-    /// not cut it off but say where it is.
+    /// A batch, where its checksum covers it. `certain`: below the recovery point, so it is no torn tail, and
+    /// the log must report it instead of cutting it off.
     Covered { certain: bool },
     /// A batch's base offset: no other batch may be served wrong.
     BaseOffset,
     /// A batch's leader epoch: no record may be lost or served with another value.
     LeaderEpoch,
-    /// Where the log begins: no record may be served wrong.
+    /// The log start: no record may be served wrong.
     LogStart,
-    /// A text file or an aborted transaction's entry: no record may be lost or served wrong.
+    /// A text file, or the entry of an aborted transaction: no record may be lost or served wrong.
     Beside,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum What {
 pub(super) struct Flipped {
     pub(super) what: What,
     pub(super) file: String,
-    /// The first offset of the batch that has it, and the last.
+    /// The first offset of the batch with the bit, and the last.
     pub(super) offset: i64,
     pub(super) last_offset: i64,
 }
@@ -89,7 +89,7 @@ pub(super) fn flip_a_bit(random: &mut Random, root: &Path, broker: bool) -> Opti
     Some(Flipped::beside(&path, what))
 }
 
-/// The files that are there and have a bit to flip.
+/// The existing files with at least one byte.
 fn non_empty(mut paths: Vec<PathBuf>) -> Option<Vec<PathBuf>> {
     paths.retain(|path| fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0));
     (!paths.is_empty()).then_some(paths)
@@ -101,7 +101,7 @@ fn flip_in_log(random: &mut Random, path: &Path, root: &Path, broker: bool) -> O
         return None;
     }
     let batch = random.pick(&batches);
-    // A legacy message has no leader epoch; its checksum stands there.
+    // A legacy message has its checksum there, and no leader epoch.
     let epoch = if batch.header.is_some() { 12..16 } else { 0..0 };
     let at = match random.below(4) {
         0 => random.below(8),
@@ -124,7 +124,7 @@ fn flip_in_log(random: &mut Random, path: &Path, root: &Path, broker: bool) -> O
     })
 }
 
-/// What comes before is on disk for certain, by what stands there.
+/// The offset below which everything is certainly on disk, by the files there.
 fn certain_end(dir: &Path, root: &Path, broker: bool) -> i64 {
     let marker_in = if broker { root } else { dir };
     if marker_in.join(CLEAN_SHUTDOWN_FILE).exists() {
@@ -139,7 +139,7 @@ fn certain_end(dir: &Path, root: &Path, broker: bool) -> i64 {
     bases.max().unwrap_or(0)
 }
 
-/// The batches at the front of a file that are whole.
+/// The whole batches at the front of a file.
 fn batches_of(path: &Path) -> Vec<StoredBatch> {
     let file = File::open(path).unwrap();
     let size = file.metadata().unwrap().len();

@@ -1,12 +1,13 @@
 //! Crashes at every step: histories of a log on a disk with faults, compared with a model.
 //!
-//! Every change the crate makes to a disk goes through [`crate::files::disk`]; a [`faulty_disk::FaultyDisk`] sees each before it
-//! is made and may end the process there, tear the write, fail it, or be full. From what it saw a
-//! [`disk_model::DiskModel`] makes the directory a power loss would have left. A [`history`] drives a log through
-//! several processes with such faults, and a [`model::Model`] says what must be there after each.
+//! Every change to a disk goes through [`crate::files::disk`]. A [`faulty_disk::FaultyDisk`] sees each change
+//! before it is made, and may end the process there, tear the write, fail it, or be full. From these changes
+//! a [`disk_model::DiskModel`] makes the directory that a power loss would leave. A [`history`] runs a log
+//! through several processes with such faults. A [`model::Model`] has the records that must be there after
+//! each.
 //!
-//! The histories are numbered; the number is the seed. `LOGCORE_HISTORIES` says how many are run, `LOGCORE_SEED=n` runs
-//! that one alone, and `LOGCORE_FUZZ_MINUTES` runs new ones for so long (`make fuzz`).
+//! The number of a history is its seed. `LOGCORE_HISTORIES` is how many are run, `LOGCORE_SEED=n` runs one,
+//! and `LOGCORE_FUZZ_MINUTES` runs new ones for that time (`make fuzz`).
 
 mod disk_model;
 mod faulty_disk;
@@ -28,9 +29,9 @@ use history::Tally;
 
 use crate::testing::scratch;
 
-/// What CI runs.
+/// Histories of a normal run.
 const HISTORIES: u64 = 10_000;
-/// So many histories meet everything there is to meet.
+/// Enough histories to meet every fault.
 const HISTORIES_ENOUGH: u64 = 5_000;
 
 /// One failure is often followed by many like it.
@@ -64,7 +65,7 @@ impl Run {
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         Self {
-            // Far from those CI runs, and from the last run's.
+            // Far from the seeds of a normal run and of the last fuzz run.
             next: AtomicU64::new(now.as_micros() as u64),
             end: u64::MAX,
             deadline: Some(Instant::now() + Duration::from_secs(60 * minutes)),
@@ -78,7 +79,7 @@ impl Run {
     }
 }
 
-/// What came of all histories so far.
+/// The results of all histories so far.
 #[derive(Default)]
 struct Outcome {
     tally: Tally,
@@ -106,8 +107,8 @@ fn run_histories(run: &Run, outcome: &Mutex<Outcome>) {
     }
 }
 
-// Broken if it failed: some order of appends, crashes, power losses, full disks, failing writes and flipped bits loses
-// records that were on disk, changes one, serves a damaged one, or forgets what a producer has sent.
+// Broken if it failed: some order of appends, crashes, power losses, full disks, failed writes and flipped
+// bits loses or changes records that were on disk, serves a damaged one, or forgets a producer's batches.
 #[test]
 fn no_fault_costs_what_was_certain() {
     let run = Run::from_environment();

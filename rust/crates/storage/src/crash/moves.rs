@@ -10,7 +10,7 @@ use crate::support::random::Random;
 use crate::testing::{batch_of, scratch};
 use crate::{Log, LogConfig, Result};
 
-/// What CI runs.
+/// Moves of a normal run.
 const MOVES: u64 = 100;
 
 fn open(root: &Path) -> [Arc<LogDir>; 2] {
@@ -38,7 +38,7 @@ fn append(log: &Log, from: i64, to: i64) -> Result<()> {
     Ok(())
 }
 
-/// The log that is in one of the directories, the number of which is told.
+/// The log in one of the directories, and the directory's index.
 fn found(dirs: &[Arc<LogDir>; 2]) -> (usize, Arc<Log>) {
     let logs: Vec<_> = (0..2)
         .filter_map(|number| Some((number, dirs[number].get("t", 0)?.log.clone())))
@@ -57,14 +57,14 @@ fn has(log: &Log, offset: i64) -> bool {
     bytes.windows(value.len()).any(|part| part == value.as_bytes())
 }
 
-/// What was certain is there. Of the rest a power loss may take any segment's file.
+/// What was certain must be there. A power loss may take any segment's file of the rest.
 fn check(log: &Log, certain: i64) {
     for offset in 0..certain {
         assert!(has(log, offset), "offset {offset} of {certain}");
     }
 }
 
-/// Moves a log until the power is lost; returns where it is then.
+/// Moves a log until the power is lost; returns the directory's index afterwards.
 fn run(seed: u64) -> usize {
     let (root, after) = (scratch(), scratch());
     let root_path = root.path().canonicalize().unwrap();
@@ -85,7 +85,7 @@ fn run(seed: u64) -> usize {
     append(&log, 0, 20).unwrap();
     log.flush().unwrap();
     append(&log, 20, 25).unwrap();
-    // The faults strike among the first forty changes from here on: of the beginning of the move, or of its end.
+    // The fault strikes one of the next forty changes, at the beginning of the move or at its end.
     let early = random.one_in(3);
     if early {
         disk.arm(Fault::Crash);
@@ -110,30 +110,30 @@ fn run(seed: u64) -> usize {
     disk.lose_power(&mut random, after.path());
     drop((log, dirs));
     let dirs = open(after.path());
-    let (place, log) = found(&dirs);
+    let (holder, log) = found(&dirs);
     check(&log, certain);
-    // And it is of use.
+    // The log can be used.
     let end = log.log_end_offset();
     append(&log, end, end + 1).unwrap();
-    if place == 0 {
+    if holder == 0 {
         let moving = Move::begin(&dirs[0], &dirs[1], "t", 0).unwrap();
         let moved = moving.finish(|_| ()).unwrap().unwrap().partition.log.clone();
         check(&moved, certain);
         assert!(has(&moved, end), "offset {end}");
     }
-    place
+    holder
 }
 
-// Broken if it failed: a power loss during a move would cost records that were on disk, in the one directory or the other, or
-// leave a broker that does not start.
+// Broken if it failed: a power loss during a move would lose records that were on disk in either directory,
+// or leave a broker that does not start.
 #[test]
 fn a_power_loss_while_a_log_moves() {
     let (first, count) = number_in("LOGCORE_SEED").map_or((0, MOVES), |seed| (seed, 1));
     let mut ends = [0, 0];
     for seed in first..first + count {
-        let place = std::panic::catch_unwind(|| run(seed));
-        assert!(place.is_ok(), "run this move again with LOGCORE_SEED={seed}");
-        ends[place.unwrap_or(0)] += 1;
+        let holder = std::panic::catch_unwind(|| run(seed));
+        assert!(holder.is_ok(), "run this move again with LOGCORE_SEED={seed}");
+        ends[holder.unwrap_or(0)] += 1;
     }
     assert!(count == 1 || ends.iter().all(|met| *met > 5), "{ends:?}");
 }

@@ -8,7 +8,7 @@ use super::model::{Found, Rec, What, Written, own};
 use crate::index::transactions::AbortedTxn;
 use crate::log::Log;
 
-/// What was read before damage was met, and the damage.
+/// The records before the damage, and the damage.
 pub(super) type Damaged = (Found, String);
 
 /// All records from `start` up to `end`.
@@ -17,8 +17,8 @@ pub(super) fn read_from(log: &Log, start: i64, end: i64, max_bytes: u64) -> Resu
     let mut next = start;
     while next < end {
         match fetch(log, next, end, max_bytes) {
-            // Everything from here on was lost before it was brought to disk, or compacted away; the model knows whether
-            // it may be.
+            // Everything from here on was lost before a flush, or compacted away. The model decides whether
+            // that may be.
             Ok((_, after)) if after == next => break,
             Ok((fetched, after)) => {
                 found.records.extend(fetched.records.range(next..).map(own));
@@ -38,7 +38,7 @@ pub(super) fn read_one(log: &Log, offset: i64) -> Result<Rec, String> {
     record.ok_or_else(|| format!("offset {offset} is not in what is read there"))
 }
 
-/// What one fetch gives and the offset after it; the first batch may begin earlier than asked for.
+/// The records of one fetch and the offset after them; the first batch may begin before the offset.
 fn fetch(log: &Log, offset: i64, end: i64, max_bytes: u64) -> Result<(Found, i64), String> {
     let slice = log
         .read(offset, max_bytes, end, true)
@@ -129,8 +129,8 @@ fn take(found: &mut Found, offset: i64, record: Rec) -> Result<(), String> {
     Ok(())
 }
 
-/// The offsets that a consumer of committed records hands on, of what it has fetched and was told of aborted transactions
-/// (`Fetcher`'s rule).
+/// The offsets that a consumer of committed records delivers, from what it fetched and the aborted
+/// transactions it got (`Fetcher`'s rule).
 pub(super) fn committed_of(found: &Found, end: i64, mut aborted: Vec<AbortedTxn>) -> BTreeSet<i64> {
     aborted.sort_by_key(|transaction| std::cmp::Reverse(transaction.first_offset));
     let mut aborting = BTreeSet::new();

@@ -94,7 +94,7 @@ fn allow(_: Change<'_>) -> io::Result<()> {
 
 #[cfg(test)]
 fn allow(change: Change<'_>) -> io::Result<()> {
-    watch::ask(change).map(|_all| ())
+    watch::before_change(change).map(|_all| ())
 }
 
 /// Creates or empties a file for reading and writing.
@@ -128,7 +128,7 @@ pub(crate) fn write_all_at(file: &File, path: &Path, bytes: &[u8], position: u64
             position,
             bytes,
         };
-        if let Some((part, error)) = watch::ask(change)? {
+        if let Some((part, error)) = watch::before_change(change)? {
             file.write_all_at(&bytes[..part], position)?;
             return Err(error);
         }
@@ -255,7 +255,7 @@ pub(crate) mod watch {
         }
     }
 
-    pub(super) fn ask(change: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
+    pub(super) fn before_change(change: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
         let path = change.path();
         let found = WATCHERS
             .read()

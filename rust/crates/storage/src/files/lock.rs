@@ -36,7 +36,7 @@ impl DirLock {
             .truncate(false)
             .open(&path)
             .map_err(StorageError::io("open", &path))?;
-        match ask(&file, libc::F_OFD_SETLK, libc::F_WRLCK) {
+        match fcntl(&file, libc::F_OFD_SETLK, libc::F_WRLCK) {
             Ok(_) => Ok(Self {
                 file,
                 owner: Owner::this(),
@@ -51,7 +51,7 @@ impl Drop for DirLock {
     fn drop(&mut self) {
         if self.owner.is_this() {
             // If this fails, closing the descriptor frees the lock.
-            let _ = ask(&self.file, libc::F_OFD_SETLK, libc::F_UNLCK);
+            let _ = fcntl(&self.file, libc::F_OFD_SETLK, libc::F_UNLCK);
         }
     }
 }
@@ -60,12 +60,12 @@ impl Drop for DirLock {
 pub fn is_held(dir: &Path) -> bool {
     File::open(dir.join(LOCK_FILE))
         .ok()
-        .and_then(|file| ask(&file, libc::F_OFD_GETLK, libc::F_WRLCK).ok())
+        .and_then(|file| fcntl(&file, libc::F_OFD_GETLK, libc::F_WRLCK).ok())
         .is_some_and(|found| found != libc::F_UNLCK)
 }
 
 /// Sets or queries a lock of the whole file; returns the lock type that the kernel reports.
-fn ask(file: &File, command: libc::c_int, kind: libc::c_int) -> io::Result<libc::c_int> {
+fn fcntl(file: &File, command: libc::c_int, kind: libc::c_int) -> io::Result<libc::c_int> {
     let mut whole = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
@@ -116,10 +116,10 @@ mod tests {
             .unwrap();
         // Java's `FileChannel.tryLock` asks this. The answer names locks of other owners, and this lock is
         // one.
-        let found = ask(&file, libc::F_GETLK, libc::F_WRLCK).unwrap();
+        let found = fcntl(&file, libc::F_GETLK, libc::F_WRLCK).unwrap();
         assert_eq!(found, libc::F_WRLCK);
         drop(lock);
-        let found = ask(&file, libc::F_GETLK, libc::F_WRLCK).unwrap();
+        let found = fcntl(&file, libc::F_GETLK, libc::F_WRLCK).unwrap();
         assert_eq!(found, libc::F_UNLCK);
     }
 

@@ -24,7 +24,7 @@ use crate::error::{Result, StorageError};
 pub(crate) use names::*;
 
 /// True for a directory that has files and none of a partition's files.
-pub(crate) fn is_strangers(dir: &Path) -> Result<bool> {
+pub(crate) fn has_only_foreign_files(dir: &Path) -> Result<bool> {
     let mut found = false;
     for entry in fs::read_dir(dir).map_err(StorageError::io("list", dir))? {
         let entry = entry.map_err(StorageError::io("list", dir))?;

@@ -92,7 +92,8 @@ pub(crate) fn check_not_moved(dir: &Path) -> Result<()> {
     Err(StorageError::WrongDirectory {
         path: dir.to_path_buf(),
         reason: format!(
-            "was moved to another log directory that is missing; bring that one back, or remove the file {MOVED_FILE} to use the log here, which may be old"
+            "was moved to another log directory that is missing; bring that one back, or remove the file \
+             {MOVED_FILE} to use the log here, which may be old"
         ),
     })
 }

@@ -16,8 +16,8 @@ pub fn encode(id: &TopicId) -> String {
     for chunk in id.chunks(3) {
         let bits =
             chunk.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for place in 0..=chunk.len() {
-            text.push(char::from(ALPHABET[(bits >> (18 - 6 * place)) as usize & 63]));
+        for index in 0..=chunk.len() {
+            text.push(char::from(ALPHABET[(bits >> (18 - 6 * index)) as usize & 63]));
         }
     }
     text

@@ -55,8 +55,8 @@ impl AbortedTxn {
             self.last_offset,
             self.last_stable_offset,
         ];
-        for (field, place) in fields.iter().zip(out[2..].chunks_exact_mut(8)) {
-            place.copy_from_slice(&field.to_be_bytes());
+        for (field, slot) in fields.iter().zip(out[2..].chunks_exact_mut(8)) {
+            slot.copy_from_slice(&field.to_be_bytes());
         }
         out
     }
@@ -214,7 +214,7 @@ impl TxnIndex {
 
     /// [`TxnIndex::append`] that a full disk does not refuse: the entry stays in memory until
     /// [`TxnIndex::save`].
-    pub(crate) fn append_or_hold(&self, entry: AbortedTxn) -> Result<()> {
+    pub(crate) fn append_or_keep(&self, entry: AbortedTxn) -> Result<()> {
         match self.append(entry) {
             Err(error) if error.is_disk_full() => {
                 self.state.write().entries.push(entry);

@@ -131,7 +131,7 @@ impl LeaderEpochs {
 
     /// Adds the epochs of the batches that recovery read. An intact file got each epoch before its first
     /// batch was written, so a single batch that contradicts it has a flipped bit.
-    pub(crate) fn take_in(&mut self, runs: EpochRuns) {
+    pub(crate) fn add_recovered(&mut self, runs: EpochRuns) {
         let is_sound = !self.entries.is_empty();
         for run in runs.resolve().believed {
             if run.batches > 1 || !is_sound {

@@ -200,7 +200,8 @@ mod tests {
         #[test]
         fn as_many_as_can_be(epochs in proptest::collection::vec(0i32..6, 0..10)) {
             let (entries, _) = resolve(&epochs);
-            proptest::prop_assert!(entries.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
+            let ascending = |pair: &[(i32, i64)]| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1;
+            proptest::prop_assert!(entries.windows(2).all(ascending));
             let mut runs = EpochRuns::default();
             for (offset, epoch) in (0..).zip(&epochs) {
                 runs.add(*epoch, offset, 0);
@@ -208,7 +209,8 @@ mod tests {
             let believed: u64 = runs.resolve().believed.iter().map(|run| run.batches).sum();
             let most = (0u32..1 << epochs.len())
                 .filter(|choice| {
-                    let chosen: Vec<_> = (0..epochs.len()).filter(|n| choice & (1 << n) != 0).map(|n| epochs[n]).collect();
+                    let numbers = (0..epochs.len()).filter(|n| choice & (1 << n) != 0);
+                    let chosen: Vec<_> = numbers.map(|n| epochs[n]).collect();
                     chosen.is_sorted()
                 })
                 .map(u32::count_ones)

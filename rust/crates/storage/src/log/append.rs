@@ -76,7 +76,7 @@ impl ProduceOptions {
 
 /// How an append is checked and completed.
 #[derive(Clone, Copy)]
-struct Terms {
+struct Mode {
     rules: Rules,
     /// `None`: the epoch of the leader that wrote last.
     leader_epoch: Option<i32>,
@@ -147,7 +147,7 @@ impl Log {
             offload: options.offload,
         };
         let leader_epoch = Some(options.leader_epoch);
-        self.append_on(batches, parsed, Terms { rules, leader_epoch })
+        self.append_on(batches, parsed, Mode { rules, leader_epoch })
     }
 
     /// [`Log::append_as_leader`] as the leader that wrote last, at the system's time. Batches that are
@@ -160,7 +160,7 @@ impl Log {
         };
         let parsed = ParsedBatches::parse(batches)?;
         let leader_epoch = None;
-        self.append_on(batches, &parsed, Terms { rules, leader_epoch })
+        self.append_on(batches, &parsed, Mode { rules, leader_epoch })
     }
 
     /// [`Log::append_as_leader`] for the group coordinator and the transaction coordinator. They may also
@@ -180,7 +180,7 @@ impl Log {
         };
         let parsed = ParsedBatches::parse(batches)?;
         let leader_epoch = Some(leader_epoch);
-        self.append_on(batches, &parsed, Terms { rules, leader_epoch })
+        self.append_on(batches, &parsed, Mode { rules, leader_epoch })
     }
 
     /// Whether batches would be accepted, for a caller that appends them in several pieces. Does not check
@@ -204,10 +204,10 @@ impl Log {
             .try_for_each(|header| check_fits(header.size(), &config))
     }
 
-    fn append_on(&self, batches: &mut [u8], parsed: &ParsedBatches, terms: Terms) -> Result<Appended> {
+    fn append_on(&self, batches: &mut [u8], parsed: &ParsedBatches, mode: Mode) -> Result<Appended> {
         self.check_writable()?;
         let config = self.config();
-        let rules = &terms.rules;
+        let rules = &mode.rules;
         let mut checked = validation::check(batches, parsed, &config, rules)?;
         let mut recompressed = recompress::recompress(batches, &mut checked, &config, rules.buffer_max)?;
         let batches = recompressed.as_deref_mut().unwrap_or(batches);
@@ -218,7 +218,7 @@ impl Log {
             None => offloaded(rules.offload, || self.writer.lock()),
         };
         self.check_writable()?;
-        let assigned = self.check_leads(&terms, log_append_time)?;
+        let assigned = self.check_leads(&mode, log_append_time)?;
         let repeated: Vec<Duplicate> = match rules.origin {
             Origin::Client => checked
                 .headers
@@ -262,22 +262,22 @@ impl Log {
     }
 
     /// Epochs change under the writer lock only, so the answer holds as long as the caller has the lock.
-    fn check_leads(&self, terms: &Terms, log_append_time: Option<i64>) -> Result<Assigned> {
+    fn check_leads(&self, mode: &Mode, log_append_time: Option<i64>) -> Result<Assigned> {
         let saved = self.epochs.saved_latest();
         let latest = saved.or_else(|| self.latest_epoch());
-        let epoch = terms.leader_epoch.or(latest).unwrap_or(0);
+        let epoch = mode.leader_epoch.or(latest).unwrap_or(0);
         match latest {
             Some(current) if epoch < current => Err(StorageError::FencedLeaderEpoch {
                 found: epoch,
                 current,
             }),
             Some(_) | None => Ok(Assigned {
-                origin: terms.rules.origin,
+                origin: mode.rules.origin,
                 epoch,
                 epoch_saved: saved == Some(epoch),
                 log_append_time,
-                now: terms.rules.now,
-                offload: terms.rules.offload,
+                now: mode.rules.now,
+                offload: mode.rules.offload,
             }),
         }
     }

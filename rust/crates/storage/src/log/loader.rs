@@ -310,7 +310,7 @@ impl Loader<'_> {
         segment.replace_aborted(&find_aborted(self.dir, segments, number)?)?;
         if segment.is_incomplete() {
             // The index files stay away until it is written, so that a crash before that rebuilds it again.
-            segment.hold_indexes()?;
+            segment.move_indexes_to_memory()?;
         } else {
             segment.flush_txn_index()?;
         }
@@ -380,7 +380,7 @@ impl Loader<'_> {
                 segment.set_next_offset(next);
                 match segment.seal() {
                     Err(error) if error.is_disk_full() => {
-                        segment.hold_indexes()?;
+                        segment.move_indexes_to_memory()?;
                         segment.seal()?;
                     }
                     sealed => sealed?,
@@ -388,7 +388,7 @@ impl Loader<'_> {
                 self.write_snapshot(next, &producers)?;
             }
         }
-        self.epochs.take_in(epochs);
+        self.epochs.add_recovered(epochs);
         Ok(Some(producers))
     }
 

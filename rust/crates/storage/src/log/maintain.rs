@@ -27,11 +27,11 @@ impl Log {
     /// Flushes rolled segments and what `flush.ms` requires, applies retention, removes files that are due
     /// and idle producers. Writes what did not fit on a full disk when the log was opened.
     pub fn maintain(&self, now_ms: i64) -> Result<()> {
-        self.look_after(now_ms, Retention::Due)
+        self.maintain_with(now_ms, Retention::Due)
     }
 
     /// [`Log::maintain`], with or without retention.
-    pub fn look_after(&self, now_ms: i64, retention: Retention) -> Result<()> {
+    pub fn maintain_with(&self, now_ms: i64, retention: Retention) -> Result<()> {
         self.check_writable()?;
         match self.flush_due(now_ms) {
             // Retention may free space.

@@ -74,7 +74,7 @@ use watermark::Unstable;
 
 /// What the logs of a directory share.
 #[derive(Debug, Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct DirState {
     pub(crate) failure: Arc<DirFailure>,
     pub(crate) progress: Arc<LoadProgress>,
 }
@@ -95,8 +95,8 @@ pub struct Log {
     unstable: Mutex<Unstable>,
     /// [`Unstable::first`], for readers.
     first_unstable: AtomicI64,
-    /// [`Unstable::follows_freely`], for appends.
-    follows_freely: AtomicBool,
+    /// [`Unstable::tracks_log_end`], for appends.
+    tracks_log_end: AtomicBool,
     recovery_point: AtomicI64,
     /// Where the recovery point is noted, if it is noted.
     flushed_mark: OnceLock<FlushedMark>,
@@ -170,7 +170,7 @@ impl Log {
 
     /// [`Log::open`] with what the checkpoints say of the log.
     pub fn open_with(dir: &Path, config: LogConfig, known: LastKnown) -> Result<Self> {
-        Self::open_in(dir, config, known, &Surroundings::default())
+        Self::open_in(dir, config, known, &DirState::default())
     }
 
     /// [`Log::open_with`] for a log of a directory.
@@ -178,11 +178,11 @@ impl Log {
         dir: &Path,
         config: LogConfig,
         known: LastKnown,
-        surroundings: &Surroundings,
+        dir_state: &DirState,
     ) -> Result<Self> {
-        let progress = &surroundings.progress;
+        let progress = &dir_state.progress;
         let loaded = loader::load(dir, &config, known, system_now_ms(), progress)?;
-        let failure = surroundings.failure.clone();
+        let failure = dir_state.failure.clone();
         let log = Self::new(dir, config, Access::Owned, loaded, failure);
         if let Some(high_watermark) = known.high_watermark {
             log.set_replicated(high_watermark);
@@ -221,7 +221,7 @@ impl Log {
             log_end: AtomicI64::new(loaded.log_end),
             high_watermark: AtomicI64::new(loaded.log_end),
             first_unstable: AtomicI64::new(unstable.first()),
-            follows_freely: AtomicBool::new(unstable.follows_freely()),
+            tracks_log_end: AtomicBool::new(unstable.tracks_log_end()),
             unstable: Mutex::new(unstable),
             recovery_point: AtomicI64::new(loaded.recovery_point),
             flushed_mark: OnceLock::new(),

@@ -21,7 +21,7 @@ impl Log {
     /// Errors: [`StorageError::OffsetOutOfRange`] below the log start and above the log end.
     pub fn read(&self, offset: i64, max_bytes: u64, upper_bound: i64, min_one: bool) -> Result<LogSlice> {
         self.check_open()?;
-        self.undisturbed(|| self.find(offset, max_bytes, upper_bound, min_one))
+        self.between_truncations(|| self.find(offset, max_bytes, upper_bound, min_one))
             .map_err(|e| self.damaged(e))
     }
 
@@ -56,7 +56,7 @@ impl Log {
 
     /// Whether [`Log::read`] finds the index of the segment with `offset` open. Otherwise it opens the index,
     /// and reads the segment if the index was lost.
-    pub fn has_index_at_hand(&self, offset: i64) -> bool {
+    pub fn has_open_index(&self, offset: i64) -> bool {
         let segments = self.segments();
         let after = segments.partition_point(|segment| segment.base_offset <= offset);
         segments[after.saturating_sub(1)].has_open_indexes()
@@ -64,7 +64,7 @@ impl Log {
 
     /// True when `offset` is in an older segment than `end`: a read from there stops before `end`, whatever
     /// its size.
-    pub fn is_behind_segment_of(&self, offset: i64, end: i64) -> bool {
+    pub fn is_in_older_segment(&self, offset: i64, end: i64) -> bool {
         let segments = self.segments();
         let number = |offset| segments.partition_point(|segment| segment.base_offset <= offset);
         offset < end && number(offset) < number(end)
@@ -88,7 +88,7 @@ impl Log {
             let whole = whole.iter().map(|segment| segment.size()).sum::<u64>();
             Ok(whole + cut.map_or(0, |slice| slice.len))
         };
-        self.undisturbed(count).map_err(|e| self.damaged(e))
+        self.between_truncations(count).map_err(|e| self.damaged(e))
     }
 
     /// The base offsets of at most `count` segments that were last written at or before `until_ms`, the
@@ -118,14 +118,14 @@ impl Log {
     /// Errors: [`StorageError::OffsetOutOfRange`] below the log start.
     pub fn aborted_transactions(&self, from: i64, upper_bound: i64) -> Result<Vec<AbortedTxn>> {
         self.check_open()?;
-        self.undisturbed(|| self.find_aborted(from, upper_bound))
+        self.between_truncations(|| self.find_aborted(from, upper_bound))
             .map_err(|e| self.damaged(e))
     }
 
     /// [`Log::aborted_transactions`] for a reader of `slice`, which a read at `offset` returned.
     pub fn aborted_in(&self, offset: i64, slice: &LogSlice) -> Result<Vec<AbortedTxn>> {
         self.check_open()?;
-        self.undisturbed(|| {
+        self.between_truncations(|| {
             let upper_bound = self.end_of(&self.segments(), slice)?;
             self.find_aborted(offset, upper_bound)
         })
@@ -134,7 +134,7 @@ impl Log {
 
     /// Whether [`Log::aborted_in`] needs only memory. Otherwise it opens indexes, and reads batches for lost
     /// ones.
-    pub fn has_aborted_at_hand(&self, offset: i64, slice: &LogSlice) -> bool {
+    pub fn has_aborted_in_memory(&self, offset: i64, slice: &LogSlice) -> bool {
         let segments = self.segments();
         let Ok(upper_bound) = self.end_of(&segments, slice) else {
             return false;

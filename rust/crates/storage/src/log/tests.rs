@@ -77,7 +77,7 @@ pub(super) fn values_from(log: &Log, mut offset: i64) -> Vec<(i64, Vec<u8>)> {
     found
 }
 
-/// Appends a batch as a producer's, with other options than [`Log::append_as_leader`].
+/// Appends a batch as a producer's, with other options than [`Log::append_as_leader`] has.
 fn produce(log: &Log, batch: &mut [u8], options: ProduceOptions) -> Result<crate::Appended> {
     log.append_produced(batch, &ParsedBatches::parse(batch)?, options)
 }
@@ -102,9 +102,9 @@ fn names(dir: &Path) -> Vec<String> {
     files::file_names(dir).unwrap()
 }
 
-// Broken if it failed: records would not be at the offsets answered, or come back changed.
+// Broken if it failed: records would not be at the offsets of the result, or come back changed.
 #[test]
-fn what_is_appended_is_read() {
+fn appended_records_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     let mut two = batch_at(1, &[b"a", b"b"]);
@@ -126,7 +126,7 @@ fn what_is_appended_is_read() {
     assert_eq!(values_from(&log, 0), expected);
     assert_eq!(values_from(&log, 2), expected[2..]);
     assert_eq!((log.latest_epoch(), log.high_watermark()), (Some(3), 4));
-    // What is sent again has its own time, as with Kafka.
+    // As in Kafka, a retry has its own timestamp.
     let mut builder = BatchBuilder::new(Compression::None, None);
     builder.set_producer_state(7, 0, 0);
     builder.append(5, None, Some(b"e"), &[]).unwrap();
@@ -137,10 +137,10 @@ fn what_is_appended_is_read() {
     }
 }
 
-// Broken if it failed: a consumer could see records above the high watermark, be stuck at a large batch, or
-// get one batch where another was asked for.
+// Broken if it failed: a consumer could see records above the high watermark, get stuck at a large batch, or
+// get the wrong batch.
 #[test]
-fn the_bounds_of_a_read() {
+fn a_read_keeps_its_bounds() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     fill(&log, 100);
@@ -170,9 +170,9 @@ fn the_bounds_of_a_read() {
     }
 }
 
-// Broken if it failed: segments would grow without bound, or Kafka would not find what belongs to one.
+// Broken if it failed: segments would grow without bound, or Kafka would not find a segment's files.
 #[test]
-fn rolling() {
+fn a_full_segment_is_rolled() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     fill(&log, 40);
@@ -191,11 +191,11 @@ fn rolling() {
         if base == bases.last().unwrap() {
             assert_eq!((size(".index"), size(".timeindex")), (4096, 4092));
         } else {
-            // Trimmed to its entries, and the time index has one more for the newest record.
+            // Trimmed to its entries; the time index has one more for the newest record.
             assert!(size(".index") < 4096 && size(".index") % 8 == 0);
             assert!(size(".timeindex") / 12 >= size(".index") / 8);
         }
-        // The snapshot that goes with each segment but the first.
+        // Each segment except the first has a snapshot.
         assert_eq!(
             names(dir.path()).contains(&format!("{base:020}.snapshot")),
             *base > 0
@@ -208,6 +208,8 @@ fn rolling() {
     assert_eq!(log.segment_count(), count + 1);
 }
 
+// Broken if it failed: a segment would stay active longer than `segment.ms`, and retention could not delete
+// it.
 #[test]
 fn rolling_by_age() {
     let dir = tempfile::tempdir().unwrap();
@@ -223,8 +225,7 @@ fn rolling_by_age() {
     assert_eq!(log.segment_count(), 2);
 }
 
-// Broken if it failed: all segments that began together would be rolled together, or later than `segment.ms`
-// allows.
+// Broken if it failed: all segments that began together would be rolled together, or later than `segment.ms`.
 #[test]
 fn rolling_with_jitter() {
     let dir = tempfile::tempdir().unwrap();
@@ -247,7 +248,7 @@ fn rolling_with_jitter() {
     for (random, jitter) in [(0, 0), (1, 1), (399, 399), (400, 0), (1234, 34)] {
         assert!(rolls_after(random, 1000 - jitter), "{random}");
     }
-    // Each segment gets a part of its own.
+    // Each segment gets its own part.
     let drawn: std::collections::HashSet<u32> = (0..20)
         .map(|_| {
             fill(&log, 1);
@@ -258,9 +259,9 @@ fn rolling_with_jitter() {
     assert!(drawn.len() > 10, "{drawn:?}");
 }
 
-// Broken if it failed: bytes that are no batch, or one that lies, would get into the log.
+// Broken if it failed: bytes that are no batch, or a batch with a wrong header, would get into the log.
 #[test]
-fn what_is_refused() {
+fn an_invalid_append_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     log.update_config(LogConfig {
@@ -313,6 +314,7 @@ fn what_is_refused() {
     );
 }
 
+// Broken if it failed: records of a topic with append time would have the producers' timestamps.
 #[test]
 fn log_append_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -331,7 +333,7 @@ fn log_append_time() {
     for record in batch.records(1000).unwrap().iter() {
         assert_eq!(record.unwrap().timestamp, 777);
     }
-    // A retry is answered with the time of the first.
+    // A retry gets the timestamp of the first time.
     log.append_as_leader(&mut producer_batch(1, 0, 0, 1), 0, 800)
         .unwrap();
     let again = log
@@ -340,7 +342,7 @@ fn log_append_time() {
     assert_eq!((again.duplicate, again.log_append_time), (true, 800));
 }
 
-// Broken if it failed: a retry would be written twice, or a batch that must not be there accepted.
+// Broken if it failed: a retry would be written twice, or a batch that must be refused be accepted.
 #[test]
 fn idempotent_producers() {
     let dir = tempfile::tempdir().unwrap();
@@ -360,7 +362,7 @@ fn idempotent_producers() {
     assert_eq!(append(producer_batch(9, 0, 14, 2)).unwrap_err().kafka_code(), 45);
     append(producer_batch(9, 1, 0, 1)).unwrap();
     assert_eq!(append(producer_batch(9, 0, 12, 2)).unwrap_err().kafka_code(), 47);
-    // A failed second batch leaves nothing of the first.
+    // After a failed second batch the first is not there either.
     let mut two = producer_batch(9, 1, 1, 1);
     two.extend(producer_batch(9, 1, 3, 1));
     assert_eq!(append(two).unwrap_err().kafka_code(), 45);
@@ -368,7 +370,7 @@ fn idempotent_producers() {
     two.extend(producer_batch(9, 1, 2, 1));
     assert_eq!(append(two.clone()).unwrap().last_offset, 15);
     assert!(append(two).unwrap().duplicate);
-    // The first half of a retry is known, the second not: the rest is written.
+    // The first half of a retry is in the log, the second is not: the rest is written.
     let mut two = producer_batch(9, 1, 2, 1);
     two.extend(producer_batch(9, 1, 3, 1));
     let rest = append(two).unwrap();
@@ -379,9 +381,9 @@ fn idempotent_producers() {
     assert_eq!(log.log_end_offset(), 17);
 }
 
-// Broken if it failed: seeking by time would miss records or land behind them.
+// Broken if it failed: a search by timestamp would miss records.
 #[test]
-fn times() {
+fn records_are_found_by_timestamp() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     assert_eq!(log.offset_for_timestamp(0).unwrap(), None);
@@ -421,7 +423,7 @@ fn times() {
     check(&Log::open_read_only(dir.path()).unwrap());
 }
 
-/// Makes every further write to `file` fail, as a disk does that became read-only.
+/// Makes every further write to `file` fail, as on a disk that became read-only.
 fn break_writes(file: &std::fs::File) {
     let read_only = std::fs::File::open("/dev/null").unwrap();
     // SAFETY: the descriptor belongs to `file`, which outlives this; it is not closed here because of
@@ -430,7 +432,7 @@ fn break_writes(file: &std::fs::File) {
     rustix::io::dup2(&read_only, &mut target).unwrap();
 }
 
-// Broken if it failed: a record would be acknowledged that is not on disk.
+// Broken if it failed: a record that is not on disk would be acknowledged.
 #[test]
 fn a_failed_write_takes_the_log_offline() {
     let dir = tempfile::tempdir().unwrap();
@@ -455,7 +457,7 @@ fn a_failed_write_takes_the_log_offline() {
     assert_eq!(values_from(&again, 0).len(), 3);
 }
 
-// Broken if it failed: `flush.messages=1` would promise what it does not do, or recovery begin too late.
+// Broken if it failed: `flush.messages=1` would not flush, or recovery would begin too late.
 #[test]
 fn flushing_moves_the_recovery_point() {
     let dir = tempfile::tempdir().unwrap();
@@ -481,7 +483,7 @@ fn flushing_moves_the_recovery_point() {
     assert_eq!(log.recovery_point(), 4);
     log.maintain(5010).unwrap();
     assert_eq!(log.recovery_point(), 5);
-    // Rolled segments are brought to disk in the background.
+    // Rolled segments are flushed in the background.
     log.update_config(small());
     fill(&log, 1);
     log.roll(0).unwrap();
@@ -490,16 +492,16 @@ fn flushing_moves_the_recovery_point() {
     assert_eq!(log.recovery_point(), 6);
 }
 
-// Broken if it failed: the disk would fill up, or records go that should stay, or a reader lose what it is
-// reading.
+// Broken if it failed: the disk would fill up, records that must stay would be deleted, or a reader would
+// lose the records that it reads.
 #[test]
-fn retention() {
+fn retention_deletes_old_segments() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     fill(&log, 100);
     let before = log.segment_count();
-    let held: LogSlice = log.read(0, 1 << 20, i64::MAX, true).unwrap();
-    let bytes = held.read_to_vec().unwrap();
+    let slice: LogSlice = log.read(0, 1 << 20, i64::MAX, true).unwrap();
+    let bytes = slice.read_to_vec().unwrap();
     assert_eq!(log.delete_old_segments(i64::MAX).unwrap(), 0);
 
     log.update_config(LogConfig {
@@ -517,12 +519,12 @@ fn retention() {
     ));
     assert_eq!(values_from(&log, start).len() as i64, 100 - start);
     assert!(names(dir.path()).contains(&"00000000000000000000.log.deleted".to_owned()));
-    assert_eq!(held.read_to_vec().unwrap(), bytes);
+    assert_eq!(slice.read_to_vec().unwrap(), bytes);
     log.maintain(60_000).unwrap();
     assert!(!names(dir.path()).iter().any(|name| name.ends_with(".deleted")));
-    assert_eq!(held.read_to_vec().unwrap(), bytes);
+    assert_eq!(slice.read_to_vec().unwrap(), bytes);
 
-    // Everything is old: the active segment goes too, and the log goes on where it was.
+    // Everything is old: the active segment is deleted, too, and the log continues at its end.
     log.update_config(LogConfig {
         retention_ms: 10,
         ..small()
@@ -533,6 +535,7 @@ fn retention() {
     assert_eq!(log.log_end_offset(), 101);
 }
 
+// Broken if it failed: DeleteRecords would delete nothing, or records above the high watermark.
 #[test]
 fn moving_the_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -548,7 +551,7 @@ fn moving_the_start() {
     assert_eq!(log.offset_for_timestamp(0).unwrap().unwrap().offset, 50);
 }
 
-// Broken if it failed: a reader would see half of an append, wait for the writer, or find a hole.
+// Broken if it failed: a reader would see half of an append, wait for the writer, or find a gap.
 #[test]
 fn readers_beside_a_writer() {
     let dir = tempfile::tempdir().unwrap();
@@ -580,6 +583,7 @@ fn readers_beside_a_writer() {
     });
 }
 
+// Broken if it failed: a closed log could still be written, or a slice of it not be read.
 #[test]
 fn closing() {
     let dir = tempfile::tempdir().unwrap();
@@ -611,13 +615,13 @@ fn closing() {
     assert_eq!(values_from(&log, 0).len(), 10);
 }
 
-// Broken if it failed: whoever asks for the newest record would be told that there is none, when the one with
-// the largest timestamp was deleted, or is one that compaction took.
+// Broken if it failed: a search for the newest record would find none after the record with the largest
+// timestamp was deleted or compacted away.
 #[test]
-fn the_newest_record_is_one_that_is_there() {
+fn the_newest_record_is_one_that_still_exists() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
-    // Each batch has a first record that is older by one.
+    // The first record of each batch is older by one.
     for time in [500, 900, 700, 700, 600] {
         let mut builder = BatchBuilder::new(Compression::None, None);
         for at in [time - 1, time] {
@@ -643,7 +647,7 @@ fn the_newest_record_is_one_that_is_there() {
         }
     };
     check(&log);
-    // In a segment of its own, beside one that is newer and one that is older.
+    // In a segment of its own, between an older and a newer one.
     log.roll(0).unwrap();
     log.append_as_leader(&mut batch_at(650, &[b"v"]), 0, 0).unwrap();
     log.log_start.store(4, Ordering::Release);
@@ -654,7 +658,7 @@ fn the_newest_record_is_one_that_is_there() {
     assert_eq!(newest(&log), None);
 }
 
-// The same for a batch of which compaction left nothing but the header, for its producer's sake.
+// The same for a batch of which compaction left only the header, for its producer.
 #[test]
 fn the_newest_record_is_not_in_an_empty_batch() {
     let dir = tempfile::tempdir().unwrap();

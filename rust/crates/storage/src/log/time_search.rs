@@ -68,7 +68,7 @@ pub enum Searched {
     /// A batch was read, and the search goes on after it.
     Further,
     /// The next batch has this many bytes and needs more memory to be decompressed than allowed.
-    Packed(usize),
+    Compressed(usize),
 }
 
 impl TimeSearch {
@@ -139,7 +139,7 @@ impl Log {
             let searched = self.step(&mut next, decompressed_max)?;
             Ok((next, searched))
         };
-        let (next, searched) = self.undisturbed(step).map_err(|e| self.damaged(e))?;
+        let (next, searched) = self.between_truncations(step).map_err(|e| self.damaged(e))?;
         *search = next;
         Ok(searched)
     }
@@ -154,7 +154,7 @@ impl Log {
                 }
             }
         };
-        self.undisturbed(look).map_err(|e| self.damaged(e))
+        self.between_truncations(look).map_err(|e| self.damaged(e))
     }
 
     fn step(&self, search: &mut TimeSearch, decompressed_max: usize) -> Result<Searched> {
@@ -172,7 +172,7 @@ impl Log {
         let is_thorough = matches!(search.wanted, Wanted::Newest(newest) if newest.is_thorough);
         let Some(found) = candidate.look_into(log_start, is_thorough, decompressed_max)? else {
             let bytes = usize::try_from(candidate.batch.size).unwrap_or(usize::MAX);
-            return Ok(Searched::Packed(bytes));
+            return Ok(Searched::Compressed(bytes));
         };
         search.from = candidate.batch.last_offset + 1;
         match &mut search.wanted {

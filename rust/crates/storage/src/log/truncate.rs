@@ -1,7 +1,7 @@
 //! Truncation: a follower cuts off the records that its leader does not have (`UnifiedLog.truncateTo`).
 //!
 //! Runs under the writer lock and the flush lock. Readers take neither. A reader that ran beside a truncation
-//! discards its result and repeats ([`Log::undisturbed`]). A slice that was returned before may read short,
+//! discards its result and repeats ([`Log::between_truncations`]). A slice that was returned before may read short,
 //! or have bytes that were appended since. Only slices above the high watermark can, and those go to
 //! followers, which check what they receive.
 //!
@@ -59,7 +59,7 @@ impl Drop for Running<'_> {
 
 impl Log {
     /// The result of `look` at a moment without a truncation.
-    pub(super) fn undisturbed<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
+    pub(super) fn between_truncations<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
         loop {
             let before = self.truncations.count();
             if before % 2 == 1 {
@@ -89,7 +89,7 @@ impl Log {
             || Ok(self.certain_if_truncated(offset)),
             || {
                 self.truncate_locked(&mut writer, offset)
-                    .and_then(|()| self.roll_behind_hole(&mut writer))
+                    .and_then(|()| self.roll_after_gap(&mut writer))
             },
         );
         cut.map_err(|e| self.fail(e))?;
@@ -108,7 +108,7 @@ impl Log {
 
     /// The log end after a truncation to `offset`: batches are removed whole.
     pub(crate) fn end_if_truncated(&self, offset: i64) -> Result<i64> {
-        self.undisturbed(|| {
+        self.between_truncations(|| {
             let segments = self.segments();
             let after = segments.partition_point(|segment| segment.base_offset <= offset);
             let Some(last) = after.checked_sub(1).map(|index| &segments[index]) else {
@@ -204,7 +204,7 @@ impl Log {
 
     /// After a hole in the offsets only a segment's file name says where the next batch begins. If that batch
     /// were torn, it would seem to be below the recovery point, which is damage.
-    fn roll_behind_hole(&self, writer: &mut Writer) -> Result<()> {
+    fn roll_after_gap(&self, writer: &mut Writer) -> Result<()> {
         let end = self.log_end_offset();
         if self.active().end_of_batches()? < end {
             self.roll_locked(writer, &self.config(), end, system_now_ms())?;

@@ -63,7 +63,7 @@ impl Unstable {
     }
 
     /// The high watermark is the log end, and moving it changes nothing else.
-    pub(super) fn follows_freely(&self) -> bool {
+    pub(super) fn tracks_log_end(&self) -> bool {
         !self.replicated && self.unreplicated.is_empty()
     }
 }
@@ -108,14 +108,14 @@ impl Log {
 
     fn publish_unstable(&self, unstable: &Unstable) {
         self.first_unstable.store(unstable.first(), Ordering::Release);
-        self.follows_freely
-            .store(unstable.follows_freely(), Ordering::Release);
+        self.tracks_log_end
+            .store(unstable.tracks_log_end(), Ordering::Release);
     }
 
     /// [`Log::follow_end`] with the writer lock. A log stops following freely only under that lock, and no
     /// other thread knows an offset as high as `end` yet, so most appends do not need the small lock.
     pub(super) fn follow_end_locked(&self, end: i64) {
-        if self.follows_freely.load(Ordering::Acquire) {
+        if self.tracks_log_end.load(Ordering::Acquire) {
             self.high_watermark.store(end, Ordering::Release);
         } else {
             self.follow_end(end);
@@ -148,7 +148,7 @@ impl Log {
     }
 
     /// [`Log::set_replicated`] with the current high watermark.
-    pub fn hold_high_watermark(&self) {
+    pub fn set_replicated_at_current(&self) {
         let _writer = self.writer.lock();
         let mut unstable = self.unstable.lock();
         unstable.replicated = true;

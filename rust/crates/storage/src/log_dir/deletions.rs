@@ -1,7 +1,7 @@
-//! Deleting logs: the directory is renamed at once (`-delete`), and removed after `file.delete.delay.ms`, as Kafka does
-//! (`LogManager.asyncDelete`). So whoever waits for the deletion does not wait for the files of a large log to be unlinked.
+//! Deleting logs: the directory is renamed at once (`-delete`) and removed after `file.delete.delay.ms`, as
+//! in Kafka (`LogManager.asyncDelete`). So a deletion does not wait for the unlinking of a large log's files.
 //!
-//! A crash leaves the renamed directory; the next opening removes it, after the delay too.
+//! A crash leaves the renamed directory. The next opening removes it, also after the delay.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -14,10 +14,12 @@ use crate::files::disk;
 use crate::files::partition_dir::{self, Key, Kind};
 
 impl LogDir {
-    /// Deletes a log: no more appends and reads, the directory renamed so that a crash cannot bring it back. It is removed by
-    /// [`LogDir::maintain`] after `file.delete.delay.ms`, or by [`LogDir::close`]. Slices taken before stay readable.
+    /// Deletes a log: ends its appends and reads, and renames its directory so that a crash cannot bring it
+    /// back. [`LogDir::maintain`] removes the directory after `file.delete.delay.ms`, or [`LogDir::close`].
+    /// Slices that were returned before stay readable.
     ///
-    /// Errors: [`StorageError::NotFound`]; [`StorageError::Offline`], after which the log is not served any more either.
+    /// Errors: [`StorageError::NotFound`]; [`StorageError::Offline`], after which the log is not served
+    /// either.
     pub fn delete(&self, topic: &str, partition: i32) -> Result<()> {
         let _changing = self.changing.lock();
         self.check_open()?;
@@ -29,7 +31,7 @@ impl LogDir {
         self.remove(&removed)
     }
 
-    /// Renames the directory of a log that is not in the list any more.
+    /// Renames the directory of a log that was removed from the list.
     pub(super) fn remove(&self, removed: &Partition) -> Result<()> {
         removed.log.abandon();
         self.check_usable()?;
@@ -42,9 +44,9 @@ impl LogDir {
         self.write_checkpoints(None)
     }
 
-    /// Removes directories whose time has come. One that cannot be removed is left for the next opening.
+    /// Removes directories that are due. The next opening removes those that cannot be removed now.
     ///
-    /// Errors: the first there was.
+    /// Errors: the first one.
     pub(super) fn remove_deleted(&self, now_ms: i64) -> Result<()> {
         let due: Vec<PathBuf> = {
             let mut deletions = self.deletions.lock();
@@ -61,7 +63,7 @@ impl LogDir {
     }
 }
 
-/// Gives a log's directory the name of a deleted one, which is on disk then; returns where it is.
+/// Renames a log's directory to that of a deleted log and flushes the name; returns the new path.
 pub(super) fn rename_deleted(dir: &Path, (topic, partition): &Key) -> Result<PathBuf> {
     let renamed = dir.with_file_name(partition_dir::with_suffix(topic, *partition, Kind::Deleted)?);
     disk::rename(dir, &renamed).map_err(StorageError::io("rename", dir))?;
@@ -69,8 +71,9 @@ pub(super) fn rename_deleted(dir: &Path, (topic, partition): &Key) -> Result<Pat
     Ok(renamed)
 }
 
-/// Takes the directories out that were being deleted, and says when they go. One without any file of a log is somebody
-/// else's, whatever its name. Their names are on disk when this returns: a log that is gone once does not come back.
+/// Takes the directories of deleted logs out of `found`, with the time of their removal. One without any file
+/// of a log is foreign, whatever its name. The names are on disk when this returns, so a log that was gone
+/// once does not come back.
 pub(super) fn take(
     found: &mut Vec<Found>,
     opening: &Opening<'_>,
@@ -79,9 +82,9 @@ pub(super) fn take(
     let now_ms = system_now_ms();
     let mut deletions = Vec::new();
     for one in found.extract_if(.., |one| one.kind == Kind::Deleted) {
-        if files::is_strangers(&one.dir).unwrap_or(true) {
+        if files::has_only_foreign_files(&one.dir).unwrap_or(true) {
             warnings.push(format!(
-                "{} has the name of a deleted log and no file of one: it is not removed",
+                "{} has the name of a deleted log but no file of a log: it is not removed",
                 one.dir.display()
             ));
             continue;

@@ -1,7 +1,6 @@
-//! The partitions' directories in a log directory, before any log of them is opened: which there are, whose they are, and what
-//! they say themselves.
+//! The partitions' directories in a log directory, before any log is opened.
 //!
-//! Called by the opening of a log directory, with its lock.
+//! The opening of the log directory calls this with its lock.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +21,7 @@ pub(super) struct Found {
     pub(super) dir: PathBuf,
 }
 
-/// The partitions' directories, also those that links lead to, as for Kafka.
+/// The partitions' directories, and links to such directories, as in Kafka.
 pub(super) fn partition_dirs(path: &Path) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(StorageError::io("list", path))? {
@@ -39,8 +38,8 @@ pub(super) fn partition_dirs(path: &Path) -> Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Makes sure that nobody has one of the partitions open by itself, and keeps it so where the lock on the log directory does
-/// not: a link leads to a directory that can be reached by another path.
+/// Checks that no process has one of the partitions open without the broker, and locks those that are links:
+/// such a directory can be reached by a path without this log directory's lock.
 ///
 /// Errors: [`StorageError::Locked`].
 pub(super) fn lock_members(found: &[Found]) -> Result<Vec<DirLock>> {
@@ -56,7 +55,7 @@ pub(super) fn lock_members(found: &[Found]) -> Result<Vec<DirLock>> {
     Ok(locks)
 }
 
-/// Adds where logs begin that were used by themselves before they came here; returns their directories.
+/// Adds the log starts of logs that were used without a broker before; returns their directories.
 pub(super) fn take_own_starts(found: &[Found], log_starts: &mut Offsets) -> Vec<PathBuf> {
     let mut newcomers = Vec::new();
     for Found { key, dir, .. } in found {
@@ -69,23 +68,23 @@ pub(super) fn take_own_starts(found: &[Found], log_starts: &mut Offsets) -> Vec<
     newcomers
 }
 
-/// Takes directories out that are somebody else's, whatever their names.
-pub(super) fn leave_strangers(found: &mut Vec<Found>, warnings: &mut Vec<String>) {
+/// Takes foreign directories out of `found`, whatever their names.
+pub(super) fn skip_foreign_dirs(found: &mut Vec<Found>, warnings: &mut Vec<String>) {
     found.retain(|one| {
-        // One that cannot be listed is told of when it is loaded.
-        let strangers = files::is_strangers(&one.dir).unwrap_or(false);
-        if strangers {
+        // Loading reports a directory that cannot be listed.
+        let foreign = files::has_only_foreign_files(&one.dir).unwrap_or(false);
+        if foreign {
             warnings.push(format!(
-                "{} has the name of a partition and no file of one: it is left alone",
+                "{} has the name of a partition but no file of one: it is left alone",
                 one.dir.display()
             ));
         }
-        !strangers
+        !foreign
     });
 }
 
-/// Makes sure that no partition is in two of a broker's log directories, before any of them is opened. One that cannot be listed is
-/// passed over: opening it tells why.
+/// Checks that no partition is in two of a broker's log directories, before any of them is opened. A
+/// directory that cannot be listed is skipped: its opening reports the error.
 ///
 /// Errors: [`StorageError::Duplicate`].
 pub fn check_duplicates(paths: &[PathBuf]) -> Result<()> {
@@ -93,14 +92,14 @@ pub fn check_duplicates(paths: &[PathBuf]) -> Result<()> {
     for path in paths.iter().filter_map(|path| path.canonicalize().ok()) {
         for Found { key, kind, dir } in partition_dirs(&path).unwrap_or_default() {
             let future = match kind {
-                // Left by a move: it is not opened.
+                // A move left it; it is not opened.
                 Kind::Current if check_not_moved(&dir).is_err() => continue,
                 Kind::Current => false,
                 Kind::Future => true,
                 Kind::Deleted | Kind::Stray => continue,
             };
             match seen.insert((key.clone(), future), dir.clone()) {
-                // Two in one directory are told apart when that is loaded; a directory named twice is found locked.
+                // Loading reports two in one directory. A directory that is named twice is found locked.
                 Some(one) if one.parent() != dir.parent() => {
                     return Err(StorageError::Duplicate {
                         topic: key.0,

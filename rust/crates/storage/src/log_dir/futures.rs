@@ -1,7 +1,7 @@
-//! Copies of logs that are to move here from another directory (`-future`, KIP-113).
+//! Copies of logs that will move here from another directory (`-future`, KIP-113).
 //!
-//! A future log is a log like any other, but nobody reads it: a [`super::Move`] appends to it as a follower until it has
-//! caught up, and puts it into the place of the log in the other directory. A crash before that leaves it a future log.
+//! A future log has no readers. A [`super::Move`] appends to it as a follower until it has caught up, and
+//! then puts it into the place of the log in the other directory. A crash before that leaves it a future log.
 
 use std::sync::Arc;
 
@@ -16,12 +16,11 @@ use crate::log::Log;
 use crate::log::loader::LastKnown;
 
 impl LogDir {
-    /// All future logs here, in order of topic and number.
+    /// All future logs here, by topic and partition.
     pub fn futures(&self) -> Vec<Arc<Partition>> {
         self.futures.read().values().cloned().collect()
     }
 
-    /// One future log.
     pub fn future(&self, topic: &str, partition: i32) -> Option<Arc<Partition>> {
         let key = (topic.to_owned(), partition);
         self.futures.read().get(&key).cloned()
@@ -29,7 +28,7 @@ impl LogDir {
 
     /// Creates an empty future log.
     ///
-    /// Errors: [`StorageError::AlreadyExists`] when this directory has the partition, or a future log of it.
+    /// Errors: [`StorageError::AlreadyExists`] when this directory has the partition or a future log of it.
     pub fn create_future(
         &self,
         topic: &str,
@@ -52,7 +51,7 @@ impl LogDir {
         Ok(created)
     }
 
-    /// Deletes a future log: the partition stays where it is.
+    /// Deletes a future log; the partition stays in its directory.
     pub fn delete_future(&self, topic: &str, partition: i32) -> Result<()> {
         let _changing = self.changing.lock();
         self.check_usable()?;
@@ -62,14 +61,14 @@ impl LogDir {
         self.remove(&removed)
     }
 
-    /// Makes a future log that was closed the partition's log, in place of `current`. What the directory's checkpoints say of
-    /// it is on disk already.
+    /// Makes a closed future log the partition's log, in place of `current`. The directory's checkpoints have
+    /// its entries already.
     ///
-    /// Errors: the disk's, after which it is a future log again as far as that can be.
+    /// Errors: the disk's, after which it is a future log again if possible.
     pub(super) fn promote(&self, future: &Partition, current: &Log) -> Result<Arc<Partition>> {
         let key = (future.topic.clone(), future.partition);
         self.check_absent(&key)?;
-        // Its files know where they are, so it is opened again under its new name.
+        // Its files have their paths, so it is opened again under the new name.
         let (from, to) = (future.log.dir(), partition_path(&self.path, &key));
         let known = LastKnown {
             clean_shutdown: true,
@@ -81,7 +80,7 @@ impl LogDir {
         let log = disk::rename(&from, &to)
             .map_err(StorageError::io("rename", &from))
             .and_then(|()| files::sync_dir(&self.path))
-            .and_then(|()| Log::open_in(&to, config, known, &self.surroundings))
+            .and_then(|()| Log::open_in(&to, config, known, &self.dir_state))
             .inspect_err(|_| {
                 let _as_far_as_can_be = disk::rename(&to, &from);
                 let _as_far_as_can_be = files::sync_dir(&self.path);

@@ -1,7 +1,7 @@
-//! Loading the logs of a directory, several at a time, and telling how far that is.
+//! Loading the logs of a directory in several threads, with progress.
 //!
-//! Runs while the directory is opened. A log that cannot be loaded, because what was known to be on disk is damaged, is
-//! reported and left as it is; the others are loaded all the same.
+//! Runs during the opening. A log that cannot be loaded, because data that was on disk is damaged, is
+//! reported and left as it is. The other logs are loaded.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -16,33 +16,33 @@ use crate::error::{Result, StorageError};
 use crate::files::metadata;
 use crate::files::partition_dir::{Key, Kind, check_not_moved};
 use crate::log::loader::{LastKnown, LoadProgress, Recovery, bytes_to_check};
-use crate::log::{Log, Surroundings};
+use crate::log::{DirState, Log};
 
-/// Threads that load logs, or close them, unless [`Opening::threads`] says how many; both wait for the disk more than they
-/// compute.
+/// The most threads to load and close logs, unless [`Opening::threads`] is set. Both wait for the disk more
+/// than they compute.
 const THREADS_MAX: usize = 8;
 
 /// How a directory is opened.
 pub struct Opening<'a> {
     /// The settings of a topic's logs.
     pub config_for: &'a (dyn Fn(&str) -> LogConfig + Sync),
-    /// The logs have replicas elsewhere: their high watermarks begin where the checkpoint says, and move when
-    /// [`Log::set_high_watermark`] does it.
+    /// The logs have other replicas: their high watermarks begin at the checkpoint, and only
+    /// [`Log::set_high_watermark`] moves them.
     pub replicated: bool,
     /// Called after each log, by any of several threads.
     pub on_log: &'a (dyn Fn(&Progress<'_>) + Sync),
-    /// Every directory with a partition's name is one, as it is for a broker. Otherwise one that has files and none of a
-    /// partition is somebody else's, and left alone.
+    /// Every directory with a partition's name is one, as for a broker. Otherwise a directory without a
+    /// partition's file is foreign and left alone.
     pub takes_all: bool,
-    /// `num.recovery.threads.per.data.dir`; `None` for two a core and at most 8, because Kafka's default of one leaves the disk
-    /// idle.
+    /// `num.recovery.threads.per.data.dir`; `None` for two per core, at most 8. Kafka's default of one leaves
+    /// the disk idle.
     pub threads: Option<NonZeroUsize>,
-    /// Tells how far it is while it goes on.
+    /// The progress, for another thread.
     pub progress: Arc<LoadProgress>,
 }
 
 impl<'a> Opening<'a> {
-    /// That of a directory that no broker serves.
+    /// The options for a directory that no broker serves.
     pub fn new(config_for: &'a (dyn Fn(&str) -> LogConfig + Sync)) -> Self {
         Self {
             config_for,
@@ -63,19 +63,19 @@ impl std::fmt::Debug for Opening<'_> {
     }
 }
 
-/// How far the opening is: one more log was loaded, or could not be.
+/// The progress after one more log was loaded or failed to load.
 #[derive(Debug)]
 pub struct Progress<'a> {
-    /// Of that log.
+    /// The directory of that log.
     pub dir: &'a Path,
     pub outcome: Result<&'a Recovery, &'a StorageError>,
     pub logs_done: usize,
     pub logs_total: usize,
-    /// Bytes read and checked so far, of all logs.
+    /// Bytes of all logs that were read and checked so far.
     pub bytes_checked: u64,
 }
 
-/// What was loaded.
+/// The result of loading.
 pub(super) struct Loaded {
     pub(super) partitions: Logs,
     pub(super) futures: Logs,
@@ -83,7 +83,7 @@ pub(super) struct Loaded {
     pub(super) bytes_checked: u64,
 }
 
-/// Does something for each, in several threads, or in as many as the machine gives.
+/// Runs `work` for each item in several threads, or in as many as can be started.
 pub(super) fn for_each<'a, T: Sync>(
     all: &'a [T],
     threads: Option<NonZeroUsize>,
@@ -117,7 +117,7 @@ pub(super) fn load_all(
     found: Vec<Found>,
     known: &(dyn Fn(&Key) -> LastKnown + Sync),
     opening: &Opening<'_>,
-    surroundings: &Surroundings,
+    dir_state: &DirState,
 ) -> Loaded {
     let to_check = |one: &Found| match known(&one.key) {
         known if known.clean_shutdown => 0,
@@ -129,7 +129,7 @@ pub(super) fn load_all(
     let results = Mutex::new(Vec::with_capacity(found.len()));
     for_each(&found, opening.threads, |one| {
         let config = (opening.config_for)(&one.key.0);
-        let result = load_one(one, known(&one.key), config, surroundings);
+        let result = load_one(one, known(&one.key), config, dir_state);
         opening.progress.finish_log();
         let outcome = result.as_ref().map(|partition| partition.log.recovery());
         let bytes = outcome.map_or(0, |recovery| recovery.bytes_checked);
@@ -165,7 +165,7 @@ impl Loaded {
             Ok(partition) if !logs.contains_key(&one.key) => {
                 logs.insert(one.key.clone(), Arc::new(partition));
             }
-            // Which of the two is the right one is not for a program to decide.
+            // The operator must decide which of the two is right.
             Ok(_) => self.failures.push((
                 one.dir.clone(),
                 StorageError::AlreadyExists {
@@ -177,16 +177,12 @@ impl Loaded {
     }
 }
 
-fn load_one(
-    one: &Found,
-    known: LastKnown,
-    config: LogConfig,
-    surroundings: &Surroundings,
-) -> Result<Partition> {
+fn load_one(one: &Found, known: LastKnown, config: LogConfig, dir_state: &DirState) -> Result<Partition> {
     check_not_moved(&one.dir)?;
-    let log = Log::open_in(&one.dir, config, known, surroundings)?;
+    let log = Log::open_in(&one.dir, config, known, dir_state)?;
     if one.kind == Kind::Future && !known.clean_shutdown {
-        // A power loss may have taken any file of what was not certain, and nobody would copy the middle again.
+        // After a power loss any file above the recovery point may be missing, and a follower does not copy
+        // the middle again.
         log.truncate_to(log.recovery_point())?;
     }
     Ok(Partition {

@@ -1,15 +1,16 @@
-//! A log directory: many partitions' logs, whose directory it is, and its checkpoints (`LogManager`).
+//! A log directory: the logs of many partitions, the broker that it belongs to, and its checkpoints
+//! (`LogManager`).
 //!
-//! Owns the lock on the directory, `meta.properties`, the clean shutdown marker, the four checkpoint files and the
-//! names of the partitions' directories. Does not run anything by itself: [`LogDir::maintain`] is called now and then
-//! by one thread; everything else from any thread.
+//! Owns the lock on the directory, `meta.properties`, the clean shutdown marker, the four checkpoint files,
+//! and the names of the partitions' directories. It has no thread: one thread of the caller calls
+//! [`LogDir::maintain`] regularly; any thread calls the rest.
 //!
-//! A crash: the marker is taken away before anything is written and put back as the last thing of a clean
-//! [`LogDir::close`], so an opening without it recovers every log from its recovery point. Directories that were being
-//! deleted (`-delete`) are removed when their time comes, copies on their way here (`-future`) opened apart, strays left alone.
+//! A crash: the marker is removed before the first write, and written back last by a clean [`LogDir::close`].
+//! An opening without it recovers every log from its recovery point. Directories of deleted logs (`-delete`)
+//! are removed when they are due, future logs (`-future`) are opened apart, and strays are left alone.
 //!
-//! A write or fsync that fails takes the directory offline with all logs in it ([`LogDir::failure`]): what was published stays
-//! readable, nothing is written any more.
+//! A failed write or fsync takes the directory and all its logs offline ([`LogDir::failure`]): what was
+//! published stays readable, nothing more is written.
 
 mod deletions;
 mod found;
@@ -40,10 +41,10 @@ use crate::files::partition_dir::{Key, Kind, parse_partition_dir};
 use crate::files::single_log::forget_own_start;
 use crate::files::uuid::{self, TopicId};
 use crate::log::loader::LastKnown;
-use crate::log::{Log, Retention, Surroundings};
+use crate::log::{DirState, Log, Retention};
 
 pub use found::check_duplicates;
-use found::{Found, leave_strangers, lock_members, partition_dirs, take_own_starts};
+use found::{Found, lock_members, partition_dirs, skip_foreign_dirs, take_own_starts};
 pub use loading::{Opening, Progress};
 pub use moves::{Move, Moved, finish_moves};
 
@@ -54,12 +55,12 @@ const TOPIC_NAME_MAX: usize = 249;
 pub struct Partition {
     pub topic: String,
     pub partition: i32,
-    /// `None` when the directory does not say.
+    /// `None` when the directory has no id.
     pub topic_id: Option<TopicId>,
     pub log: Arc<Log>,
 }
 
-/// A partition and where it is about to be cut.
+/// A partition and the offset to which it will be truncated.
 type Cut<'a> = (&'a str, i32, i64);
 type Logs = BTreeMap<Key, Arc<Partition>>;
 
@@ -74,30 +75,32 @@ pub struct LogDir {
     futures: RwLock<Logs>,
     strays: Vec<PathBuf>,
     failures: Vec<(PathBuf, StorageError)>,
-    /// The checkpoint files tell of partitions that are not there any more. One of the same name must not inherit that.
+    /// The checkpoint files have entries of removed partitions, which a new partition of the same name must
+    /// not inherit.
     checkpoints_stale: AtomicBool,
     warnings: Vec<String>,
     bytes_checked: u64,
-    /// Directories of deleted logs, and when they go.
+    /// Directories of deleted logs, and when to remove them.
     deletions: Mutex<Vec<(i64, PathBuf)>>,
-    surroundings: Surroundings,
-    /// That load the logs and close them.
+    dir_state: DirState,
+    /// The threads that load and close logs.
     threads: Option<NonZeroUsize>,
-    /// One change of the set of partitions, or of the checkpoint files, at a time.
+    /// Held for each change of the set of partitions and of the checkpoint files.
     changing: Mutex<()>,
-    /// Of the directory, and of partitions that are elsewhere and have only a link here.
+    /// The directory's lock, and those of partitions that are elsewhere and have only a link here.
     locks: Mutex<Option<Vec<DirLock>>>,
 }
 
 impl LogDir {
-    /// Takes the directory, which is created when missing, and loads every log in it, several at a time. Waits until all
-    /// are loaded.
+    /// Opens the directory, creates it if it is missing, and loads every log in it, several at a time. Waits
+    /// for all.
     ///
-    /// `cluster_id`: checked against `meta.properties`; `None` takes the one that is there, or makes one. `config_for`
+    /// `cluster_id`: checked against `meta.properties`; `None` takes the id there, or makes one. `config_for`
     /// gives the settings of a topic's logs.
     ///
-    /// Errors: [`StorageError::Locked`], [`StorageError::Mismatch`] for another broker's or cluster's directory,
-    /// [`StorageError::WrongDirectory`] for that of a single log, the disk's. A log that cannot be loaded is no error here but one of [`LogDir::failures`].
+    /// Errors: [`StorageError::Locked`], [`StorageError::Mismatch`] for another broker's or cluster's
+    /// directory, [`StorageError::WrongDirectory`] for that of a single log, the disk's. A log that cannot be
+    /// loaded is in [`LogDir::failures`].
     pub fn open(
         path: &Path,
         broker_id: i32,
@@ -107,7 +110,7 @@ impl LogDir {
         Self::open_with(path, broker_id, cluster_id, &Opening::new(config_for))
     }
 
-    /// [`LogDir::open`] of a broker with others beside it, or one that tells how far it is.
+    /// [`LogDir::open`] with options.
     pub fn open_with(
         path: &Path,
         broker_id: i32,
@@ -119,14 +122,16 @@ impl LogDir {
         if files::has_segments(&path)? {
             return Err(StorageError::WrongDirectory {
                 path,
-                reason: "has segments of its own: it is a log, not a directory of logs; open it as a log, or move its segments out".to_owned(),
+                reason: "has segments of its own: it is a log, not a directory of logs; \
+                         open it as a log, or move its segments out"
+                    .to_owned(),
             });
         }
         let mut locks = vec![DirLock::acquire(&path)?];
         let mut found = partition_dirs(&path)?;
         drop(lock_members(&found)?);
         let cluster_id = claim(&path, broker_id, cluster_id)?;
-        // Once more: whoever opens one by itself from here on sees that it is in a directory of logs.
+        // Again: a process that opens one from here on sees that it is in a log directory.
         locks.extend(lock_members(&found)?);
         let clean = metadata::take_clean_shutdown(&path)?;
         let mut warnings = Vec::new();
@@ -145,25 +150,25 @@ impl LogDir {
         };
         let deletions = deletions::take(&mut found, opening, &mut warnings)?;
         if !opening.takes_all {
-            leave_strangers(&mut found, &mut warnings);
+            skip_foreign_dirs(&mut found, &mut warnings);
         }
         let gone = |key: &Key| found.binary_search_by(|dir| dir.key.cmp(key)).is_err();
         let checkpoints_stale = [&recovery_points, &log_starts, &watermarks, &first_dirty]
             .into_iter()
             .any(|offsets| offsets.keys().any(gone));
         let (strays, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|dir| dir.kind == Kind::Stray);
-        let surroundings = Surroundings {
+        let dir_state = DirState {
             failure: Arc::default(),
             progress: opening.progress.clone(),
         };
-        let loaded = loading::load_all(found, &known, opening, &surroundings);
+        let loaded = loading::load_all(found, &known, opening, &dir_state);
         for (key, offset) in first_dirty {
             if let Some(partition) = loaded.partitions.get(&key) {
                 partition.log.cleaning().set_first_dirty(offset);
             }
         }
         let loaded_logs = loaded.partitions.values().chain(loaded.futures.values());
-        let beyond_end = loaded_logs.into_iter().any(|one| {
+        let above_end = loaded_logs.into_iter().any(|one| {
             let key = (one.topic.clone(), one.partition);
             offset(&recovery_points, &key) > one.log.recovery_point()
         });
@@ -179,87 +184,88 @@ impl LogDir {
             warnings,
             bytes_checked: loaded.bytes_checked,
             deletions: Mutex::new(deletions),
-            surroundings,
+            dir_state,
             threads: opening.threads,
             checkpoints_stale: AtomicBool::new(checkpoints_stale),
             changing: Mutex::new(()),
             locks: Mutex::new(Some(locks)),
         };
-        if beyond_end {
-            // What is appended there next is not on disk, whatever was said before: torn, it would be taken for damage. On a
-            // full disk nothing is appended, and the next checkpoint says so.
+        if above_end {
+            // The next append there is not on disk, whatever the checkpoints said: torn, it would be taken
+            // for damage. On a full disk nothing is appended, and the next checkpoint is right.
             unless_full(opened.write_checkpoints(None))?;
         }
-        opened.welcome(&newcomers);
+        opened.move_starts_to_checkpoint(&newcomers);
         Ok(opened)
     }
 
-    /// From here on the checkpoint says where logs begin that said so themselves. On a full disk they go on saying it.
-    fn welcome(&self, newcomers: &[PathBuf]) {
+    /// The checkpoint takes over the log starts of logs that were used without a broker. On a full disk their
+    /// own files stay.
+    fn move_starts_to_checkpoint(&self, newcomers: &[PathBuf]) {
         let opened = self.all();
         let is_open = |dir: &PathBuf| opened.iter().any(|one| one.log.dir() == *dir);
         let newcomers: Vec<_> = newcomers.iter().filter(|dir| is_open(dir)).collect();
         if !newcomers.is_empty() && self.write_checkpoints(None).is_ok() {
             for dir in newcomers {
-                // What stays is taken again at the next opening.
+                // A file that stays is read again at the next opening.
                 let _ = forget_own_start(dir);
             }
         }
     }
 
-    /// The directory, resolved.
+    /// The resolved path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The cluster this directory belongs to.
+    /// The id of the cluster.
     pub fn cluster_id(&self) -> &str {
         &self.cluster_id
     }
 
-    /// True when nothing needed to be recovered.
+    /// True when no log needed recovery.
     pub fn had_clean_shutdown(&self) -> bool {
         self.clean
     }
 
-    /// Why nothing is written here any more, if that is so: the disk failed a write or an fsync.
+    /// Why the directory is offline; `None` when it is not.
     pub fn failure(&self) -> Option<&str> {
-        self.surroundings.failure.reason()
+        self.dir_state.failure.reason()
     }
 
-    /// Partitions that could not be loaded, by directory, and why.
+    /// Directories of partitions that could not be loaded, and why.
     pub fn failures(&self) -> &[(PathBuf, StorageError)] {
         &self.failures
     }
 
-    /// All partitions in order of topic and number.
+    /// All partitions, by topic and number.
     pub fn partitions(&self) -> Vec<Arc<Partition>> {
         self.partitions.read().values().cloned().collect()
     }
 
-    /// The partitions' logs and the future ones, of which a directory never has both for one partition.
+    /// Logs and future logs. A directory never has both for one partition.
     fn all(&self) -> Vec<Arc<Partition>> {
         let mut all = self.partitions();
         all.extend(self.futures());
         all
     }
 
-    /// Directories of logs that nobody knows any more (`-stray`). They are not opened and not removed.
+    /// Directories of logs that the cluster does not know any more (`-stray`). They are neither opened nor
+    /// removed.
     pub fn strays(&self) -> &[PathBuf] {
         &self.strays
     }
 
-    /// What was found damaged at the opening and could be done without.
+    /// Damage that was found at the opening and is not needed to go on.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Bytes that were read and checked at the opening.
+    /// Bytes that the opening read and checked.
     pub fn bytes_checked(&self) -> u64 {
         self.bytes_checked
     }
 
-    /// One partition.
     pub fn get(&self, topic: &str, partition: i32) -> Option<Arc<Partition>> {
         self.partitions
             .read()
@@ -269,8 +275,8 @@ impl LogDir {
 
     /// Creates an empty log.
     ///
-    /// Errors: [`StorageError::AlreadyExists`] when the partition, or a directory of its name, is there;
-    /// [`StorageError::Offline`] when the directory is.
+    /// Errors: [`StorageError::AlreadyExists`] when the partition or a directory of its name exists;
+    /// [`StorageError::Offline`].
     pub fn create(
         &self,
         topic: &str,
@@ -293,14 +299,14 @@ impl LogDir {
         Ok(created)
     }
 
-    /// [`Log::truncate_to`] of a log or a future log, with the checkpoints lowered before, so that a crash at any moment leaves a log that can be
-    /// recovered.
+    /// [`Log::truncate_to`] of a log or a future log. The checkpoints are lowered before, so that a crash at
+    /// any moment leaves a log that can be recovered.
     pub fn truncate_to(&self, topic: &str, partition: i32, offset: i64) -> Result<i64> {
         let _changing = self.changing.lock();
         self.truncate(&*self.find(topic, partition)?, offset)
     }
 
-    /// [`LogDir::truncate_to`] of this very log, never of one that got its name after it was deleted.
+    /// [`LogDir::truncate_to`] of exactly this log, not of one that got its name after a deletion.
     pub fn truncate_log_to(&self, partition: &Partition, offset: i64) -> Result<i64> {
         let _changing = self.changing.lock();
         self.check_open()?;
@@ -317,7 +323,7 @@ impl LogDir {
         log.truncate_to(offset)
     }
 
-    /// [`Log::truncate_fully_and_start_at`], with the checkpoints lowered before.
+    /// [`Log::truncate_fully_and_start_at`]; the checkpoints are lowered before.
     pub fn truncate_fully_and_start_at(
         &self,
         topic: &str,
@@ -329,7 +335,7 @@ impl LogDir {
         self.restart(&*self.find(topic, partition)?, offset, log_start)
     }
 
-    /// [`LogDir::truncate_fully_and_start_at`] of this very log.
+    /// [`LogDir::truncate_fully_and_start_at`] of exactly this log.
     pub fn truncate_log_fully_and_start_at(&self, partition: &Partition, offset: i64) -> Result<()> {
         let _changing = self.changing.lock();
         self.check_open()?;
@@ -359,9 +365,9 @@ impl LogDir {
         self.write_checkpoints(None)
     }
 
-    /// `cut`: nothing of that partition is to be beyond that offset.
+    /// Writes the checkpoints, with no entry of the partition in `cut` above its offset.
     fn write_checkpoints(&self, cut: Option<Cut<'_>>) -> Result<()> {
-        self.surroundings.failure.check(&self.path)?;
+        self.dir_state.failure.check(&self.path)?;
         self.replace_checkpoints(cut).map_err(|error| self.fail(error))
     }
 
@@ -370,14 +376,14 @@ impl LogDir {
         for partition in self.all() {
             let key = (partition.topic.clone(), partition.partition);
             let log = &partition.log;
-            // Should a partition be here twice, recovery begins where it has to for both.
+            // With two logs of one partition here, recovery begins where both need it.
             recovery
                 .entry(key.clone())
                 .and_modify(|offset: &mut i64| *offset = log.recovery_point().min(*offset))
                 .or_insert_with(|| log.recovery_point());
             watermarks.insert(key.clone(), log.high_watermark());
-            // As Kafka does: only a start that is not simply the first segment's. What an offline log has in its directory is
-            // not certain: segments may be there that it was about to delete.
+            // As in Kafka: only a start that is not the first segment's. The directory of an offline log may
+            // still have segments that it was about to delete.
             if log.log_start_offset() > log.first_segment_offset() || log.failure().is_some() {
                 starts.insert(key, log.log_start_offset());
             }
@@ -399,7 +405,7 @@ impl LogDir {
         Ok(())
     }
 
-    /// Writes up to where each log has been compacted, as the cleaner does after each.
+    /// Writes the first dirty offsets of all logs. The cleaner calls it after each cleaning.
     pub(crate) fn checkpoint_cleaner(&self) -> Result<()> {
         let _changing = self.changing.lock();
         self.check_usable()?;
@@ -424,7 +430,7 @@ impl LogDir {
         write_offsets(&path, &offsets)
     }
 
-    /// A log that could not be loaded keeps what is known of it, for when somebody has mended it.
+    /// Keeps the entries of logs that could not be loaded, for when they are repaired.
     fn keep_entries_of_failures(&self, offsets: &mut Offsets, file: &str) -> Result<()> {
         if self.failures.is_empty() {
             return Ok(());
@@ -443,21 +449,21 @@ impl LogDir {
         Ok(())
     }
 
-    /// [`Log::maintain`] on every log, removes deleted logs whose time has come, then [`LogDir::checkpoint`]. Every log gets
-    /// its turn.
+    /// Calls [`Log::maintain`] on every log, removes deleted logs that are due, then calls
+    /// [`LogDir::checkpoint`].
     ///
-    /// Errors: the first there was.
+    /// Errors: the first one; the other logs are maintained all the same.
     pub fn maintain(&self, now_ms: i64) -> Result<()> {
-        self.look_after(now_ms, Retention::Due)
+        self.maintain_with(now_ms, Retention::Due)
     }
 
     /// [`LogDir::maintain`], with or without retention.
-    pub fn look_after(&self, now_ms: i64, retention: Retention) -> Result<()> {
+    pub fn maintain_with(&self, now_ms: i64, retention: Retention) -> Result<()> {
         self.check_usable()?;
         let mut first = Ok(());
         for partition in self.all() {
-            match partition.log.look_after(now_ms, retention) {
-                // Closed: deleted since the list was taken.
+            match partition.log.maintain_with(now_ms, retention) {
+                // Deleted since the list was taken.
                 Ok(()) | Err(StorageError::Closed { .. }) => {}
                 Err(error) => first = first.and(Err(error)),
             }
@@ -465,16 +471,16 @@ impl LogDir {
         first.and(self.remove_deleted(now_ms)).and(self.checkpoint())
     }
 
-    /// Closes all logs, removes the deleted ones, writes the checkpoints, marks the shutdown as clean if every log could be closed, frees the
-    /// lock. Closing again does nothing.
+    /// Closes all logs, removes deleted ones, writes the checkpoints, marks the shutdown as clean if every
+    /// log was closed, and frees the lock. Closing again does nothing.
     ///
-    /// Errors: the first there was; everything else is closed all the same.
+    /// Errors: the first one; everything else is closed all the same.
     pub fn close(&self) -> Result<()> {
         let _changing = self.changing.lock();
         let Some(locks) = self.locks.lock().take() else {
             return Ok(());
         };
-        // Each waits for the disk.
+        // In several threads, because each log waits for the disk.
         let first = Mutex::new(None);
         loading::for_each(&self.all(), self.threads, |partition| {
             if let Err(error) = partition.log.close() {
@@ -482,7 +488,7 @@ impl LogDir {
             }
         });
         let mut result = first.into_inner().map_or(Ok(()), Err);
-        // What cannot be removed now is at the next opening.
+        // The next opening removes what stays.
         let _left = self.remove_deleted(i64::MAX);
         result = result.and(self.write_checkpoints(None));
         if result.is_ok() && self.failures.is_empty() {
@@ -492,7 +498,6 @@ impl LogDir {
         result
     }
 
-    /// A new, empty log in `dir`, which is created.
     fn create_log(
         &self,
         dir: &Path,
@@ -516,7 +521,7 @@ impl LogDir {
                 clean_shutdown: true,
                 ..LastKnown::default()
             };
-            Log::open_in(dir, config, known, &self.surroundings)
+            Log::open_in(dir, config, known, &self.dir_state)
         };
         let log = create().map_err(|error| self.fail(error))?;
         Ok(Arc::new(Partition {
@@ -527,16 +532,16 @@ impl LogDir {
         }))
     }
 
-    /// Takes the directory offline if `error` is its disk's fault.
+    /// Takes the directory offline if `error` is a failure of its disk.
     fn fail(&self, error: StorageError) -> StorageError {
-        self.surroundings.failure.note(&error);
+        self.dir_state.failure.note(&error);
         error
     }
 
-    /// Open, and not offline.
+    /// Errors: closed, or offline.
     fn check_usable(&self) -> Result<()> {
         self.check_open()?;
-        self.surroundings.failure.check(&self.path)
+        self.dir_state.failure.check(&self.path)
     }
 
     fn check_open(&self) -> Result<()> {
@@ -549,7 +554,7 @@ impl LogDir {
     }
 }
 
-/// Makes the directory this broker's, or checks that it is; returns the cluster's id.
+/// Assigns the directory to this broker, or checks that it is this broker's; returns the cluster's id.
 fn claim(path: &Path, broker_id: i32, cluster_id: Option<&str>) -> Result<String> {
     let mismatch = |field, expected: &str, found: &str| StorageError::Mismatch {
         path: path.join(META_PROPERTIES_FILE),
@@ -573,7 +578,7 @@ fn claim(path: &Path, broker_id: i32, cluster_id: Option<&str>) -> Result<String
     };
     let before = meta.clone();
     for (key, value) in MetaProperties::new(broker_id, &cluster_id).properties {
-        // A file of version 1 says `node.id`, and stays of version 1.
+        // A file of version 1 has `node.id`, and stays at version 1.
         if !(key == "broker.id" && meta.get("node.id").is_some()) {
             meta.properties.entry(key).or_insert(value);
         }
@@ -584,7 +589,8 @@ fn claim(path: &Path, broker_id: i32, cluster_id: Option<&str>) -> Result<String
     Ok(cluster_id)
 }
 
-/// A checkpoint's entries. One that is damaged counts as empty, as for Kafka: more is recovered then than had to be.
+/// A checkpoint's entries. A damaged file counts as empty, as in Kafka: recovery then reads more than
+/// necessary.
 fn read_or_reset(path: &Path, warnings: &mut Vec<String>) -> Result<Offsets> {
     match read_offsets(path) {
         Err(error @ StorageError::Corrupt { .. }) => {
@@ -599,7 +605,7 @@ fn partition_path(path: &Path, (topic, partition): &Key) -> PathBuf {
     path.join(format!("{topic}-{partition}"))
 }
 
-/// Kafka's rule for topic names (`Topic.validate`): what passes cannot lead out of the directory.
+/// Kafka's rule for topic names (`Topic.validate`). A valid name cannot lead out of the directory.
 fn check_topic(topic: &str) -> Result<()> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if (1..=TOPIC_NAME_MAX).contains(&topic.len())

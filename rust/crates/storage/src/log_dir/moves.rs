@@ -1,27 +1,30 @@
-//! Moving a partition's log to another log directory while it is served (KIP-113, `ReplicaAlterLogDirsThread`).
+//! Moving a partition's log to another log directory while it is served (KIP-113,
+//! `ReplicaAlterLogDirsThread`).
 //!
-//! A [`Move`] copies the log into a future log in the other directory, as a follower does, and puts that into its place once it
-//! has caught up (`LogManager.replaceCurrentWithFutureLog`). Whoever moves logs calls it from one thread; readers and writers
-//! of the log go on beside it, and wait only for the last step. Compaction of the log waits for the end of the move: a copy
-//! could otherwise keep a value whose tombstone it never saw.
+//! A [`Move`] copies the log into a future log in the other directory, as a follower does. Once the copy has
+//! caught up, it takes the place of the log (`LogManager.replaceCurrentWithFutureLog`). One thread of the
+//! caller runs moves. Readers and writers of the log go on meanwhile and wait only for the last step.
+//! Compaction of the log waits for the end of the move; otherwise the copy could keep a value whose tombstone
+//! it never saw.
 //!
-//! What is copied is brought to disk as it comes ([`UNFLUSHED_BYTES`]), so neither closing the directories nor the last step has
-//! much to wait for. The last step, while nobody appends, is not begun while more than [`HAND_OVER_BYTES`] are not on the other
-//! disk:
+//! The copy is flushed as it grows ([`UNFLUSHED_BYTES`]), so closing the directories and the last step have
+//! little to flush. The last step, without appends, is not begun while more than [`HAND_OVER_BYTES`] are
+//! missing on the other disk:
 //!
-//! 1. What was appended since the last look is copied, all of the copy brought to disk, and the other directory's checkpoints.
-//!    A crash: the log is where it was, and the copy a future log.
-//! 2. `logcore-moved` is put into the log's directory, with the name of the copy's, and brought to disk. From here on a crash
-//!    ends in the other directory: [`finish_moves`] takes the steps below. A third may have a copy too, which an earlier move
-//!    left there when its disk failed.
-//! 3. The future log gets the partition's name, and is opened under it. Readers and writers are given it.
-//! 4. The old directory is renamed as that of a deleted log, and removed later.
+//! 1. The rest is copied, and the copy and the other directory's checkpoints are flushed. After a crash the
+//!    log is where it was, and the copy is a future log.
+//! 2. `logcore-moved` is written to the log's directory, with the name of the copy's directory, and flushed.
+//!    From here on a crash ends in the other directory: [`finish_moves`] does the next steps. A third
+//!    directory may also have a copy, which an earlier move left when its disk failed.
+//! 3. The future log gets the partition's name, and is opened under it. Readers and writers get it.
+//! 4. The old directory is renamed to that of a deleted log, and removed later.
 //!
-//! A disk that fails before step 2 is over stops the move and nothing else, and so does that of the other directory in step 3:
-//! the mark is taken away before anybody appends again. When the old directory cannot be renamed, its disk failed and the log
-//! has just left it. So at no moment do both directories take records. Apache Kafka does not know the mark: started on what a
-//! crash left it goes on copying before step 3, and between 3 and 4 says that the partition is there twice, as after its own
-//! crash there.
+//! A disk that fails before the end of step 2 stops only the move, as does a failure of the other directory
+//! in step 3: the mark is removed before the next append. If the old directory cannot be renamed, its disk
+//! failed after the log has left it. So the two directories never both take records.
+//!
+//! Apache Kafka ignores the mark. After a crash before step 3 it goes on copying. After a crash between steps
+//! 3 and 4 it reports a duplicate partition, as after its own crash at that point.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,15 +43,15 @@ use crate::files::metadata::MOVED_FILE;
 use crate::files::partition_dir::{Key, Kind, NAME_MAX};
 use crate::producers::ProducerState;
 
-/// What the last step copies at once.
+/// Bytes that the last step copies at once.
 const PIECE_BYTES: u64 = 1 << 20;
-/// How much the last step copies and brings to disk at most. A disk that writes faster than producers do comes below it with each
-/// flush, also when a flush takes 30 ms and they write 100 MB a second.
+/// The most bytes that the last step copies and flushes. A disk that is faster than the producers gets below
+/// it with each flush, also when a flush takes 30 ms and producers write 100 MB/s.
 const HAND_OVER_BYTES: u64 = 4 << 20;
-/// How much of a copy is not on disk at most, about.
+/// About the most bytes of a copy that are not flushed.
 const UNFLUSHED_BYTES: u64 = 32 << 20;
 
-/// A log on its way from one directory to another.
+/// A log that moves from one directory to another.
 #[derive(Debug)]
 pub struct Move {
     from: Arc<LogDir>,
@@ -59,19 +62,20 @@ pub struct Move {
     unflushed: AtomicU64,
 }
 
-/// A log that is where it was to be.
+/// A finished move.
 #[derive(Debug)]
 pub struct Moved {
     pub partition: Arc<Partition>,
-    /// Why the old directory could not be removed, if so: the next opening does that.
+    /// Why the old directory could not be removed; the next opening does it.
     pub left_behind: Option<StorageError>,
 }
 
 impl Move {
-    /// Begins to move a log, or goes on with a move whose future log is there: cuts off what the log does not have. A log that
-    /// is served waits for nothing here but a compaction that ends.
+    /// Begins a move, or continues one whose future log exists, after cutting off what the log does not have.
+    /// A log that is served waits only for the end of a compaction.
     ///
-    /// Errors: [`StorageError::NotFound`] when `from` does not have the partition; when `to` cannot have a log more.
+    /// Errors: [`StorageError::NotFound`] when `from` does not have the partition; an error of `to` when it
+    /// cannot create the future log.
     pub fn begin(from: &Arc<LogDir>, to: &Arc<LogDir>, topic: &str, partition: i32) -> Result<Self> {
         let current = from.get(topic, partition);
         let current = current.ok_or_else(|| StorageError::NotFound {
@@ -79,7 +83,7 @@ impl Move {
         })?;
         let future = match to.future(topic, partition) {
             Some(future) if future.log.is_closed() => {
-                // The last step failed with it.
+                // The last step failed with this future log.
                 to.delete_future(topic, partition)?;
                 None
             }
@@ -89,7 +93,7 @@ impl Move {
             Some(future) => future,
             None => to.create_future(topic, partition, current.topic_id, current.log.config())?,
         };
-        current.log.cleaning().hold();
+        current.log.cleaning().pause_until_release();
         let begun = Self {
             from: Arc::clone(from),
             to: Arc::clone(to),
@@ -117,10 +121,11 @@ impl Move {
         self.current.log.bytes_from(end)
     }
 
-    /// Copies about `bytes_max` bytes of one segment, at least one batch; returns how many. 0: nothing is left. Brings the copy to
-    /// disk when much of it is not.
+    /// Copies about `bytes_max` bytes of one segment, at least one batch; returns the number of bytes, 0 at
+    /// the end. Flushes the copy when much of it is not flushed.
     ///
-    /// Errors: [`StorageError::Closed`] when one of the logs was deleted or closed meanwhile; the disk's, of either side.
+    /// Errors: [`StorageError::Closed`] when one of the logs was deleted or closed; the disk's, of either
+    /// side.
     pub fn copy(&self, bytes_max: u64) -> Result<u64> {
         loop {
             let copied = {
@@ -130,8 +135,8 @@ impl Move {
             }
             .and_then(|()| self.copy_on(bytes_max));
             match copied {
-                // Retention was faster: the log begins elsewhere by now.
-                Err(StorageError::OffsetOutOfRange { .. }) if self.is_behind_start() => {}
+                // Retention moved the log start.
+                Err(StorageError::OffsetOutOfRange { .. }) if self.ends_before_start() => {}
                 copied => {
                     let copied = copied?;
                     let before = self.unflushed.fetch_add(copied, Ordering::Relaxed);
@@ -149,8 +154,8 @@ impl Move {
         self.future.log.flush()
     }
 
-    /// Tells those who append that the last step is near ([`Log::is_about_to_move`]), and brings what was copied to disk, for
-    /// which nobody waits but the caller. Those who did not see it have appended by then.
+    /// Announces the last step to appends ([`Log::is_about_to_move`]) and flushes the copy, while only the
+    /// caller waits. Appends that did not see the announcement have ended when this returns.
     ///
     /// Errors: as [`Move::copy`].
     ///
@@ -160,11 +165,11 @@ impl Move {
         self.flush()
     }
 
-    /// Puts the copy into the log's place; `publish` gives it to those who look for the log, and is called while nobody
-    /// appends. Call it once little is left to copy, and after [`Move::prepare`]. Blocks for the fsyncs of both disks. `None`: too
-    /// much of the log is not on the other disk for others to wait; the log goes on where it was, and is to be copied on.
+    /// Puts the copy into the log's place. `publish` gives it to readers and writers, and runs while nothing
+    /// is appended. Call it when little is left to copy, after [`Move::prepare`]. Blocks for the fsyncs of
+    /// both disks. `None`: too much is missing on the other disk; the log goes on, and copying must continue.
     ///
-    /// Errors: as [`Move::copy`]. The log is where it was then, and goes on.
+    /// Errors: as [`Move::copy`]. The log then stays where it is and goes on.
     pub fn finish(&self, publish: impl FnOnce(&Arc<Partition>)) -> Result<Option<Moved>> {
         let _changing = self.lock_both();
         self.from.check_usable()?;
@@ -195,7 +200,7 @@ impl Move {
         (self.current.topic.clone(), self.current.partition)
     }
 
-    /// Changes of both directories' partitions, in an order that is the same for moves the other way.
+    /// Locks the partitions of both directories, in the same order for a move in the other direction.
     fn lock_both(&self) -> (MutexGuard<'_, ()>, MutexGuard<'_, ()>) {
         let (one, other) = if self.from.path < self.to.path {
             (&self.from, &self.to)
@@ -205,7 +210,7 @@ impl Move {
         (one.changing.lock(), other.changing.lock())
     }
 
-    /// Neither log was deleted, or deleted and created anew.
+    /// Checks that neither log was deleted, or deleted and created again.
     fn check_current(&self) -> Result<()> {
         let key = self.key();
         let is = |found: Option<&Arc<Partition>>, one: &Arc<Partition>| {
@@ -221,13 +226,13 @@ impl Move {
         })
     }
 
-    fn is_behind_start(&self) -> bool {
+    fn ends_before_start(&self) -> bool {
         self.future.log.log_end_offset() < self.current.log.log_start_offset()
     }
 
-    /// Begins again where the log does, if nothing of what was copied is there any more.
+    /// Starts again at the log start when the log has nothing of the copied part any more.
     fn follow_start(&self) -> Result<()> {
-        if !self.is_behind_start() {
+        if !self.ends_before_start() {
             return Ok(());
         }
         let base = self.first_base(self.current.log.log_start_offset())?;
@@ -237,7 +242,7 @@ impl Move {
         Ok(())
     }
 
-    /// Where the batch begins that has `start`.
+    /// The base offset of the batch that has `start`.
     fn first_base(&self, start: i64) -> Result<i64> {
         let log = &self.current.log;
         let slice = log.read(start, 1, log.log_end_offset(), true)?;
@@ -250,7 +255,7 @@ impl Move {
         let (current, future) = (&self.current.log, &self.future.log);
         future.update_config(current.config());
         let (start, end) = (current.log_start_offset(), current.log_end_offset());
-        // The log may begin inside of the next batch.
+        // The log start may be inside the next batch.
         let from = future.log_end_offset().max(start);
         let slice = current.read(from, bytes_max, end, true)?;
         let batches = slice.read_whole_batches()?;
@@ -264,13 +269,13 @@ impl Move {
         Ok(batches.len() as u64)
     }
 
-    /// Steps 1 to 3. Nobody appends.
+    /// Steps 1 to 3, without appends.
     fn replace(&self, producers: &ProducerState) -> Result<Arc<Partition>> {
         self.follow_start()?;
         while self.copy_on(PIECE_BYTES)? > 0 {}
         self.copy_end()?;
         let (current, future) = (&self.current.log, &self.future.log);
-        // Nothing that the log promised is forgotten: of some producers no batch may be left to copy.
+        // The producers' state is copied, because of some producers no batch may be left to copy.
         future.set_producers(producers.clone());
         future.close()?;
         self.to.write_checkpoints(None)?;
@@ -279,22 +284,23 @@ impl Move {
             .mark()
             .and_then(|()| self.to.promote(&self.future, current))
             .inspect_err(|_| {
-                // Before anybody appends here again. If that cannot be, nobody does.
+                // Before the next append here. If that fails, nothing is appended.
                 if let Err(error) = unmark(&dir) {
                     self.from.fail(error);
                 }
             })?;
-        // The snapshot has the last batch of each, they may send the last five again.
+        // A snapshot has only the last batch of a producer, which may send its last five again.
         promoted.log.set_producers(future.take_producers());
         promoted.log.cleaning().take_over(current.cleaning());
         if let Some(epoch) = current.latest_epoch() {
-            // It may have begun without a record.
+            // The epoch may have begun without a record.
             promoted.log.begin_epoch(epoch);
         }
         Ok(promoted)
     }
 
-    /// Compaction may have taken the log's last batches, when the active segment is empty.
+    /// Moves the copy's end to the log end. With an empty active segment, compaction may have removed the
+    /// log's last batches.
     fn copy_end(&self) -> Result<()> {
         let (end, future) = (self.current.log.log_end_offset(), &self.future.log);
         if future.log_end_offset() < end {
@@ -327,7 +333,7 @@ impl Move {
                 if !error.is_disk_full() {
                     return Err(error);
                 }
-                // A log is moved to make room, too: a mark without a name takes none.
+                // A log may be moved to free space. A mark without a name needs none.
                 disk::create(&path)
                     .map_err(StorageError::io("create", &path))
                     .and_then(|_| files::sync_dir(&dir))
@@ -335,12 +341,13 @@ impl Move {
             .map_err(|error| self.from.fail(error))
     }
 
-    /// The future log becomes a front of the log: a crash may have left more of it than of the log (KIP-101, KIP-279).
+    /// Truncates the future log to a prefix of the log: a crash may have kept more of it than of the log
+    /// (KIP-101, KIP-279).
     fn cut_what_differs(&self) -> Result<()> {
         let (current, future) = (&self.current.log, &self.future.log);
         while let Some(latest) = future.latest_epoch() {
             let known = match current.latest_epoch() {
-                // Of an epoch it never had the log would say nothing.
+                // The log has no answer about an epoch that it never had.
                 Some(newest) if newest < latest => current.epoch_end_offset(newest),
                 _ => current.epoch_end_offset(latest),
             };
@@ -377,13 +384,14 @@ fn unmark(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Finishes the moves between these log directories that a crash interrupted in their last step. Call it before any of them is
-/// opened. A directory that cannot be listed is passed over: opening it tells why. Returns the logs' directories.
+/// Finishes moves between these log directories that a crash interrupted in their last step. Call it before
+/// any of them is opened. A directory that cannot be listed is skipped: its opening reports the error.
+/// Returns the logs' directories.
 ///
 /// Errors: [`StorageError::Locked`]; the disk's.
 pub fn finish_moves(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut finished = Vec::new();
-    // One that is finished may be where another one ended before.
+    // The end of one move may be the start of another.
     loop {
         let more = finish_some(paths)?;
         if more.is_empty() {
@@ -416,7 +424,8 @@ fn finish_some(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         });
         if let Some(new) = new {
             match finish_one(old, new) {
-                // Opening that directory tells why, and the other goes on; the mark keeps the old log out.
+                // The opening of that directory reports the error. The mark keeps the old log from being
+                // opened.
                 Err(error) if error.is_directory_failure() || error.is_disk_full() => {}
                 done => finished.push(done?),
             }
@@ -425,7 +434,7 @@ fn finish_some(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(finished)
 }
 
-/// Marks had no names once.
+/// Early marks had no name.
 fn is_named(dir: &Path, name: &[u8]) -> bool {
     let found = dir.file_name().unwrap_or_default();
     name.is_empty() || found.as_encoded_bytes() == name

@@ -62,7 +62,7 @@ fn subdirectories(path: &Path) -> Vec<String> {
     names
 }
 
-// Broken if it failed: partitions would be lost over a restart, or Kafka not understand what we left.
+// Broken if it failed: partitions would be lost over a restart, or Kafka could not read the directory.
 #[test]
 fn a_directory_over_its_life() {
     let dir = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn a_directory_over_its_life() {
     assert_eq!(logs.get("user-activity", 2).unwrap().log.log_start_offset(), 1);
 }
 
-// Broken if it failed: a deleted topic would come back, or take what a consumer is reading with it.
+// Broken if it failed: a deleted topic would come back, or a consumer would lose what it is reading.
 #[test]
 fn deleting() {
     let dir = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ fn deleting() {
     assert_eq!((partition_dirs(dir.path()).unwrap().len(), deleted()), (1, 1));
     let created = logs.create("t", 0, [8; 16], LogConfig::default()).unwrap();
     assert_eq!(created.log.log_end_offset(), 0);
-    // The files go when `file.delete.delay.ms` is over.
+    // The files are removed after `file.delete.delay.ms`.
     let now = crate::clock::system_now_ms();
     logs.maintain(now).unwrap();
     assert_eq!(deleted(), 1);
@@ -172,7 +172,7 @@ fn deleting() {
     logs.maintain(now + delay + 60_000).unwrap();
     assert_eq!((partition_dirs(dir.path()).unwrap().len(), deleted()), (1, 0));
 
-    // A crash comes before that: the next opening waits as long.
+    // After a crash before that, the next opening waits as long.
     logs.delete("t", 0).unwrap();
     drop(logs);
     let logs = open(dir.path()).unwrap();
@@ -182,7 +182,7 @@ fn deleting() {
     logs.maintain(now + delay + 60_000).unwrap();
     assert_eq!(deleted(), 0);
 
-    // Whoever closes the directory waits for nothing.
+    // Closing does not wait.
     logs.create("t", 0, [7; 16], LogConfig::default()).unwrap();
     logs.delete("t", 0).unwrap();
     logs.close().unwrap();
@@ -191,7 +191,7 @@ fn deleting() {
 
 // Broken if it failed: two brokers, or two clusters, would write into one directory.
 #[test]
-fn another_ones_directory() {
+fn a_foreign_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
     let config = |_: &str| LogConfig::default();
@@ -206,7 +206,7 @@ fn another_ones_directory() {
     assert_eq!(logs.cluster_id().len(), 22);
 }
 
-// Broken if it failed: a topic's name could make files outside of the directory.
+// Broken if it failed: a topic's name could create files outside of the directory.
 #[test]
 fn bad_topics() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,7 +244,8 @@ fn names() {
     assert!(name.len() == partition_dir::NAME_MAX && name.contains("t-11.") && name.ends_with("-delete"));
 }
 
-// Broken if it failed: what Kafka keeps for the operator would be served or removed, or somebody's own directory.
+// Broken if it failed: a stray that Kafka keeps for the operator, or a foreign directory, would be served or
+// removed.
 #[test]
 fn other_directories() {
     let dir = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ use crate::config::LogConfig;
 use crate::files::disk::{Change, watch};
 use crate::log_dir::LogDir;
 use crate::standalone::StandaloneLog;
-use crate::verify::tests::{batch, copy_of_kafkas, set_epoch, write_log};
+use crate::verify::tests::{batch, copy_of_kafka_log, set_epoch, write_log};
 use crate::verify::{Finding, Kind, VerifyOptions, verify};
 
 fn run_repair(path: &Path, apply: bool, cut_at_corruption: bool) -> Repair {
@@ -65,7 +65,7 @@ const FIRST: &str = "00000000000000000000.log";
 // Broken if it failed: a directory without a fault would be changed.
 #[test]
 fn a_clean_directory_is_not_changed() {
-    for (_parent, dir) in [ours(20), copy_of_kafkas()] {
+    for (_parent, dir) in [ours(20), copy_of_kafka_log()] {
         let before = contents(&dir);
         let done = run_repair(&dir, true, true);
         assert_eq!(done.actions, []);
@@ -170,7 +170,7 @@ fn corruption_in_the_middle_is_cut_only_when_allowed() {
 // Broken if it failed: a file that can be rebuilt would stay wrong, or differ from what Kafka wrote.
 #[test]
 fn files_of_kafka_are_rebuilt_from_the_batches() {
-    let (_parent, original) = copy_of_kafkas();
+    let (_parent, original) = copy_of_kafka_log();
     let original = contents(&original);
     for (name, exactly) in [
         ("00000000000000000000.index", false),
@@ -181,7 +181,7 @@ fn files_of_kafka_are_rebuilt_from_the_batches() {
         ("partition.metadata", false),
     ] {
         for gone in [false, true] {
-            let (_parent, dir) = copy_of_kafkas();
+            let (_parent, dir) = copy_of_kafka_log();
             let path = dir.join(name);
             if gone {
                 fs::remove_file(&path).unwrap();
@@ -447,7 +447,7 @@ fn damage_is_repaired(
     bit: u8,
     tear: bool,
 ) -> Result<(), proptest::test_runner::TestCaseError> {
-    let (_parent, dir) = copy_of_kafkas();
+    let (_parent, dir) = copy_of_kafka_log();
     let before = contents(&dir);
     let (name, bytes) = before.iter().nth(file % before.len()).unwrap();
     let mut bytes = bytes.clone();

@@ -43,7 +43,7 @@ impl Segment {
     }
 
     /// Moves opened indexes into memory, because the disk has no space for the rest of them.
-    pub(crate) fn hold_indexes(&self) -> Result<()> {
+    pub(crate) fn move_indexes_to_memory(&self) -> Result<()> {
         let old = self.indexes()?;
         let mut slot = self.indexes.write();
         let unsaved = self.unsaved_indexes(self.size())?;

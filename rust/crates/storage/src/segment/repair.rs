@@ -182,7 +182,7 @@ impl Segment {
                         .bytes(&batch)
                         .map_err(StorageError::io("read", self.path()))?;
                     if let Some(aborted) = on_batch(&batch, bytes) {
-                        transactions.append_or_hold(aborted)?;
+                        transactions.append_or_keep(aborted)?;
                     }
                 }
                 Next::End => break None,

@@ -105,7 +105,7 @@ impl Segment {
                 return Ok(());
             }
         };
-        found.iter().try_for_each(|entry| index.append_or_hold(*entry))
+        found.iter().try_for_each(|entry| index.append_or_keep(*entry))
     }
 
     /// Allocates space for so many aborted transactions before their markers are written, so that a full disk

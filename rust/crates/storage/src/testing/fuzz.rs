@@ -1,5 +1,5 @@
-//! Files of a directory as a bad disk or a foreign hand leaves them: whatever their bytes, no panic, and no memory beyond
-//! what the file's size and a window explain.
+//! Files of a directory with arbitrary damage: no bytes may cause a panic, or more memory than the file's
+//! size and a window explain.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -25,9 +25,9 @@ use crate::support::for_each_seed;
 use crate::support::mutate::mutated;
 use crate::support::random::Random;
 
-/// Seeds of a normal run; each has an input for every decoder.
+/// Seeds of a normal run. Each makes an input for every decoder.
 const SEEDS: u64 = 1_000;
-/// What a scan reads at once, and some.
+/// More than a scan reads at once.
 const WINDOW: usize = 3 << 20;
 
 fn config() -> LogConfig {
@@ -41,7 +41,7 @@ fn config() -> LogConfig {
     }
 }
 
-/// A log closed cleanly, of two segments with producers; all its files.
+/// All files of a cleanly closed log of two segments with producers.
 fn good_files(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let log = Log::open(dir, config(), true, 0).unwrap();
     for number in 0..40 {
@@ -82,7 +82,7 @@ fn good_files(dir: &Path) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// Calls whatever reads a file of this name.
+/// Calls everything that reads a file of this name.
 fn decode(path: &Path, bytes: &[u8], random: &mut Random) {
     fs::write(path, bytes).unwrap();
     let dir = path.parent().unwrap();
@@ -144,7 +144,7 @@ fn decode(path: &Path, bytes: &[u8], random: &mut Random) {
     }
 }
 
-/// Goes to the end, which must come.
+/// Walks to the end.
 fn walk(mut scan: Scanner<'_>) {
     let mut before = scan.position();
     while let Next::Batch(batch) = scan.next().unwrap() {
@@ -162,7 +162,7 @@ fn no_file_costs_more_than_its_size() {
     let dir = crate::testing::scratch();
     for_each_seed(SEEDS, |random| {
         for (number, (name, _)) in files.iter().enumerate() {
-            // Mostly of its own kind, sometimes another file under this name.
+            // Mostly of the same kind, sometimes another file with this name.
             let inputs = if random.one_in(10) {
                 &kinds[..]
             } else {
@@ -178,7 +178,7 @@ fn no_file_costs_more_than_its_size() {
     });
 }
 
-/// Reads all that can be read.
+/// Reads everything that can be read.
 fn use_log(log: &Log) {
     let mut offset = log.log_start_offset();
     while let Ok(slice) = log.read(offset, 500, i64::MAX, true) {

@@ -1,4 +1,4 @@
-//! Set-up that tests of several rooms share.
+//! Set-up that several tests share.
 
 mod fuzz;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use logcore_records::{BatchBuilder, Compression};
 
-/// A directory in memory where there is one: where the disk is modelled, the real one would only be slow.
+/// A directory in memory if possible: where the disk is modelled, a real one is only slower.
 pub(crate) fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() {
@@ -17,7 +17,8 @@ pub(crate) fn scratch() -> tempfile::TempDir {
     }
 }
 
-/// A batch of records without keys, by their times; of a producer, with the first record's sequence, if one is given.
+/// A batch of records without keys, from timestamps and values; of a producer with a first sequence, if
+/// given.
 pub(crate) fn batch_of(records: &[(i64, &[u8])], producer: Option<(i64, i32)>) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::None, None);
     if let Some((id, sequence)) = producer {

@@ -28,7 +28,7 @@ fn kinds(report: &Report) -> Vec<Kind> {
 }
 
 /// A copy of Apache Kafka's directory, which a test may damage.
-pub(crate) fn copy_of_kafkas() -> (TempDir, PathBuf) {
+pub(crate) fn copy_of_kafka_log() -> (TempDir, PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("golden-0");
     fs::create_dir(&dir).unwrap();
@@ -117,7 +117,7 @@ fn a_caller_can_stop() {
 // counted.
 #[test]
 fn a_flipped_bit_in_the_middle_is_a_corrupt_batch() {
-    let (_parent, dir) = copy_of_kafkas();
+    let (_parent, dir) = copy_of_kafka_log();
     let path = dir.join("00000000000000000000.log");
     flip(&path, 200, 0x40);
     let report = check(&dir);
@@ -214,7 +214,7 @@ fn the_newest_snapshot_of_a_live_log_may_be_half_written() {
 // Broken if it failed: a wrong index entry would be missed.
 #[test]
 fn a_wrong_index_is_a_hint() {
-    let (_parent, dir) = copy_of_kafkas();
+    let (_parent, dir) = copy_of_kafka_log();
     let first = "00000000000000000000";
     for (suffix, position, kind) in [
         // A wrong position, an offset that is too low, one that goes backwards.
@@ -242,7 +242,7 @@ fn a_wrong_index_is_a_hint() {
 // Broken if it failed: a read-committed consumer could get aborted records without anyone noticing.
 #[test]
 fn a_wrong_transaction_index_is_damage() {
-    let (_parent, dir) = copy_of_kafkas();
+    let (_parent, dir) = copy_of_kafka_log();
     let path = dir.join("00000000000000000161.txnindex");
     let before = fs::read(&path).unwrap();
     assert_eq!(before.len(), 34);
@@ -261,7 +261,7 @@ fn a_wrong_transaction_index_is_damage() {
 // Broken if it failed: a wrong leader epoch file would be missed, and followers truncate by it.
 #[test]
 fn a_wrong_leader_epoch_file_is_reported() {
-    let (_parent, dir) = copy_of_kafkas();
+    let (_parent, dir) = copy_of_kafka_log();
     let path = dir.join("leader-epoch-checkpoint");
     for (text, expected) in [
         ("0\n1\n7 0\n", "of epoch 7"),
@@ -312,7 +312,7 @@ fn a_wrong_leader_epoch_of_a_batch_is_one_finding() {
 // Broken if it failed: after a restart, producers with wrong sequences would be accepted.
 #[test]
 fn a_wrong_producer_snapshot_is_reported() {
-    let (_parent, dir) = copy_of_kafkas();
+    let (_parent, dir) = copy_of_kafka_log();
     let path = dir.join("00000000000000000161.snapshot");
     let before = fs::read(&path).unwrap();
     flip(&path, 20, 0x40);
@@ -383,7 +383,7 @@ fn a_snapshot_may_have_batches_that_compaction_removed() {
 // Broken if it failed: foreign files and leftovers of interrupted steps would be missed.
 #[test]
 fn stray_and_unfinished_files_are_reported() {
-    let (_parent, dir) = copy_of_kafkas();
+    let (_parent, dir) = copy_of_kafka_log();
     for name in [
         "00000000000000000132.log.deleted",
         "00000000000000000900.index",
@@ -663,7 +663,7 @@ proptest::proptest! {
     // Broken if it failed: some damage to Apache Kafka's files would panic, hang or be missed.
     #[test]
     fn any_flipped_bit_is_reported(file in 0usize..3, at in 0usize..100_000, bit in 0u8..8) {
-        let (_parent, dir) = copy_of_kafkas();
+        let (_parent, dir) = copy_of_kafka_log();
         let name = ["00000000000000000000.log", "00000000000000000132.log", "00000000000000000161.log"][file];
         let path = dir.join(name);
         let mut bytes = fs::read(&path).unwrap();

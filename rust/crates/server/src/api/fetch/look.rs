@@ -330,7 +330,7 @@ impl Parameters {
         let bytes_max = wanted.bytes_max.min(left);
         let find = || log.read(wanted.offset, bytes_max, upper_bound, min_one);
         // An index may have to be opened or rebuilt, which is offloaded.
-        let at_hand = wanted.offset >= upper_bound || log.has_index_at_hand(wanted.offset);
+        let at_hand = wanted.offset >= upper_bound || log.has_open_index(wanted.offset);
         let slice = if at_hand {
             find()
         } else {
@@ -355,7 +355,7 @@ impl Parameters {
             high_watermark,
             last_stable_offset,
             log_start_offset: log.log_start_offset(),
-            is_behind: bytes < self.bytes_min && log.is_behind_segment_of(wanted.offset, upper_bound),
+            is_behind: bytes < self.bytes_min && log.is_in_older_segment(wanted.offset, upper_bound),
             slice,
             messages: None,
             preferred: None,
@@ -369,7 +369,7 @@ impl Parameters {
 /// The aborted transactions of a slice. Reading them from the disk is offloaded.
 fn aborted_in(log: &Log, offset: i64, slice: &LogSlice) -> Result<Vec<AbortedTxn>, StorageError> {
     let aborted = || log.aborted_in(offset, slice);
-    if log.has_aborted_at_hand(offset, slice) {
+    if log.has_aborted_in_memory(offset, slice) {
         aborted()
     } else {
         tokio::task::block_in_place(aborted)

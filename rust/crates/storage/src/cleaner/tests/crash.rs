@@ -1,4 +1,4 @@
-//! Crashes and faults between every two changes a compaction makes to the disk.
+//! Crashes and write errors between every two changes that a compaction makes to the disk.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::error::StorageError;
 use crate::files::disk::Change;
 use crate::files::disk::watch::{Watcher, watch};
 
-/// Lets so many changes through and refuses one, or all after.
+/// Lets `changes` changes through, then refuses one, or all that follow.
 struct Until {
     left: AtomicUsize,
     for_good: bool,
@@ -29,7 +29,7 @@ impl Watcher for Until {
         let refused = || io::Error::from(io::ErrorKind::Other);
         match before {
             Ok(0) | Err(_) => match change {
-                // Half of it gets there.
+                // Half of the bytes are written.
                 Change::Write { bytes, .. } => Ok(Some((bytes.len() / 2, refused()))),
                 _ => Err(refused()),
             },
@@ -38,7 +38,7 @@ impl Watcher for Until {
     }
 }
 
-/// A log of several segments, keys, a tombstone that is to go and transactions.
+/// A log of several segments with keys, a tombstone that expires, and transactions.
 fn write_log(dir: &Path, config: LogConfig) -> Log {
     let mut writer = Writer::new(dir);
     writer.plain(&[(b"a", Some(b"1")), (b"b", Some(b"1")), (b"gone", Some(b"1"))]);
@@ -55,7 +55,8 @@ fn write_log(dir: &Path, config: LogConfig) -> Log {
     writer.open(config)
 }
 
-/// One in which all segments become one, and one in which each stays for itself, even when it becomes empty.
+/// Two configurations: all segments are merged into one, or each is cleaned alone, even when it becomes
+/// empty.
 fn joining() -> [LogConfig; 2] {
     let alone = LogConfig {
         segment_bytes: 100,
@@ -87,7 +88,7 @@ fn run(for_good: bool, rounds: i64, config: &LogConfig) -> usize {
     loop {
         let dir = tempfile::tempdir().unwrap();
         let log = write_log(dir.path(), config.clone());
-        // The first round leaves the tombstone, the second takes it, the third the marker of what was aborted.
+        // The first round keeps the tombstone, the second removes it, the third removes the abort marker.
         for round in 0..rounds - 1 {
             log.cleaning().set_first_dirty(0);
             log.compact_now(NOW + round * 1000).unwrap();
@@ -119,7 +120,7 @@ fn run(for_good: bool, rounds: i64, config: &LogConfig) -> usize {
         let (old_bytes, new) = (old.len(), read_all(&log));
         assert!(new.iter().all(|record| old.contains(record)), "step {step}");
         assert!(new.len() <= old_bytes);
-        // The next compaction gets it done.
+        // The next compaction completes.
         log.cleaning().set_first_dirty(0);
         log.compact_now(NOW + rounds * 1000).unwrap();
         assert_eq!(state(&log), expected, "compacted at last, step {step}");
@@ -132,7 +133,7 @@ fn run(for_good: bool, rounds: i64, config: &LogConfig) -> usize {
     }
 }
 
-// Broken if it failed: a crash in the middle of a compaction would cost records, or bring deleted ones back.
+// Broken if it failed: a crash during a compaction would lose records, or bring deleted ones back.
 #[test]
 fn a_crash_at_every_step_leaves_the_same_values() {
     for config in joining() {
@@ -143,7 +144,7 @@ fn a_crash_at_every_step_leaves_the_same_values() {
     }
 }
 
-// Broken if it failed: one error of the disk, which goes by, would do what a crash may not.
+// Broken if it failed: one passing write error would lose records, or bring deleted ones back.
 #[test]
 fn a_fault_at_every_step_leaves_the_same_values() {
     for config in joining() {
@@ -153,7 +154,8 @@ fn a_fault_at_every_step_leaves_the_same_values() {
     }
 }
 
-// Broken if it failed: a disk that is full for a while would take a log offline that only the cleaner wrote to.
+// Broken if it failed: a disk that is full for a while would take a log offline although only the cleaner
+// writes.
 #[test]
 fn a_fault_before_the_swap_leaves_the_log_online() {
     struct Full;

@@ -1,4 +1,4 @@
-//! Apache Kafka 3.9.1's own cleaner over one log, three times, beside ours (`tests/fixtures/kafka-3.9.1-cleaner`).
+//! Apache Kafka 3.9.1's cleaner and ours clean one log three times (`tests/fixtures/kafka-3.9.1-cleaner`).
 
 use std::path::PathBuf;
 
@@ -18,7 +18,8 @@ fn copy(from: &Path) -> tempfile::TempDir {
     dir
 }
 
-/// What of a batch does not depend on who compressed it and where he counts its timestamps from.
+/// The header without the size and the checksum, which depend on the compressor, and without the base
+/// timestamp.
 fn comparable(header: BatchHeader) -> BatchHeader {
     let base_timestamp = if header.has_delete_horizon() {
         header.base_timestamp
@@ -39,8 +40,8 @@ fn with_suffix(dir: &Path, suffix: &str) -> Vec<String> {
     found
 }
 
-// Broken if it failed: of one log, Kafka's cleaner and ours would keep other records, batches, headers of producers,
-// markers, delete horizons or aborted transactions.
+// Broken if it failed: Kafka's cleaner and ours would keep different records, batches, producers' headers,
+// markers, delete horizons or aborted transactions of one log.
 #[test]
 fn what_kafka_keeps_is_kept() {
     let dir = copy(&fixture("before-0"));

@@ -1,4 +1,4 @@
-//! Random logs against a model that knows all records and which of them a reader may rely on.
+//! Random logs, checked against a model of all records and of what a reader must find.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,7 +102,7 @@ fn state(records: &[Found], aborted: &BTreeSet<i64>, end: i64) -> BTreeMap<Vec<u
     state
 }
 
-/// What the cleaner has to keep below `end` of records it has mapped all keys of.
+/// The records below `end` that the cleaner must keep when it has mapped the keys of all of them.
 fn kept(records: &[Found], aborted: &BTreeSet<i64>, end: i64) -> Vec<Found> {
     let counts = |r: &&Found| r.offset < end && !r.control && !aborted.contains(&r.offset);
     let last: BTreeMap<&[u8], i64> = records
@@ -143,7 +143,7 @@ fn check(steps: &[Step], more: &[Step], buffer: u64) -> Result<(), TestCaseError
     let after = read_all(&log);
     let log_end = log.log_end_offset();
 
-    // Whoever reads to the end of the clean part or beyond has the same as before.
+    // A reader that reads to the end of the clean part or further gets the same state as before.
     for offset in end..=log_end {
         prop_assert_eq!(
             state(&before, &aborted, offset),
@@ -152,16 +152,16 @@ fn check(steps: &[Step], more: &[Step], buffer: u64) -> Result<(), TestCaseError
             offset
         );
     }
-    // Nothing is there that was not there before, and nothing is missing beyond.
+    // No record is new, and none above the clean part is missing.
     prop_assert!(after.iter().all(|record| before.contains(record)));
     prop_assert_eq!(
         without_controls(&after, end, log_end),
         without_controls(&before, end, log_end)
     );
-    // Exactly the last record of each key is left, tombstones too, in however many rounds its buffer took it.
+    // Exactly the last record of each key is left, tombstones too, however many rounds the buffer needed.
     prop_assert_eq!(without_controls(&after, 0, end), kept(&before, &aborted, end));
 
-    // Again from the front, at the same time: nothing is left to do for records and their batches.
+    // A second pass from the front at the same time changes no records and no batches.
     log.cleaning().set_first_dirty(0);
     log.compact_with(&buffers, NOW).unwrap();
     let again = read_all(&log);
@@ -176,7 +176,7 @@ fn check(steps: &[Step], more: &[Step], buffer: u64) -> Result<(), TestCaseError
     log.compact_with(&buffers, NOW).unwrap();
     prop_assert_eq!(read_batches(&log), third);
 
-    // After the horizon tombstones go, and the state stays.
+    // After the horizon the tombstones are removed, and the state stays.
     log.cleaning().set_first_dirty(0);
     log.compact_with(&buffers, NOW + 1000).unwrap();
     let last = read_all(&log);
@@ -191,7 +191,7 @@ fn check(steps: &[Step], more: &[Step], buffer: u64) -> Result<(), TestCaseError
     }
     prop_assert!(last.iter().all(|r| r.offset >= end || r.value.is_some()));
 
-    // The log goes on, is opened as after a crash, and is compacted from where it was clean.
+    // The log is appended to, opened as after a crash, and compacted from its first dirty offset.
     drop(log);
     continue_log(dir.path(), more, end, &buffers)
 }
@@ -227,7 +227,7 @@ fn continue_log(
     log.compact_with(buffers, NOW + 1000).unwrap();
     let after = read_all(&log);
     let (end, log_end) = (log.first_dirty_offset().unwrap(), log.log_end_offset());
-    // Transactions that were open before the restart still are, and hold the cleaner up.
+    // Transactions that were open before the restart are still open, and the cleaner stops at them.
     for offset in end..=log_end {
         prop_assert_eq!(
             state(&before, &none, offset),
@@ -244,9 +244,11 @@ fn continue_log(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    // Broken if it failed: a compacted log would show its readers another state than was written.
+    // Broken if it failed: a compacted log would show its readers a state that was never written.
     #[test]
-    fn every_log_keeps_its_state(steps in steps(), more in steps(), buffer in prop_oneof![Just(4096u64), 4u64..30]) {
+    fn every_log_keeps_its_state(
+        steps in steps(), more in steps(), buffer in prop_oneof![Just(4096u64), 4u64..30],
+    ) {
         check(&steps, &more, buffer)?;
     }
 }

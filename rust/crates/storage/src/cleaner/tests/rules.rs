@@ -1,4 +1,4 @@
-//! One rule of Kafka's cleaner a test.
+//! The rules of Kafka's cleaner, one test each.
 
 use std::time::{Duration, SystemTime};
 
@@ -24,7 +24,7 @@ fn value(text: &str) -> Option<String> {
 
 const ACTIVE: &str = "the active segment";
 
-// Broken if it failed: a compacted topic would keep what is superseded, or lose what is not.
+// Broken if it failed: a compacted topic would keep superseded records, or lose current ones.
 #[test]
 fn the_last_record_of_each_key_stays_at_its_offset() {
     let dir = tempfile::tempdir().unwrap();
@@ -48,16 +48,16 @@ fn the_last_record_of_each_key_stays_at_its_offset() {
     assert_eq!(log.first_dirty_offset(), Some(6));
     assert_eq!((log.log_start_offset(), log.log_end_offset()), (0, 7));
     assert_eq!(log.segment_count(), 2);
-    // Nothing is dirty now.
+    // Now no record is dirty.
     assert_eq!(log.compact_now(NOW).unwrap().records_read, 0);
-    // By time, too: what is gone is not found.
+    // A look-up by time skips removed records.
     let found = log.offset_for_timestamp(3).unwrap().unwrap();
     assert_eq!((found.offset, found.timestamp), (4, 4));
     let log = reopen(dir.path(), config());
     assert_eq!(strings(&log), expected);
 }
 
-// Broken if it failed: a deleted key would come back, or its tombstone stay for ever or go before its readers saw it.
+// Broken if it failed: a deleted key would come back, or its tombstone be kept for ever or removed too early.
 #[test]
 fn tombstones_stay_until_their_horizon() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,7 +79,7 @@ fn tombstones_stay_until_their_horizon() {
     let timestamps: Vec<i64> = read_all(&log).iter().map(|r| r.timestamp).collect();
     assert_eq!(timestamps, [1, 2, 3, 4]);
 
-    // The horizon is set once, and only the time it names counts.
+    // The horizon is set once, and only that time counts.
     log.cleaning().set_first_dirty(0);
     log.compact_now(NOW + 999).unwrap();
     assert_eq!(strings(&log), with_tombstone);
@@ -95,10 +95,10 @@ fn tombstones_stay_until_their_horizon() {
     );
 }
 
-// Broken if it failed: records of aborted transactions would take space for ever or supersede committed ones, or a marker
-// go while a reader in the middle of its transaction still needs it.
+// Broken if it failed: records of aborted transactions would take space for ever or supersede committed ones,
+// or a marker would be removed before a reader inside its transaction has read it.
 #[test]
-fn transactions() {
+fn aborted_records_are_removed_and_then_their_markers() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(dir.path());
     writer.plain(&[(b"a", Some(b"committed"))]);
@@ -127,7 +127,7 @@ fn transactions() {
         (9, ACTIVE, value("v")),
     ];
     assert_eq!(strings(&log), expected);
-    // Each decided batches that were there when the cleaning met it.
+    // Every marker stays: its transaction still had batches when this pass began.
     assert_eq!(controls(&log), [3, 4, 6, 8]);
     let aborted = |log: &Log| {
         log.plan_cleaning(NOW).unwrap().view.segments[0]
@@ -136,7 +136,7 @@ fn transactions() {
     };
     assert_eq!(aborted(&log).len(), 1);
 
-    // Now the transactions of 3 and 4 have no batch left: their markers get a horizon, those of 6 and 8 none.
+    // The transactions of 3 and 4 have no batch left: their markers get a horizon, those of 6 and 8 none.
     log.cleaning().set_first_dirty(0);
     log.compact_now(NOW).unwrap();
     assert_eq!(controls(&log), [3, 4, 6, 8]);
@@ -155,7 +155,7 @@ fn transactions() {
 
 // Broken if it failed: a record that may still be aborted would supersede a committed one.
 #[test]
-fn an_open_transaction_holds_the_cleaner_up() {
+fn cleaning_stops_at_an_open_transaction() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(dir.path());
     writer.plain(&[(b"a", Some(b"1")), (b"a", Some(b"2"))]);
@@ -171,8 +171,8 @@ fn an_open_transaction_holds_the_cleaner_up() {
     assert_eq!(offsets, [1, 2, 3, 4]);
 }
 
-// Broken if it failed: a producer whose last records were superseded would be refused as out of order, or its retry be
-// written twice.
+// Broken if it failed: a producer whose last records were superseded would be refused as out of order, or its
+// retry be written twice.
 #[test]
 fn the_last_batch_of_a_producer_stays_as_a_header() {
     let dir = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ fn the_last_batch_of_a_producer_stays_as_a_header() {
         .collect();
     assert_eq!(left, [(1, 2, 0), (3, 4, 2), (5, 5, 1)]);
     drop(log);
-    // No snapshot is there: the producer's state comes from the header alone.
+    // Without snapshots, the producer's state comes from the batch header alone.
     for name in names(dir.path())
         .iter()
         .filter(|name| name.ends_with(".snapshot"))
@@ -212,13 +212,14 @@ fn the_last_batch_of_a_producer_stays_as_a_header() {
     ));
     log.append_as_leader(&mut batch(3, 1), 0, NOW).unwrap();
 
-    // Once it has written again, its old batch goes.
+    // Once the producer has written again, its old batch is removed.
     log.roll(NOW).unwrap();
     log.compact_now(NOW).unwrap();
     assert!(headers(&log).iter().all(|h| h.record_count > 0));
 }
 
-// Broken if it failed: a buffer too small for the log would lose records, or never get to its end.
+// Broken if it failed: a buffer too small for the log would lose records, or the pass would never reach its
+// end.
 #[test]
 fn a_small_buffer_takes_several_rounds() {
     let dir = tempfile::tempdir().unwrap();
@@ -252,10 +253,10 @@ fn a_small_buffer_takes_several_rounds() {
     ));
 }
 
-// Broken if it failed: records could be compacted away before a consumer had the time it was promised, or stay beyond the
-// time after which they had to go.
+// Broken if it failed: records could be compacted before a consumer had the promised time to read them, or be
+// kept after the time at which they must be removed.
 #[test]
-fn when_a_log_is_due() {
+fn a_log_is_due_by_its_dirty_ratio_and_its_lags() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(dir.path());
     for _ in 0..4 {
@@ -272,7 +273,7 @@ fn when_a_log_is_due() {
     assert_eq!((all.ratio(), all.clean_bytes), (1.0, 0));
     assert!(all.is_due(&config()) && !all.reset);
 
-    // Timestamps are offsets here. The segment [4, 6) has a record of time 5.
+    // Timestamps equal offsets here. The segment [4, 6) has a record of time 5.
     let lag = LogConfig {
         min_compaction_lag_ms: 10,
         ..config()
@@ -288,7 +289,7 @@ fn when_a_log_is_due() {
         min_cleanable_dirty_ratio: 0.4,
         ..config()
     }));
-    // The oldest dirty batch is of time 5.
+    // The oldest dirty batch has timestamp 5.
     let overdue = LogConfig {
         max_compaction_lag_ms: 100,
         ..config()
@@ -296,13 +297,13 @@ fn when_a_log_is_due() {
     assert!(!plan(&overdue, Some(4), 105).is_due(&overdue));
     assert!(plan(&overdue, Some(4), 106).is_due(&overdue));
 
-    // Nothing is dirty, and what is known does not fit the log.
+    // No record is dirty, and the remembered offset is beyond the log's end.
     assert!(!plan(&config(), Some(8), NOW).is_due(&config()));
     let beyond = plan(&config(), Some(10), NOW);
     assert_eq!((beyond.first_dirty, beyond.reset), (0, true));
 }
 
-// Broken if it failed: a compacted log would fall apart into ever more small segments, or grow one beyond its limits.
+// Broken if it failed: a compacted log would consist of ever more small segments, or of one above its limits.
 #[test]
 fn segments_are_joined_up_to_their_limits() {
     let dir = tempfile::tempdir().unwrap();
@@ -324,7 +325,7 @@ fn segments_are_joined_up_to_their_limits() {
     };
     assert_eq!(groups(&five), [5, 5, 2]);
     let small_index = LogConfig {
-        // A time index has one entry a segment here.
+        // A time index has one entry per segment here.
         segment_index_bytes: 30,
         ..config()
     };
@@ -338,9 +339,9 @@ fn segments_are_joined_up_to_their_limits() {
     assert_eq!(read_all(&log), before);
 }
 
-// Broken if it failed: a segment could hold offsets that its index cannot.
+// Broken if it failed: a segment could hold offsets that do not fit its index.
 #[test]
-fn a_group_spans_no_more_offsets_than_an_index_can_tell() {
+fn a_group_spans_no_more_offsets_than_an_index_can_store() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(dir.path());
     for jump in [1 << 29, 1 << 29, 1 << 29, 1 << 29, 5] {
@@ -362,9 +363,10 @@ fn a_group_spans_no_more_offsets_than_an_index_can_tell() {
     assert_eq!(values(&log).len(), 2);
 }
 
-// Broken if it failed: retention by time would count from the compaction, and legacy tombstones never go.
+// Broken if it failed: retention by time would count from the compaction, and legacy tombstones never be
+// removed.
 #[test]
-fn a_cleaned_segment_is_as_old_as_what_it_was_made_from() {
+fn a_cleaned_segment_keeps_the_age_of_its_sources() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(dir.path());
     writer.plain(&[(b"a", Some(b"1"))]);
@@ -397,9 +399,10 @@ pub(super) fn legacy_message(magic: u8, offset: i64, key: &[u8], value: Option<&
     out
 }
 
-// Broken if it failed: an old log could not be compacted, or its deletions come back or stay for ever.
+// Broken if it failed: a log of an old format could not be compacted, or its deletions come back or stay for
+// ever.
 #[test]
-fn old_formats_stay_what_they_are() {
+fn old_formats_keep_their_format() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(dir.path());
     for (magic, key, value) in [
@@ -418,7 +421,7 @@ fn old_formats_stay_what_they_are() {
     let expected = [(2, "a", value("2")), (3, "b", None), (4, ACTIVE, value("v"))];
     assert_eq!(strings(&log), expected);
     assert_eq!(read_batches(&log)[0][16], 1);
-    // A legacy tombstone goes by its segment's age beside that of the last clean segment.
+    // A legacy tombstone is removed by its segment's age relative to the last clean segment's.
     log.append_as_leader(
         &mut {
             let mut builder = BatchBuilder::new(Compression::None, None);
@@ -448,9 +451,10 @@ fn old_formats_stay_what_they_are() {
     );
 }
 
-// Broken if it failed: damage would get a checksum that calls it sound, or be copied and the good copy deleted.
+// Broken if it failed: damaged bytes would get a valid checksum, or be copied and the intact original
+// deleted.
 #[test]
-fn damage_is_never_covered_up() {
+fn damaged_records_stop_the_compaction() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::new(dir.path());
     writer.plain(&[(b"a", Some(b"1")), (b"b", Some(b"damaged later"))]);

@@ -1,4 +1,4 @@
-//! Compaction beside appends and reads, and by the cleaner's threads.
+//! Compaction next to appends and reads, and by the cleaner's threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ fn append(log: &Log, key: &[u8], value: &[u8]) {
     log.append_as_leader(&mut batch(key, value), 0, NOW).unwrap();
 }
 
-/// Set when it is dropped, by a panic too: nobody waits for what does not come.
+/// Sets the flag when it is dropped, by a panic too, so that no thread waits for ever.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -32,7 +32,8 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-// Broken if it failed: a reader would miss records, see them twice or damaged, while segments are replaced under it.
+// Broken if it failed: a reader would miss records, or see them twice or damaged, while segments are
+// replaced.
 #[test]
 fn readers_see_no_gap_while_segments_are_replaced() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,7 +61,7 @@ fn readers_see_no_gap_while_segments_are_replaced() {
                             (i64::from(key), Some(&b"for ever"[..]))
                         );
                     }
-                    // Every value of the counter is gone or in its place, and the last is there.
+                    // Every value of the counter is removed or at its offset, and the last is there.
                     let counts: Vec<u32> = found
                         .iter()
                         .filter(|r| r.key.as_deref() == Some(b"counter"))
@@ -84,8 +85,8 @@ fn readers_see_no_gap_while_segments_are_replaced() {
     assert!(log.segment_count() < 10);
 }
 
-// Broken if it failed: a reader that began before a swap would look into its segment by the new one's index, or write an
-// index of the old segment into the new one's file.
+// Broken if it failed: a reader that began before a swap would search its segment by the new segment's index,
+// or write the old segment's index into the new segment's file.
 #[test]
 fn a_replaced_segment_leaves_the_new_ones_files_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -102,7 +103,7 @@ fn a_replaced_segment_leaves_the_new_ones_files_alone() {
     let log = writer.open(config());
     log.close().unwrap();
     drop(log);
-    // Nothing of the first segment has been opened but its file, and the cleaner only copies it.
+    // Only the first segment's log file is open so far, and the cleaner only copies it.
     let log = Log::open(dir.path(), config(), true, 0).unwrap();
     log.cleaning().set_first_dirty(40);
     let old = Arc::clone(&log.plan_cleaning(NOW).unwrap().view.segments[0]);
@@ -125,7 +126,7 @@ fn a_replaced_segment_leaves_the_new_ones_files_alone() {
 fn start(dirs: Vec<Arc<LogDir>>, config: CleanerConfig) -> (Cleaner, Receiver<CleanerEvent>) {
     let (sender, events) = channel();
     let cleaner = Cleaner::start(dirs, config, move |event| {
-        // The test may have seen enough.
+        // The test may have ended, and the receiver with it.
         let _ = sender.send(event);
     })
     .unwrap();
@@ -136,7 +137,7 @@ fn open_dir(path: &Path) -> LogDir {
     LogDir::open(path, 1, Some("cluster"), &|_| config()).unwrap()
 }
 
-/// Waits for what the cleaner tells next; the time is for a cleaner that never does.
+/// Waits for the cleaner's next event, up to a time limit.
 fn next(events: &Receiver<CleanerEvent>) -> CleanerEvent {
     events.recv_timeout(Duration::from_secs(300)).unwrap()
 }
@@ -149,7 +150,7 @@ fn cleaned(events: &Receiver<CleanerEvent>) -> (String, i64) {
     }
 }
 
-/// A cleaner that looks again only when it is woken.
+/// A cleaner that checks its logs only when it is woken.
 fn patient() -> CleanerConfig {
     CleanerConfig {
         backoff_ms: u64::MAX,
@@ -157,9 +158,10 @@ fn patient() -> CleanerConfig {
     }
 }
 
-// Broken if it failed: logs would not be compacted by themselves, the dirtiest not first, or all of it again after a restart.
+// Broken if it failed: logs would not be compacted on their own, the dirtiest not first, or again after a
+// restart.
 #[test]
-fn the_filthiest_log_is_cleaned_first_and_remembered() {
+fn the_dirtiest_log_is_cleaned_first_and_its_offset_remembered() {
     let dir = tempfile::tempdir().unwrap();
     let logs = Arc::new(open_dir(dir.path()));
     for topic in ["half", "whole", "plain"] {
@@ -186,7 +188,7 @@ fn the_filthiest_log_is_cleaned_first_and_remembered() {
     assert_eq!(values(&whole.log).len(), 2);
     assert_eq!(values(&logs.get("plain", 0).unwrap().log).len(), 11);
 
-    // What comes later is found when the cleaner looks again.
+    // Records that come later are found when the cleaner checks again.
     whole.log.roll(NOW).unwrap();
     cleaner.wake();
     assert_eq!(cleaned(&events), ("whole".to_owned(), 11));
@@ -206,10 +208,10 @@ fn the_filthiest_log_is_cleaned_first_and_remembered() {
     drop(logs);
 }
 
-// Broken if it failed: a log that a library compacted inside a broker's directory would be compacted again by the broker,
-// or one that the broker compacted by the library.
+// Broken if it failed: a broker would compact again what a program compacted in its directory, and the
+// reverse.
 #[test]
-fn a_library_and_a_broker_tell_each_other() {
+fn a_program_and_a_broker_share_the_cleaner_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open_dir(dir.path());
     let log = Arc::clone(&logs.create("t", 0, [1; 16], config()).unwrap().log);
@@ -232,7 +234,8 @@ fn a_library_and_a_broker_tell_each_other() {
     assert_eq!((log.first_dirty_offset(), values(log).len()), (Some(3), 1));
 }
 
-// Broken if it failed: deleting a topic or stopping the server would wait for a slow cleaning, or be disturbed by it.
+// Broken if it failed: deleting a topic or stopping the server would wait for a slow compaction, or fail
+// through it.
 #[test]
 fn a_cleaning_ends_when_its_log_or_its_cleaner_does() {
     for stop in [false, true] {
@@ -243,13 +246,13 @@ fn a_cleaning_ends_when_its_log_or_its_cleaner_does() {
             append(&log, b"key", &[0; 10_000]);
         }
         log.roll(NOW).unwrap();
-        // A byte in a thousand seconds: it does not end by itself.
+        // At one byte in a thousand seconds the pass does not end on its own.
         let slow = CleanerConfig {
             io_max_bytes_per_second: 0.001,
             ..patient()
         };
         let (cleaner, events) = start(vec![Arc::clone(&logs)], slow);
-        // Once it is at it.
+        // The pass has started.
         while !log.cleaning().is_running() {
             std::thread::yield_now();
         }
@@ -266,7 +269,7 @@ fn a_cleaning_ends_when_its_log_or_its_cleaner_does() {
 
 // Broken if it failed: a damaged log would be read over and over, or keep the others from being cleaned.
 #[test]
-fn what_cannot_be_cleaned_is_remembered() {
+fn a_log_that_cannot_be_cleaned_is_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let logs = Arc::new(open_dir(dir.path()));
     for topic in ["bad", "good"] {
@@ -310,9 +313,10 @@ fn what_cannot_be_cleaned_is_remembered() {
     assert!(logs.get("bad", 0).unwrap().log.uncleanable().is_some());
 }
 
-// Broken if it failed: a topic with both policies would keep what retention takes, or the two disturb each other.
+// Broken if it failed: a topic with both policies would keep records beyond retention, or one policy fail the
+// other.
 #[test]
-fn compaction_and_retention_together() {
+fn compaction_and_retention_run_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let both = LogConfig {
         cleanup_delete: true,
@@ -327,7 +331,7 @@ fn compaction_and_retention_together() {
     }
     let log = writer.open(both);
     let plan = log.plan_cleaning(NOW).unwrap();
-    // Retention takes the first two segments after the cleaning looked: timestamps are offsets.
+    // Retention deletes the first two segments after the pass has chosen them. Timestamps equal offsets.
     assert_eq!(log.delete_old_segments(104).unwrap(), 2);
     assert!(plan.view.log_start < log.log_start_offset());
     log.compact_now(NOW).unwrap();
@@ -337,10 +341,10 @@ fn compaction_and_retention_together() {
     assert_eq!(log.first_segment_offset(), 4);
 }
 
-// Broken if it failed: a library's log would be compacted from its front each time it is opened, or, after a cut, records that
-// were written since be taken for compacted ones.
+// Broken if it failed: a standalone log would be compacted from its front after each opening, or records
+// written after a truncation would count as compacted.
 #[test]
-fn how_far_a_log_by_itself_is_clean_is_remembered() {
+fn a_standalone_log_remembers_its_first_dirty_offset() {
     let dir = tempfile::tempdir().unwrap();
     let checkpoint = dir.path().join(CLEANER_FILE);
     let first_dirty = || {
@@ -358,7 +362,7 @@ fn how_far_a_log_by_itself_is_clean_is_remembered() {
     log.roll(NOW).unwrap();
     assert_eq!(log.compact_now().unwrap().clean_until_offset, 2);
     assert_eq!(first_dirty(), Some(2));
-    // Not closed, as after a crash.
+    // The log is not closed, as after a crash.
     drop(log);
     let log = open();
     assert_eq!(log.first_dirty_offset(), Some(2));
@@ -378,7 +382,7 @@ fn how_far_a_log_by_itself_is_clean_is_remembered() {
     assert_eq!(first_dirty(), Some(1));
     log.close().unwrap();
     drop(log);
-    // A damaged one is begun anew.
+    // A damaged checkpoint is ignored.
     std::fs::write(&checkpoint, "rubbish").unwrap();
     let log = open();
     assert_eq!(log.first_dirty_offset(), None);
@@ -389,9 +393,9 @@ fn how_far_a_log_by_itself_is_clean_is_remembered() {
     assert_eq!(first_dirty(), Some(2));
 }
 
-// Broken if it failed: Ctrl-C would not end a compaction, or leave half of one.
+// Broken if it failed: Ctrl-C would not stop a compaction, or it would leave the log half compacted.
 #[test]
-fn a_compaction_that_is_told_to_stop_leaves_the_log_as_it_is() {
+fn a_cancelled_compaction_leaves_the_log_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let log = reopen(dir.path(), config());
     append(&log, b"key", b"one");
@@ -401,7 +405,7 @@ fn a_compaction_that_is_told_to_stop_leaves_the_log_as_it_is() {
     let stats = log.compact_until(&stop, &patient(), NOW).unwrap();
     assert_eq!((stats.records_read, stats.clean_until_offset), (0, 0));
     assert_eq!(values(&log).len(), 2);
-    // One that runs: a byte in a thousand seconds does not end by itself.
+    // A pass under way: at one byte in a thousand seconds it does not end on its own.
     let slow = CleanerConfig {
         io_max_bytes_per_second: 0.001,
         ..patient()

@@ -1,25 +1,25 @@
-//! Comparing all that can be asked of a log with the model.
+//! Comparing everything that a log answers with the model.
 
 use logcore_records::{BatchBuilder, Compression};
 
 use super::History;
-use crate::crash::faulty_disk::tell;
+use crate::crash::faulty_disk::trace;
 use crate::crash::model::{Fates, Found, Rec, Transactions};
 use crate::crash::reader::{committed_of, read_from, read_one};
 use crate::log::Log;
 
 impl History {
-    /// Compares all that can be asked of the log with the model.
+    /// Compares everything that the log answers with the model.
     pub(super) fn compare(&mut self) {
         let opened = self.opened.take().unwrap();
         let log = opened.log();
         let (start, end) = (log.log_start_offset(), log.log_end_offset());
-        tell(format_args!("opened with {start}..{end}: {:?}", log.recovery()));
+        trace(format_args!("opened with {start}..{end}: {:?}", log.recovery()));
         self.compare_watermark(log.high_watermark(), start, end);
         assert!(log.recovery_point() <= end);
         let max_bytes = *self.random.pick(&[1, 700, 1 << 20]);
         let found = read_from(log, start, end, max_bytes)
-            .unwrap_or_else(|(_, damage)| panic!("damage nobody has made: {damage}"));
+            .unwrap_or_else(|(_, damage)| panic!("damage without a cause: {damage}"));
         self.model
             .restarted(self.certain.min(self.model.end), start, end, &found);
         self.certain = i64::MAX;
@@ -49,7 +49,7 @@ impl History {
         }
         let (offset, record) = self.random.pick(&visible).clone();
         assert_eq!(read_one(log, offset).unwrap(), record);
-        // Deleted records that come back, because no checkpoint was made since, may have lost their epoch.
+        // Deleted records may come back without their epoch when no checkpoint was written since.
         if record.epoch >= 0 && offset >= self.model.start {
             assert_eq!(log.epoch_of(offset), Some(record.epoch), "epoch of {offset}");
         }
@@ -74,7 +74,7 @@ impl History {
         assert_eq!(newest, expected, "the newest record");
     }
 
-    /// A batch sent again is known, one that skips another is refused.
+    /// A batch that is sent again must be known, and one after a gap be refused.
     fn compare_producers(&mut self, log: &Log) {
         for producer in &self.model.producers {
             let last = producer.sent.last().unwrap();
@@ -96,12 +96,12 @@ impl History {
         }
     }
 
-    /// Readers of committed records get as far as the transactions let them.
+    /// Readers of committed records must get as far as the transactions allow.
     pub(super) fn compare_stable(&self, log: &Log) {
         let (start, high_watermark) = (log.log_start_offset(), log.high_watermark());
         let stable = log.last_stable_offset();
-        // Where a transaction that is open has its beginning before the log's start, the log may not know it any more; nor of
-        // what is gone between batches that came back.
+        // The log may not know an open transaction that began below its start, or batches that are missing
+        // between batches that came back.
         let (batches, ever) = (&self.model.batches, &self.model.ever());
         let stables = [(ever, 0), (batches, 0), (batches, start)]
             .map(|(batches, from)| Transactions::of(batches, from).stable(start, high_watermark));
@@ -116,25 +116,25 @@ impl History {
         );
     }
 
-    /// Readers of committed records get those of transactions that were committed, and no others.
+    /// Readers of committed records must get those of committed transactions and no others.
     fn compare_committed(&mut self, log: &Log, found: &Found) {
         let (start, end) = (log.log_start_offset(), log.log_end_offset());
         let stable = log.last_stable_offset();
-        let told = log.aborted_transactions(start, stable).unwrap();
-        self.tally.aborted += told.len();
+        let reported = log.aborted_transactions(start, stable).unwrap();
+        self.tally.aborted += reported.len();
         let committed = Fates::of(found.records.iter()).committed;
         let from = self.model.patchy_before().min(stable);
-        let read = committed_of(found, stable, told);
+        let read = committed_of(found, stable, reported);
         assert!(
             read.range(from..).eq(committed.range(from..stable)),
             "the committed records in {from}..{stable}: {read:?}, not {committed:?}"
         );
         if self.config.cleanup_compact {
-            // The data of an aborted transaction may be gone, with or without its entry.
+            // Damage may have removed data of an aborted transaction, with or without its entry.
             return;
         }
         let all = log.aborted_transactions(start, end).unwrap();
-        // Where both agree, nothing depends on what the log may have forgotten of what is before its start.
+        // Only where both agree: the log may have lost transactions from below its start.
         let ever = Transactions::of(&self.model.ever(), 0).decided;
         for decided in Transactions::of(&self.model.batches, start).decided {
             let known = all.iter().find(|a| a.last_offset == decided.marker);

@@ -1,4 +1,4 @@
-//! What must come of a flipped bit: damage is reported or mended, and what is served is right.
+//! What must follow from a flipped bit: damage is reported or repaired, and what is served is right.
 
 use super::{Flipped, History, What};
 use crate::crash::model::{Found, Rec};
@@ -7,7 +7,7 @@ use crate::error::StorageError;
 use crate::log::Log;
 
 impl History {
-    /// Opens the log with its damage, and looks at what it serves. The history ends with this.
+    /// Opens the damaged log and checks what it serves. The history ends with this.
     pub(super) fn check_flipped(&mut self, flipped: &Flipped) {
         self.model.damaged = true;
         let reported = match self.open() {
@@ -24,7 +24,7 @@ impl History {
         }
     }
 
-    /// True when reading met the damage.
+    /// True when a read met the damage.
     fn check_served(&mut self, log: &Log, flipped: &Flipped) -> bool {
         let (start, end) = (log.log_start_offset(), log.log_end_offset());
         let read = read_from(log, start, end, 1 << 20);
@@ -32,22 +32,22 @@ impl History {
         let (Ok(mut found) | Err((mut found, _))) = read;
         match flipped.what {
             What::BaseOffset => self.leave_out_the_moved(&mut found, flipped),
-            What::LeaderEpoch => self.put_epochs_right(&mut found, flipped),
+            What::LeaderEpoch => self.correct_epochs(&mut found, flipped),
             _ => {}
         }
         let may_lack = matches!(flipped.what, What::LogStart | What::BaseOffset);
         if reported || may_lack {
             self.check_records(&found);
         } else {
-            // It is in what was deleted, or nothing comes of it.
+            // The bit is in deleted data, or has no effect.
             let mut certain = self.certain.min(self.model.end);
             if flipped.what == What::LeaderEpoch {
-                // Above the recovery point a tail that contradicts what is before it is a torn one.
+                // Above the recovery point, a tail that contradicts the batches before it is torn.
                 certain = certain.min(flipped.offset).min(end);
             }
             self.model.restarted(certain, start, end, &found);
         }
-        // What is behind it, as far as it can be had.
+        // The records after the damage, as far as they can be read.
         let behind = flipped.last_offset + 1;
         if matches!(flipped.what, What::Covered { .. }) && (start..end).contains(&behind) {
             let (Ok(found) | Err((found, _))) = read_from(log, behind, end, 1 << 20);
@@ -63,7 +63,7 @@ impl History {
         }
     }
 
-    /// The records of the batch whose base offset is wrong are served elsewhere; only they.
+    /// The records of the batch with the wrong base offset are served at other offsets; only they are.
     fn leave_out_the_moved(&self, found: &mut Found, flipped: &Flipped) {
         let own = |record: &Rec| {
             let attempts = self.model.attempts.iter().map(|attempt| &attempt.records);
@@ -76,7 +76,7 @@ impl History {
         found.records.retain(|_, record| !own(record));
     }
 
-    fn put_epochs_right(&self, found: &mut Found, flipped: &Flipped) {
+    fn correct_epochs(&self, found: &mut Found, flipped: &Flipped) {
         let records = found.records.range_mut(flipped.offset..=flipped.last_offset);
         for (offset, record) in records {
             let attempts = self.model.attempts.iter().map(|attempt| &attempt.records);

@@ -1,4 +1,4 @@
-//! Drawing what is appended, and the settings of a log.
+//! Random batches to append, and random settings of a log.
 
 use std::fs;
 use std::path::Path;
@@ -10,16 +10,16 @@ use crate::config::LogConfig;
 use crate::crash::model::{Attempt, Model, Producer, Rec, Sent, What, Written};
 use crate::support::random::Random;
 
-/// Producers from this id on write transactions only.
+/// Producers with this id or a larger one write transactions only.
 const TRANSACTIONAL: i64 = 1 << 20;
-/// Keys of a log that is compacted: few, so that most records are superseded.
+/// Keys of a compacted log: few, so that most records are superseded.
 const KEYS: usize = 6;
 
-/// Batches to append, and what the model must know of them.
+/// Batches to append, and their records for the model.
 pub(super) struct Append {
     pub(super) bytes: Vec<u8>,
     pub(super) attempt: Attempt,
-    /// Behind what was drawn so far.
+    /// The offset after the batches so far.
     pub(super) end: i64,
     pub(super) epoch: i32,
 }
@@ -54,7 +54,8 @@ impl History {
         append
     }
 
-    /// One batch: of nobody, of a producer, or of one in a transaction. `producers` are those the log knows.
+    /// Draws one batch: without a producer, of a producer, or in a transaction. `producers` are those that
+    /// the log knows.
     pub(super) fn draw_batch(&mut self, append: &mut Append, producers: &mut Vec<Producer>) {
         let author = match self.random.below(4) {
             0..=1 => None,
@@ -152,7 +153,7 @@ impl History {
         }
     }
 
-    /// What ends a producer's transaction.
+    /// Draws the marker that ends a producer's transaction.
     pub(super) fn draw_marker(&mut self, append: &mut Append, producer: i64) {
         let marker = EndTxnMarker {
             committed: self.random.one_in(2),
@@ -181,7 +182,7 @@ impl History {
         });
     }
 
-    /// A message set v1, converted as a broker does with what an old producer sends.
+    /// Draws a message set v1, converted as a broker converts an old producer's.
     fn draw_legacy(&mut self, append: &mut Append) {
         let mut set = Vec::new();
         for number in 0..self.random.between(1, 3) {
@@ -196,7 +197,7 @@ impl History {
     }
 }
 
-/// `follows`: the log gets its batches from another log.
+/// `follows`: the log is a follower.
 pub(super) fn config(random: &mut Random, follows: bool) -> LogConfig {
     let compact = random.one_in(3);
     LogConfig {
@@ -238,7 +239,7 @@ fn legacy_message(offset: i64, record: &Rec) -> Vec<u8> {
     out
 }
 
-/// A log that an old Kafka has written.
+/// A segment as an old Kafka writes it.
 pub(super) fn write_legacy_segment(root: &Path, random: &mut Random, model: &mut Model) {
     let dir = root.join(PARTITION_DIR);
     fs::create_dir(&dir).unwrap();

@@ -1,16 +1,16 @@
-//! The leader that a log follows, and the steps of a follower: to fetch, to go over to another leader, to cut what that one
-//! does not have, to learn the high watermark.
+//! The leader of a follower's log, and the steps of the follower: fetching, changing to another leader,
+//! truncating, learning the high watermark.
 
 use logcore_records::set_offsets_in_place;
 
 use super::History;
 use super::draw::Append;
-use crate::crash::faulty_disk::tell;
+use crate::crash::faulty_disk::trace;
 use crate::crash::model::{Attempt, Batches, Producer, Transactions};
 use crate::error::Result;
 use crate::slice::Appended;
 
-/// A batch as it stands in the leader's log.
+/// A batch in the leader's log.
 #[derive(Debug, Clone)]
 struct Led {
     base: i64,
@@ -19,51 +19,51 @@ struct Led {
     attempt: Attempt,
 }
 
-/// The leader's log. Its content is whole, whatever happens to the follower's.
+/// The leader's log. It is always whole.
 #[derive(Debug, Default)]
 pub(super) struct Leader {
     batches: Vec<Led>,
     end: i64,
     epoch: i32,
-    /// Where each epoch begins of which there is something, or that is the leader's own.
+    /// The first offset of each epoch that has records, and of the leader's own.
     epochs: Vec<(i32, i64)>,
-    /// The follower has no records the leader has not.
+    /// The follower has only records of the leader.
     agreed: bool,
 }
 
 /// What is known of a follower's high watermark.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Watermark {
-    /// The highest it ever was: no leader is without what is before it.
+    /// The highest value so far: every leader has all records below it.
     highest: i64,
-    /// A checkpoint has it at least here.
+    /// A checkpoint has at least this value.
     on_disk: i64,
 }
 
 impl Leader {
-    /// Of a log that is empty.
+    /// The high watermark of an empty log.
     pub(super) fn first() -> Self {
         let mut leader = Self::default();
-        leader.lead_in(0);
+        leader.lead_epoch(0);
         leader
     }
 
-    /// Takes everything from `offset` on away.
+    /// Truncates the log to `offset`.
     fn cut(&mut self, offset: i64) {
         self.batches.retain(|batch| batch.end <= offset);
         self.end = offset;
         self.epochs.retain(|(_, start)| *start < offset);
     }
 
-    /// Leads in `epoch` from the end on.
-    pub(super) fn lead_in(&mut self, epoch: i32) {
+    /// Leads in `epoch` from the log end on.
+    pub(super) fn lead_epoch(&mut self, epoch: i32) {
         self.epoch = epoch;
         self.agreed = false;
         self.epochs.retain(|(_, start)| *start < self.end);
         self.epochs.push((epoch, self.end));
     }
 
-    /// The largest epoch not after `epoch` and the offset its records end before, as OffsetForLeaderEpoch answers.
+    /// The largest epoch that is at most `epoch` and its end offset, as in OffsetForLeaderEpoch.
     fn epoch_end(&self, epoch: i32) -> (i32, i64) {
         if epoch >= self.epoch {
             return (self.epoch, self.end);
@@ -79,7 +79,7 @@ impl Leader {
         batches.flat_map(|b| b.attempt.batches.clone()).collect()
     }
 
-    /// The producers that have written here.
+    /// The producers of the batches here.
     fn producers(&self) -> Vec<Producer> {
         let mut producers: Vec<Producer> = Vec::new();
         for (id, sent) in self.batches.iter().flat_map(|b| &b.attempt.sent) {
@@ -102,7 +102,7 @@ impl History {
         self.leader.as_mut().unwrap()
     }
 
-    /// Takes some of the leader's batches over, after those that the leader does not have are gone.
+    /// Appends some of the leader's batches to the follower, after truncating it to the leader's log.
     pub(super) fn fetch(&mut self) {
         if !self.leader().agreed && !self.agree() {
             return;
@@ -118,7 +118,7 @@ impl History {
         let mut coming: Vec<Led> = coming.take(count).cloned().collect();
         let mut bytes: Vec<u8> = coming.iter().flat_map(|b| b.bytes.clone()).collect();
         if coming.len() > 1 && self.random.one_in(3) {
-            // The last is cut off, as at the end of an answer to a fetch.
+            // The last one is cut off, as at the end of a Fetch response.
             let last = coming.pop().map_or(0, |last| last.bytes.len());
             bytes.truncate(bytes.len() - self.random.between(1, last));
         }
@@ -132,10 +132,10 @@ impl History {
             assert_eq!(appended.last_offset + 1, end);
             self.tally.fetched += 1;
         } else if let Err(error) = result {
-            tell(format_args!("fetch: {error}"));
+            trace(format_args!("fetch: {error}"));
             self.check_refused("fetch", error);
         }
-        // Of one that failed, what fitted into a segment before may be there.
+        // A failed append may have appended the batches that fitted into a segment.
         let alive = !self.disk.is_dead();
         let end = self.log().log_end_offset();
         for led in coming {
@@ -151,7 +151,7 @@ impl History {
         }
     }
 
-    /// The leader writes a batch.
+    /// The leader appends a batch.
     fn lead(&mut self) {
         let gap = i64::from(self.random.one_in(8)) * self.random.between(1, 5) as i64;
         let leader = self.leader.as_ref().unwrap();
@@ -182,7 +182,7 @@ impl History {
         leader.batches.push(led);
     }
 
-    /// Another broker leads, whose log is the old one's up to somewhere behind the high watermark.
+    /// Another broker leads. Its log equals the old leader's up to an offset at or above the high watermark.
     pub(super) fn change_leader(&mut self) {
         let least = self.watermark.highest;
         let leader = self.leader.as_ref().unwrap();
@@ -193,26 +193,26 @@ impl History {
         let epoch = leader.epoch + self.random.between(1, 2) as i32;
         let leader = self.leader();
         leader.cut(at);
-        leader.lead_in(epoch);
-        tell(format_args!("epoch {epoch} begins at {at}"));
+        leader.lead_epoch(epoch);
+        trace(format_args!("epoch {epoch} begins at {at}"));
         for _ in 0..self.random.below(3) {
             self.lead();
         }
     }
 
-    /// The process is new: what it has may not be the leader's.
+    /// After a restart the follower may have records that the leader does not have.
     pub(super) fn disagree(&mut self) {
         if let Some(leader) = &mut self.leader {
             leader.agreed = false;
         }
     }
 
-    /// Cuts the log where it begins to differ from the leader's, epoch by epoch. False when that could not be done.
+    /// Truncates the log where it differs from the leader's, epoch by epoch. False when that failed.
     fn agree(&mut self) -> bool {
         while let Some(latest) = self.log().latest_epoch() {
             let (epoch, end) = self.leader().epoch_end(latest);
             let point = self.log().truncation_point(epoch, end);
-            tell(format_args!("epoch {latest}: {point:?}"));
+            trace(format_args!("epoch {latest}: {point:?}"));
             if !self.cut_at(point.offset) {
                 return false;
             }
@@ -239,7 +239,7 @@ impl History {
         true
     }
 
-    /// The leader says how far all replicas are.
+    /// The leader sends the high watermark.
     pub(super) fn learn_watermark(&mut self) {
         let ends: Vec<i64> = {
             let leader = self.leader.as_ref().unwrap();
@@ -256,17 +256,17 @@ impl History {
         self.watermark.highest = self.watermark.highest.max(after);
     }
 
-    /// A checkpoint, or a clean close, has the high watermark as it is.
+    /// A checkpoint or a clean close has written the high watermark.
     pub(super) fn watermark_is_on_disk(&mut self) {
         self.watermark.on_disk = self.log().high_watermark();
     }
 
-    /// The log is cut at `offset`, or was about to be.
+    /// The log is truncated to `offset`, or was about to be.
     pub(super) fn lower_watermark(&mut self, offset: i64) {
         self.watermark.on_disk = self.watermark.on_disk.min(offset);
     }
 
-    /// Checks the high watermark of a log that was opened anew.
+    /// Checks the high watermark of a log that was opened again.
     pub(super) fn compare_watermark(&mut self, high_watermark: i64, start: i64, end: i64) {
         let Watermark { highest, on_disk } = self.watermark;
         let (least, most) = if self.leader.is_some() {

@@ -1,19 +1,19 @@
-//! One history: a log that lives through several processes, each with its faults, drawn from a seed.
+//! One history: a log that lives through several processes with faults, drawn from a seed.
 //!
-//! A life is: open (a fault may strike during recovery, again and again), compare everything with the model, work,
-//! end. A process ends by closing the log, by a fault, or by being killed; then only the process is gone, or the power was
-//! lost, and then a bit may flip on the disk too.
+//! Each process opens the log (a fault may strike during recovery, again and again), compares everything with
+//! the model, works, and ends. It ends by closing the log, by a fault, or by being killed. After a kill only
+//! the process is gone, or the power was lost and a bit on the disk may have flipped, too.
 //!
-//! Of some logs this process is the leader, others follow one; some are compacted, some have transactions.
+//! Some logs are a leader's, others a follower's. Some are compacted, some have transactions.
 //!
 //! | module | what a history does |
 //! |---|---|
-//! | `opening` | opens the log, and says which errors may be |
-//! | `compare` | compares all that can be asked of a log with the model |
-//! | `steps` | works: appends, flushes, rolls, cuts, compacts, deletes |
+//! | `opening` | opens the log, and decides which errors are allowed |
+//! | `compare` | compares everything that a log answers with the model |
+//! | `steps` | appends, flushes, rolls, truncates, compacts, deletes |
 //! | `leader` | follows another log |
-//! | `draw` | what is appended, and the settings |
-//! | `damage` | what must come of a flipped bit |
+//! | `draw` | random batches and settings |
+//! | `damage` | what must follow from a flipped bit |
 
 mod compare;
 mod damage;
@@ -26,7 +26,7 @@ mod tally;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::faulty_disk::{Fault, FaultyDisk, tell};
+use super::faulty_disk::{Fault, FaultyDisk, trace};
 use super::flip::{Flipped, What, flip_a_bit};
 use super::model::Model;
 use super::reader::read_from;
@@ -50,7 +50,7 @@ pub(super) struct History {
     config: LogConfig,
     /// Some producers write transactions.
     transactional: bool,
-    /// Who is followed; nobody, where this log leads.
+    /// The leader that this log follows; `None` for a leader's log.
     leader: Option<Leader>,
     watermark: Watermark,
     model: Model,
@@ -59,25 +59,25 @@ pub(super) struct History {
     epoch: i32,
     records: u64,
     producers: i64,
-    /// What the restarts since the last comparison could not take.
+    /// The restarts since the last comparison cannot have lost anything below this offset.
     certain: i64,
-    /// A deletion of the partition that was not acknowledged.
+    /// A deletion of the partition was not acknowledged.
     deleting: bool,
-    /// A truncation met a full disk, which takes the log offline: its records are cut, its indexes not built yet.
+    /// A truncation met a full disk and took the log offline: its records are cut, its indexes not rebuilt.
     cut_short: bool,
-    /// A compaction was at work since the model was compared.
+    /// A compaction was interrupted since the last comparison.
     half_compacted: bool,
-    /// A bit flipped in a time index, which may name another record of the same time since.
+    /// A bit in a time index flipped, which may name another record with the same timestamp since.
     time_flipped: bool,
     tally: Tally,
 }
 
-/// Runs the history of a seed in `base`, an empty directory. Panics if anything that must hold does not.
+/// Runs the history of a seed in the empty directory `base`. Panics when something is wrong.
 pub(super) fn run(seed: u64, base: &Path) -> Tally {
     let mut history = History::begin(seed, base);
     let lives = history.random.between(2, 6);
     if (0..lives).all(|_| history.live()) {
-        history.live_in_peace();
+        history.run_without_faults();
     }
     history.count_faults();
     history.tally
@@ -147,7 +147,7 @@ impl History {
             }
             self.step();
         }
-        self.close_perhaps();
+        self.maybe_close();
         match self.end_process() {
             Some(flipped) => {
                 self.check_flipped(&flipped);
@@ -157,8 +157,8 @@ impl History {
         }
     }
 
-    /// The last life has no faults: what is there can be read and appended to, closed, and opened again.
-    fn live_in_peace(&mut self) {
+    /// The last process has no faults: everything can be read, appended to, closed, and opened again.
+    fn run_without_faults(&mut self) {
         for _ in 0..2 {
             self.opened = Some(self.open().unwrap());
             self.compare();
@@ -181,7 +181,7 @@ impl History {
         self.opened.is_none() || offline || self.disk.is_dead() || self.deleting
     }
 
-    fn close_perhaps(&mut self) {
+    fn maybe_close(&mut self) {
         if self.disk.is_dead() || self.deleting || self.random.one_in(3) {
             return;
         }
@@ -203,8 +203,8 @@ impl History {
         }
     }
 
-    /// The process is gone, perhaps with the power, perhaps with a bit of what was on the disk. Returns that bit when the
-    /// log must make something else of it than nothing.
+    /// Ends the process, perhaps with the power, perhaps with a flipped bit. Returns a bit that must have an
+    /// effect.
     fn end_process(&mut self) -> Option<Flipped> {
         self.disk.kill();
         self.cut_short = false;
@@ -212,14 +212,14 @@ impl History {
         self.opened = None;
         self.certain = self.certain.min(self.model.end);
         if self.random.one_in(3) {
-            tell(format_args!("the process ends"));
+            trace(format_args!("the process ends"));
             self.tally.process_ends += 1;
             self.disk.restart_process();
             return None;
         }
         self.tally.power_losses += 1;
         self.certain = self.certain.min(self.model.flushed);
-        tell(format_args!("the power is lost, {} is certain", self.certain));
+        trace(format_args!("the power is lost, {} is certain", self.certain));
         let root = self.base.join(self.roots.to_string());
         self.roots += 1;
         fs::create_dir(&root).unwrap();
@@ -233,7 +233,7 @@ impl History {
             None
         };
         self.replace_disk(&root);
-        tell(format_args!("{flipped:?}"));
+        trace(format_args!("{flipped:?}"));
         let flipped = flipped?;
         match flipped.what {
             What::Hint => {
@@ -251,7 +251,7 @@ impl History {
         None
     }
 
-    /// Somebody who reads what a dead process left, before it is recovered, gets nothing that is wrong.
+    /// A reader of what a dead process left, before recovery, must get nothing wrong.
     fn read_beside(&self, root: &Path) {
         let Ok(log) = Log::open_read_only(&root.join(PARTITION_DIR)) else {
             return;

@@ -1,4 +1,4 @@
-//! Opening a log as a process does, in a broker's directory or by itself.
+//! Opening a log as a process does, in a broker's directory or without a broker.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::log::Log;
 use crate::log_dir::{LogDir, Opening, Partition};
 use crate::standalone::StandaloneLog;
 
-/// An open log, in a broker's directory or by itself.
+/// An open log, in a broker's directory or without a broker.
 pub(super) enum Opened {
     Broker(Box<LogDir>, Arc<Partition>),
     Alone(Box<StandaloneLog>),
@@ -75,7 +75,7 @@ impl History {
         self.tally.deletions += 1;
     }
 
-    /// An operation may fail only because of a fault.
+    /// Checks that an operation failed because of a fault.
     pub(super) fn check_refused(&mut self, operation: &str, error: &StorageError) {
         let expected = self.disk.is_dead()
             || self.disk.has_failed()
@@ -90,7 +90,7 @@ impl History {
     }
 }
 
-/// An error that is kept by another owner, as far as the histories look at it.
+/// A copy of an error, as far as the histories compare it.
 fn copy(error: &StorageError) -> StorageError {
     match error {
         StorageError::Io { action, path, source } => {

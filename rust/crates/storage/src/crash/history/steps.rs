@@ -1,9 +1,9 @@
-//! The steps of a life: what is done to an open log.
+//! The steps of a process on an open log.
 
 use super::History;
 use super::draw::Append;
 use super::opening::Opened;
-use crate::crash::faulty_disk::tell;
+use crate::crash::faulty_disk::trace;
 use crate::crash::model::Transactions;
 use crate::crash::reader::read_from;
 use crate::error::{Result, StorageError};
@@ -17,7 +17,7 @@ impl History {
             self.disk.free_space();
         }
         let what = self.random.below(40);
-        tell(format_args!("step {what}, the log ends at {}", self.model.end));
+        trace(format_args!("step {what}, the log ends at {}", self.model.end));
         match what {
             0..=18 => self.append(),
             19..=21 if self.transactional && self.leader.is_none() => self.decide(),
@@ -26,7 +26,7 @@ impl History {
             22..=23 => self.flush(),
             24..=25 => {
                 let rolled = self.log().roll(self.now_ms);
-                self.settle("roll", rolled);
+                self.succeeded("roll", rolled);
             }
             26..=27 => self.retain(),
             28..=29 => {
@@ -50,12 +50,12 @@ impl History {
         }
     }
 
-    /// True when an operation was done.
-    pub(super) fn settle<T>(&mut self, operation: &str, result: Result<T>) -> bool {
+    /// True when an operation succeeded.
+    pub(super) fn succeeded<T>(&mut self, operation: &str, result: Result<T>) -> bool {
         match result {
             Ok(_) => true,
             Err(error) => {
-                tell(format_args!("{operation}: {error}"));
+                trace(format_args!("{operation}: {error}"));
                 self.check_refused(operation, &error);
                 false
             }
@@ -103,13 +103,13 @@ impl History {
             }
             Err(StorageError::AppendTooLarge { .. }) => {}
             Err(error) => {
-                self.settle("append", Err::<(), _>(error));
+                self.succeeded("append", Err::<(), _>(error));
                 self.model.attempts.push(append.attempt);
             }
         }
     }
 
-    /// Fewer than `flush.messages` of those that are acknowledged may be lost.
+    /// Fewer acknowledged records than `flush.messages` may be lost.
     pub(super) fn count_unflushed(&mut self) {
         let unflushed = self.config.flush_messages - 1;
         self.model.flushed(self.model.end - unflushed);
@@ -117,18 +117,18 @@ impl History {
 
     fn flush(&mut self) {
         let flushed = self.log().flush();
-        if self.settle("flush", flushed) {
+        if self.succeeded("flush", flushed) {
             self.model.flushed(self.model.end);
         }
     }
 
-    /// False when it could not be written.
+    /// False when the checkpoint could not be written.
     fn checkpoint(&mut self) -> bool {
         let Some(Opened::Broker(logs, partition)) = &self.opened else {
             return true;
         };
         let (result, start) = (logs.checkpoint(), partition.log.log_start_offset());
-        let written = self.settle("checkpoint", result);
+        let written = self.succeeded("checkpoint", result);
         if written {
             self.model.start_on_disk = start;
             self.watermark_is_on_disk();
@@ -140,11 +140,11 @@ impl History {
         let (start, end) = (self.log().log_start_offset(), self.log().high_watermark());
         let target = start + self.random.between(0, (end - start) as usize) as i64;
         let moved = self.log().advance_log_start_offset(target);
-        self.settle("advance", moved);
+        self.succeeded("advance", moved);
         self.model.start = self.model.start.max(self.log().log_start_offset());
     }
 
-    /// Cuts the log at a batch. What a compaction has used stays: nobody cuts what all replicas have.
+    /// Truncates the log at a batch. Offsets that a compaction has used stay, because all replicas have them.
     fn truncate(&mut self) {
         let log = self.log();
         let (start, end) = (log.log_start_offset(), log.log_end_offset());
@@ -159,10 +159,11 @@ impl History {
         }
     }
 
-    /// Cuts the log at `target`; false when that failed. When it is interrupted, what was to go may be there or not.
+    /// Truncates the log to `target`; false when that failed. After a failure the cut records may be there or
+    /// not.
     pub(super) fn cut_at(&mut self, target: i64) -> bool {
         let (start, end) = (self.log().log_start_offset(), self.log().log_end_offset());
-        // A batch goes whole.
+        // Batches are cut whole.
         let front = match self.log().read(target, 1, i64::MAX, true) {
             Ok(slice) if target < end => slice.base_offset.min(target),
             Ok(_) => target,
@@ -184,7 +185,7 @@ impl History {
                 true
             }
             Err(error) => {
-                self.settle("truncate", Err::<(), _>(error));
+                self.succeeded("truncate", Err::<(), _>(error));
                 // The checkpoints may have been lowered already.
                 self.certain = self.certain.min(front);
                 let model = &mut self.model;
@@ -196,54 +197,55 @@ impl History {
         }
     }
 
-    /// Compacts the log; what it takes is what the model says may go.
+    /// Compacts the log. It may remove only what the model allows.
     fn compact(&mut self) {
         if self.random.one_in(2) {
             let rolled = self.log().roll(self.now_ms);
-            if !self.settle("roll", rolled) {
+            if !self.succeeded("roll", rolled) {
                 return;
             }
         }
         if self.random.one_in(3) {
-            // From the front again: what was cleaned before may lose its tombstones and markers now.
+            // From the start again: tombstones and markers that were cleaned before may be due now.
             self.log()
                 .cleaning()
                 .set_first_dirty(self.log().log_start_offset());
         }
-        // A marker goes `delete.retention.ms` after it was cleaned, when the checkpoint of the recovery point has long passed
-        // it. Were it not so, a producer snapshot from before the marker would have its transaction open for good.
+        // A marker is removed `delete.retention.ms` after its first cleaning, long after the recovery point
+        // has passed it. Without this flush, a producer snapshot from before the marker would keep its
+        // transaction open for ever.
         let flushed = self.log().flush();
-        if !self.settle("flush", flushed) || !self.checkpoint() {
+        if !self.succeeded("flush", flushed) || !self.checkpoint() {
             return;
         }
         let stable = self.log().last_stable_offset();
         self.model.compacted = self.model.compacted.max(stable);
         self.model.settled = self.model.settled.max(self.log().high_watermark());
         let result = self.log().compact_now(self.now_ms);
-        self.tally.compacted += usize::from(self.settle("compact", result));
-        self.take_in_compaction();
+        self.tally.compacted += usize::from(self.succeeded("compact", result));
+        self.apply_compaction();
     }
 
-    /// Looks at what a compaction has left, unless a fault keeps that from being read.
-    fn take_in_compaction(&mut self) {
+    /// Reads what a compaction has left, unless a fault prevents that.
+    fn apply_compaction(&mut self) {
         self.half_compacted = true;
-        if !self.log_is_well(self.log()) || self.disk.is_armed() {
+        if !self.is_log_intact(self.log()) || self.disk.is_armed() {
             return;
         }
         let (start, end) = (self.log().log_start_offset(), self.log().log_end_offset());
         let found = read_from(self.log(), start, end, 1 << 20);
-        let found = found.unwrap_or_else(|(_, damage)| panic!("damage nobody has made: {damage}"));
+        let found = found.unwrap_or_else(|(_, damage)| panic!("damage without a cause: {damage}"));
         self.model.compacted(start, &found);
         self.half_compacted = false;
     }
 
-    /// Maintenance, with the retention that belongs to it: only what is too old or too much may go.
+    /// Runs maintenance with retention: only old or surplus segments may be deleted.
     fn retain(&mut self) {
         let before = self.log().log_start_offset();
         let result = self.log().maintain(self.now_ms);
-        self.settle("maintain", result);
+        self.succeeded("maintain", result);
         let start = self.log().log_start_offset();
-        // Of what a compaction may have taken already nothing is said.
+        // After an interrupted compaction it is unknown what is left.
         let kept = if self.half_compacted {
             before.max(self.model.compacted).min(start)
         } else {
@@ -262,15 +264,15 @@ impl History {
 
     fn read_somewhere(&mut self) {
         let opened = self.opened.take().unwrap();
-        if self.log_is_well(opened.log()) && !self.disk.is_armed() && !self.half_compacted {
+        if self.is_log_intact(opened.log()) && !self.disk.is_armed() && !self.half_compacted {
             self.compare_lookups(opened.log());
             self.compare_stable(opened.log());
         }
         self.opened = Some(opened);
     }
 
-    /// The log's memory is as the model's: no fault has struck since the model was compared.
-    fn log_is_well(&self, log: &Log) -> bool {
+    /// The log's state in memory equals the model: no fault has struck since the last comparison.
+    fn is_log_intact(&self, log: &Log) -> bool {
         log.failure().is_none() && !self.disk.is_dead()
     }
 
@@ -280,7 +282,7 @@ impl History {
         };
         self.deleting = true;
         let deleted = logs.delete("t", 0);
-        if !self.settle("delete", deleted) {
+        if !self.succeeded("delete", deleted) {
             return;
         }
         self.deleting = false;
@@ -295,9 +297,9 @@ impl History {
                 }
             }
             Err(error) => {
-                // Half a partition is deleted, or used, by the next opening.
+                // The next opening deletes or uses a half-deleted partition.
                 self.deleting = true;
-                self.settle("create", Err::<(), _>(error));
+                self.succeeded("create", Err::<(), _>(error));
             }
         }
     }

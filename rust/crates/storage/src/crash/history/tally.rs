@@ -1,4 +1,4 @@
-//! What has happened in histories.
+//! Counts of what happened in histories.
 
 use super::super::faulty_disk::KINDS;
 
@@ -18,17 +18,17 @@ pub(in crate::crash) struct Tally {
     pub(in crate::crash) flips_reported: usize,
     pub(in crate::crash) deletions: usize,
     pub(in crate::crash) truncated: usize,
-    /// Bits flipped where no checksum covers them.
+    /// Flipped bits that no checksum covers.
     pub(in crate::crash) flips_uncovered: usize,
     /// Markers written.
     pub(in crate::crash) transactions: usize,
-    /// Aborted transactions that a reader was told of.
+    /// Aborted transactions that a reader got.
     pub(in crate::crash) aborted: usize,
     /// Appends of another log's batches.
     pub(in crate::crash) fetched: usize,
-    /// Logs cut where another one's begins to differ.
+    /// Logs that were truncated where another log differs.
     pub(in crate::crash) followed: usize,
-    /// Compactions that were done.
+    /// Completed compactions.
     pub(in crate::crash) compacted: usize,
 }
 

@@ -1,21 +1,21 @@
-//! What a compaction may have taken of a log: nothing that a reader of it would miss.
+//! What a compaction may remove from a log: nothing that a reader would miss.
 
 use std::collections::BTreeMap;
 
 use super::transactions::Fates;
 use super::{Found, Model, Rec, Records, What, own};
 
-/// What is known of a log's keys: by what was certain, and by what is there.
+/// What is known of a log's keys, from records that were certain and from those that are there.
 struct Evidence {
     fates: Fates,
-    /// The newest committed record of each key that a compaction can have known, and the oldest that is there.
+    /// The newest committed record of each key that a compaction may have read, and the oldest that is there.
     newest: BTreeMap<Vec<u8>, i64>,
     oldest_found: BTreeMap<Vec<u8>, i64>,
 }
 
 impl Model {
-    /// Compares what was found from `from` on with what was there before `certain`: only a compaction may have taken some
-    /// of it, and what it says.
+    /// Compares the records that were found from `from` on with the earlier ones below `certain`: only a
+    /// compaction may have removed some, and only superseded ones.
     pub(super) fn check_kept(&self, from: i64, certain: i64, found: &Found) {
         let from = from.min(certain);
         let missing: Vec<(&i64, &Rec)> = self
@@ -32,11 +32,11 @@ impl Model {
         let evidence = self.evidence(from, certain, found);
         for (offset, record) in missing {
             assert!(
-                evidence.lets_go(*offset, record),
+                evidence.may_remove(*offset, record),
                 "record {offset} is lost to a compaction: {record:?}"
             );
         }
-        // What is left of a transaction is decided as it was, unless damage took its marker.
+        // The remaining records of a transaction are decided as before, unless damage removed its marker.
         let left = Fates::of(found.records.iter());
         let mut kept: Records = self.records.range(..certain).map(own).collect();
         kept.extend(found.records.clone());
@@ -49,7 +49,7 @@ impl Model {
     }
 
     fn evidence(&self, from: i64, certain: i64, found: &Found) -> Evidence {
-        // What a compaction goes by is on disk before; only damage takes it.
+        // Records that a compaction used are on disk; only damage removes them.
         let known = if self.damaged {
             certain.max(self.settled)
         } else {
@@ -78,8 +78,8 @@ impl Model {
 }
 
 impl Evidence {
-    /// A compaction may have taken this record.
-    fn lets_go(&self, offset: i64, record: &Rec) -> bool {
+    /// True when a compaction may remove this record.
+    fn may_remove(&self, offset: i64, record: &Rec) -> bool {
         if matches!(record.what, What::Marker { .. }) || self.fates.aborted.contains(&offset) {
             return true;
         }
@@ -90,10 +90,10 @@ impl Evidence {
             return true;
         };
         if self.newest.get(key).is_some_and(|newest| *newest > offset) {
-            // Superseded; the newest is looked at for itself.
+            // It is superseded; the newest one is checked by itself.
             return true;
         }
-        // A tombstone goes when all that it deletes is gone.
+        // A tombstone may be removed once everything that it deletes is gone.
         record.value.is_none() && self.oldest_found.get(key).is_none_or(|old| *old > offset)
     }
 }

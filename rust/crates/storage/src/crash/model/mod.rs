@@ -1,4 +1,5 @@
-//! What a log must hold: every record ever appended, which of them were acknowledged, and which a power loss may not take.
+//! A model of a log's content: all records ever appended, which were acknowledged, and which a power loss may
+//! not remove.
 
 mod compaction;
 mod transactions;
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 
 pub(super) use transactions::{Fates, Transactions};
 
-/// What a record is to those who read committed records.
+/// What a record is for readers of committed records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Plain,
@@ -20,7 +21,8 @@ pub(super) enum What {
     },
 }
 
-/// A record as a consumer sees it. But for markers and tombstones, no two records of a history have the same value.
+/// A record as a consumer sees it. No two records of a history have the same value, except markers and
+/// tombstones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rec {
     pub(super) timestamp: i64,
@@ -31,7 +33,7 @@ pub(super) struct Rec {
     pub(super) what: What,
 }
 
-/// A batch of a producer as it stands in the log.
+/// A batch of a producer in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) last: i64,
@@ -40,7 +42,7 @@ pub(super) struct Written {
     pub(super) what: What,
 }
 
-/// A batch of an idempotent producer that was acknowledged, with the bytes to send it again.
+/// An acknowledged batch of an idempotent producer, with its bytes to send it again.
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     pub(super) first_offset: i64,
@@ -58,22 +60,22 @@ pub(super) struct Producer {
     pub(super) sent: Vec<Sent>,
 }
 
-/// Records to append, and what is known of their batches. Of one that was not acknowledged all batches, the first few or
-/// none may be in the log.
+/// Records to append, with their batches. After an append without an acknowledgement, all batches, the first
+/// few or none may be in the log.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Attempt {
     pub(super) records: Records,
     pub(super) batches: Batches,
-    /// Its batches that have a producer and a sequence, with the producer's id.
+    /// Its batches that have a sequence, with the producer's id.
     pub(super) sent: Vec<(i64, Sent)>,
 }
 
-/// Offsets to records, as acknowledged or as read.
+/// Records by offset, as acknowledged or as read.
 pub(super) type Records = BTreeMap<i64, Rec>;
-/// First offsets to the batches that have a producer.
+/// Batches of producers by first offset.
 pub(super) type Batches = BTreeMap<i64, Written>;
 
-/// What was read of a log.
+/// What was read from a log.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Found {
     pub(super) records: Records,
@@ -82,25 +84,25 @@ pub(super) struct Found {
 
 #[derive(Debug, Default)]
 pub(super) struct Model {
-    /// Acknowledged, from the first ever on, also those that retention has deleted since.
+    /// All acknowledged records, also those that retention has deleted.
     pub(super) records: Records,
     pub(super) batches: Batches,
-    /// Batches before the start that are not there after a power loss, while some before them are: of several renamings any may
-    /// be on disk, and of several files that were not flushed.
+    /// Batches below the start that a power loss removed, while it kept some before them: it may keep any of
+    /// several renamed or unflushed files.
     pub(super) gone: Batches,
-    /// The offset the next record gets.
+    /// The next offset.
     pub(super) end: i64,
-    /// Everything before was brought to disk, by what the log said.
+    /// The log has reported everything below this offset as flushed.
     pub(super) flushed: i64,
-    /// Records before this may be gone: they were deleted.
+    /// Records below this offset may be gone, because they were deleted.
     pub(super) start: i64,
-    /// The start a checkpoint has made last.
+    /// The log start in the last checkpoint.
     pub(super) start_on_disk: i64,
-    /// What is superseded may be gone before this: a compaction was there.
+    /// Below this offset superseded records may be gone, because of a compaction.
     pub(super) compacted: i64,
-    /// What a compaction has gone by ends here: nobody cuts the log before.
+    /// No truncation goes below this offset, because a compaction has used the records.
     pub(super) settled: i64,
-    /// A flipped bit may have taken what was certain.
+    /// A flipped bit may have removed what was certain.
     pub(super) damaged: bool,
     pub(super) attempts: Vec<Attempt>,
     pub(super) producers: Vec<Producer>,
@@ -111,7 +113,7 @@ pub(super) fn own<T: Clone>((offset, value): (&i64, &T)) -> (i64, T) {
 }
 
 impl Model {
-    /// Takes in what was acknowledged; the log ends at `end` then.
+    /// Adds acknowledged batches; the log then ends at `end`.
     pub(super) fn acknowledge(&mut self, attempt: Attempt, end: i64) {
         let first = attempt.records.keys().next();
         assert!(first.is_none_or(|first| *first >= self.end));
@@ -121,16 +123,16 @@ impl Model {
         self.end = end;
     }
 
-    /// Everything from `offset` on was cut off, for good.
+    /// Everything from `offset` on was truncated for good.
     pub(super) fn truncated(&mut self, log_start: i64, offset: i64) {
         for producer in &mut self.producers {
-            // What is before the log's start is not read again for it, as after a restart.
+            // As after a restart, nothing below the log start is read again for the producers.
             producer.sent.retain(|sent| sent.first_offset >= log_start);
             let kept = producer.sent.partition_point(|s| s.last_offset < offset);
             if let Some(cut) = producer.sent.get(kept) {
                 producer.next_sequence = cut.first_sequence;
                 producer.sent.truncate(kept);
-                // One that became the last now may have been compacted away while it was not.
+                // The batch that became the last may have been compacted away before.
                 let last = producer.sent.last();
                 if last.is_some_and(|last| last.last_offset < self.compacted) {
                     producer.sent.clear();
@@ -147,14 +149,14 @@ impl Model {
         self.start_on_disk = self.start_on_disk.min(offset);
     }
 
-    /// The log says that everything before `offset` is on disk.
+    /// The log has reported everything below `offset` as flushed.
     pub(super) fn flushed(&mut self, offset: i64) {
         assert!(offset <= self.end, "{offset} is on disk, {} is the end", self.end);
         self.flushed = self.flushed.max(offset);
     }
 
-    /// Compares what was found in `start..end` with what must be there after a restart that could not take what is
-    /// before `certain`, and goes on from it.
+    /// Compares what was found in `start..end` with what must be there after a restart that cannot have lost
+    /// anything below `certain`. Goes on from what was found.
     pub(super) fn restarted(&mut self, certain: i64, start: i64, end: i64, found: &Found) {
         assert!(start <= self.start, "records {}..{start} are gone", self.start);
         assert!(
@@ -162,7 +164,7 @@ impl Model {
             "the start {} was on disk, it is {start} now",
             self.start_on_disk
         );
-        // What an earlier power loss took is not among the records any more.
+        // Records that an earlier power loss removed are gone from the model, too.
         self.check_kept(self.start, certain, found);
         for (offset, record) in &found.records {
             assert!((start..end).contains(offset), "{offset} in {start}..{end}");
@@ -171,10 +173,10 @@ impl Model {
         if self.compacted > 0 {
             self.check_last_batches(certain, found);
         }
-        self.forget_what_was_lost(start, end, found);
+        self.remove_lost(start, end, found);
     }
 
-    /// A compaction leaves the last batch of each producer, if need be without records.
+    /// A compaction keeps the last batch of each producer, if need be without records.
     fn check_last_batches(&self, certain: i64, found: &Found) {
         for producer in &self.producers {
             let last = producer.sent.last();
@@ -191,8 +193,8 @@ impl Model {
         }
     }
 
-    /// A record that is there must be the one acknowledged at its offset, or one of an append whose answer was lost or
-    /// that was refused: where the power took the former, what the latter left may be all there is.
+    /// A record must be the acknowledged one at its offset, or one of an append that was refused or whose
+    /// response was lost: a power loss may remove the former and keep the latter.
     pub(super) fn check_record(&self, certain: i64, offset: i64, record: &Rec) {
         let acknowledged = self.records.get(&offset);
         let attempted = self
@@ -205,24 +207,24 @@ impl Model {
         );
     }
 
-    /// A compaction has taken what it may: goes on from what is left.
+    /// A compaction has removed what it may; goes on from what is left.
     pub(super) fn compacted(&mut self, start: i64, found: &Found) {
         self.check_kept(start, self.end, found);
         for (offset, record) in &found.records {
             self.check_record(self.end, *offset, record);
         }
         self.check_last_batches(self.end, found);
-        self.go_on_from(start, found);
+        self.continue_from(start, found);
     }
 
-    fn go_on_from(&mut self, start: i64, found: &Found) {
+    fn continue_from(&mut self, start: i64, found: &Found) {
         self.records.retain(|offset, _| *offset < start);
         self.records.extend(found.records.clone());
         self.batches.retain(|_, batch| batch.last < start);
         self.batches.extend(found.batches.clone());
     }
 
-    fn forget_what_was_lost(&mut self, start: i64, end: i64, found: &Found) {
+    fn remove_lost(&mut self, start: i64, end: i64, found: &Found) {
         let survives = |id: i64, sent: &Sent| {
             let there = found.batches.get(&sent.first_offset);
             there.is_some_and(|there| {
@@ -233,7 +235,7 @@ impl Model {
         for producer in &mut self.producers {
             let id = producer.id;
             producer.sent.retain(|sent| sent.first_offset >= start);
-            // A compaction takes batches with others behind them, and never a producer's last.
+            // A compaction removes batches that have later ones, and never a producer's last.
             let compacted = self.compacted;
             let last = producer.sent.iter().rposition(|sent| survives(id, sent));
             let mut kept = last.map_or(0, |last| last + 1);
@@ -241,7 +243,7 @@ impl Model {
             if let Some(first_lost) = producer.sent[..kept].iter().position(lost) {
                 kept = first_lost;
             }
-            // Lost, with a later one of anybody kept: what the log knows of such a producer is not said.
+            // It was lost while a later batch was kept, so the log's state of the producer is undefined.
             if producer.sent[kept..].iter().any(|sent| sent.first_offset < end) {
                 producer.sent.clear();
                 continue;
@@ -254,7 +256,7 @@ impl Model {
         }
         self.adopt_attempts(found);
         for producer in &mut self.producers {
-            // What came back later than that is in the log's state of the producer, and not in this.
+            // Batches that came back later are in the log's state of the producer, and not in the model.
             let last = producer.sent.last().map(|sent| sent.last_offset);
             let unknown = |batch: &Written| {
                 let is_marker = matches!(batch.what, What::Marker { .. });
@@ -268,7 +270,7 @@ impl Model {
         let deleted = self.batches.range(start..self.start.max(start)).map(own);
         self.gone
             .extend(deleted.filter(|(at, _)| !found.batches.contains_key(at)));
-        self.go_on_from(start, found);
+        self.continue_from(start, found);
         self.records.retain(|offset, _| *offset < end);
         self.batches.retain(|offset, _| *offset < end);
         self.gone.retain(|offset, _| *offset < end);
@@ -277,7 +279,7 @@ impl Model {
         self.start = self.start.min(end);
     }
 
-    /// Batches that nobody was told of and that are in the log are like acknowledged ones from now on.
+    /// Unacknowledged batches that are in the log count as acknowledged from now on.
     fn adopt_attempts(&mut self, found: &Found) {
         let flushed = self.flushed;
         for attempt in &mut self.attempts {
@@ -297,14 +299,15 @@ impl Model {
                 }
             }
         }
-        // What was brought to disk since cannot be anything else any more.
+        // Flushed offsets cannot change any more.
         self.attempts.retain(|attempt| {
             let last = attempt.records.keys().next_back();
             last.is_some_and(|last| *last >= flushed)
         });
     }
 
-    /// A truncation at `offset` failed: what was to go may be there when the power is lost, even if it was not before.
+    /// A truncation to `offset` failed: after a power loss the records may be there, even if they were gone
+    /// before.
     pub(super) fn may_come_back(&mut self, offset: i64) {
         let mut attempt = Attempt {
             records: self.records.range(offset..).map(own).collect(),
@@ -318,19 +321,19 @@ impl Model {
         self.attempts.push(attempt);
     }
 
-    /// All batches there ever were, as far as a compaction did not take them: what the snapshots tell of.
+    /// All batches ever, except those that a compaction removed: the content of the snapshots.
     pub(super) fn ever(&self) -> Batches {
         let mut ever = self.batches.clone();
         ever.extend(self.gone.iter().map(own));
         ever
     }
 
-    /// Before this, deleted batches came back without others that belong to the same transactions.
+    /// Below this offset, deleted batches came back without others of the same transactions.
     pub(super) fn patchy_before(&self) -> i64 {
         self.gone.values().map(|batch| batch.last + 1).max().unwrap_or(0)
     }
 
-    /// Batches of producers that were acknowledged.
+    /// Adds acknowledged batches of producers.
     fn sent(&mut self, sent: Vec<(i64, Sent)>) {
         for (id, sent) in sent {
             let number = self.producers.iter().position(|p| p.id == id);

@@ -1,23 +1,23 @@
-//! What the records and batches of a log say of its transactions.
+//! The transactions in the records and batches of a log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Batches, Rec, What, Written};
 use crate::index::transactions::AbortedTxn;
 
-/// A transaction with its marker.
+/// A decided transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::crash) struct Decided {
     pub(in crate::crash) producer: i64,
     pub(in crate::crash) first: i64,
     pub(in crate::crash) marker: i64,
     pub(in crate::crash) committed: bool,
-    /// Up to where the log was stable behind the marker.
+    /// The last stable offset after the marker.
     pub(in crate::crash) stable: i64,
 }
 
 impl Decided {
-    /// As the transaction index has it.
+    /// Its entry in the transaction index.
     pub(in crate::crash) fn as_aborted(&self) -> AbortedTxn {
         AbortedTxn {
             producer_id: self.producer,
@@ -28,7 +28,7 @@ impl Decided {
     }
 }
 
-/// Open ones by where they began, and the others in the order of their markers.
+/// Open transactions by first offset, and the others in the order of their markers.
 #[derive(Debug, Default)]
 pub(in crate::crash) struct Transactions {
     pub(in crate::crash) open: BTreeMap<i64, i64>,
@@ -36,7 +36,7 @@ pub(in crate::crash) struct Transactions {
 }
 
 impl Transactions {
-    /// Of the batches from `start` on.
+    /// The transactions in the batches from `start` on.
     pub(in crate::crash) fn of(batches: &Batches, start: i64) -> Self {
         let mut found = Self::default();
         for (base, batch) in batches.range(start..) {
@@ -66,7 +66,7 @@ impl Transactions {
         }
     }
 
-    /// Up to where a log is stable that begins at `start` and whose high watermark is `high_watermark`.
+    /// The last stable offset of a log with this start and high watermark.
     pub(in crate::crash) fn stable(&self, start: i64, high_watermark: i64) -> i64 {
         let unreplicated = self.decided.iter().filter(|d| d.marker >= high_watermark);
         let firsts = unreplicated.map(|d| d.first).chain(self.open.keys().copied());
@@ -74,8 +74,8 @@ impl Transactions {
     }
 }
 
-/// The fate of records: those a reader of committed records gets, and those of aborted transactions. What is in neither is
-/// open, or a marker.
+/// Records that a reader of committed records gets, and those of aborted transactions. Other records are
+/// open, or markers.
 #[derive(Debug, Default)]
 pub(in crate::crash) struct Fates {
     pub(in crate::crash) committed: BTreeSet<i64>,

@@ -1,4 +1,4 @@
-//! Of logs with transactions, of followers and of compaction.
+//! Logs with transactions, followers, and compaction.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::files::disk::watch::{Watcher, watch};
 use crate::log::loader::LastKnown;
 use crate::log_dir::Opening;
 
-/// A batch of one record with a key, in a transaction unless the producer's id is -1.
+/// A batch of one record with a key; in a transaction unless the producer id is -1.
 fn keyed(producer_id: i64, sequence: i32) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::None, None);
     if producer_id >= 0 {
@@ -37,21 +37,21 @@ fn end(log: &Log, producer_id: i64, committed: bool) {
     log.append_as_coordinator(&mut batch, 0, 5000).unwrap();
 }
 
-/// A batch as another log has it.
+/// A batch of another log.
 fn led(offset: i64, epoch: i32) -> Vec<u8> {
     let mut batch = batch(1000, -1, 0);
     set_offsets_in_place(&mut batch, offset, epoch);
     batch
 }
 
-// Broken if it failed: after a truncation, readers of committed records would wait for ever for a transaction whose marker is
-// before the log's start.
+// Broken if it failed: after a truncation, readers of committed records would wait for ever for a transaction
+// whose marker is below the log start.
 #[test]
 fn a_marker_before_the_logs_start_ends_its_transaction() {
     let dir = scratch();
     let log = Log::open(dir.path(), small(), true, 0).unwrap();
     write(&log, 7, 0);
-    // The snapshot has the transaction open.
+    // The snapshot has the transaction as open.
     log.roll(0).unwrap();
     end(&log, 7, true);
     fill(&log, 4);
@@ -67,8 +67,8 @@ fn a_marker_before_the_logs_start_ends_its_transaction() {
     assert_eq!(log.last_stable_offset(), 5);
 }
 
-// Broken if it failed: a committed transaction would be an aborted one after a power loss, because the marker that was cut
-// off was one.
+// Broken if it failed: after a power loss a committed transaction would be aborted, because a truncated
+// marker aborted it.
 #[test]
 fn what_was_cut_from_a_transaction_index_stays_so() {
     let (before, disk, after) = disks();
@@ -88,8 +88,8 @@ fn what_was_cut_from_a_transaction_index_stays_so() {
     assert_eq!(log.aborted_transactions(0, 2).unwrap(), []);
 }
 
-// Broken if it failed: a reader of committed records would be handed aborted ones, when the power is lost after a restart that
-// built the segment's indexes anew.
+// Broken if it failed: a reader of committed records would get aborted ones after a power loss that follows a
+// rebuild of the segment's indexes.
 #[test]
 fn a_transaction_index_built_anew_is_on_disk() {
     let (before, after) = (scratch(), scratch());
@@ -111,8 +111,8 @@ fn a_transaction_index_built_anew_is_on_disk() {
     assert_eq!(aborted(&after.path().join("t-0")), 1);
 }
 
-// Broken if it failed: after a restart, or a truncation, a follower would show the records of a transaction whose decision
-// may still be lost with its leader.
+// Broken if it failed: after a restart or a truncation, a follower would show the records of a transaction
+// whose decision may still be lost with its leader.
 #[test]
 fn a_decision_that_is_not_replicated_keeps_readers_back() {
     let dir = scratch();
@@ -139,8 +139,8 @@ fn a_decision_that_is_not_replicated_keeps_readers_back() {
     }
 }
 
-// Broken if it failed: a partition created again would show records that are not on all replicas, because one of its name
-// that was deleted had been further.
+// Broken if it failed: a partition that is created again would show records that are not on all replicas,
+// because the deleted one had a higher high watermark.
 #[test]
 fn a_partition_created_again_inherits_no_high_watermark() {
     let dir = scratch();
@@ -152,7 +152,7 @@ fn a_partition_created_again_inherits_no_high_watermark() {
         LogDir::open_with(dir.path(), 1, Some("cluster"), &opening).unwrap()
     };
     drop(open());
-    // The process ended between the checkpoints that a deletion writes.
+    // The process ended between the checkpoints of a deletion.
     fs::write(dir.path().join(HIGH_WATERMARK_FILE), "0\n1\nt 0 77\n").unwrap();
     let logs = open();
     let log = logs.create("t", 0, [7; 16], small()).unwrap().log.clone();
@@ -162,15 +162,15 @@ fn a_partition_created_again_inherits_no_high_watermark() {
     assert_eq!((log.high_watermark(), log.log_end_offset()), (0, 3));
 }
 
-// Broken if it failed: a follower whose disk was full for a while could not follow a leader of an epoch before that of what
-// was refused.
+// Broken if it failed: after a full disk, a follower could not follow a leader with an epoch below that of
+// the refused batches.
 #[test]
 fn a_refused_append_leaves_no_epoch() {
     let (before, disk, _after) = disks();
     let log = Log::open(&before.path().join("t-0"), small(), true, 0).unwrap();
     log.append_as_follower(&led(0, 1), 5000).unwrap();
     // The epochs' file is written, the records are not.
-    let watching = watch(&log.dir(), Arc::new(NoRoom(LOG_SUFFIX)));
+    let watching = watch(&log.dir(), Arc::new(NoSpace(LOG_SUFFIX)));
     drop(disk);
     let error = log.append_as_follower(&led(1, 4), 5000).unwrap_err();
     assert!(error.is_disk_full(), "{error}");
@@ -180,10 +180,10 @@ fn a_refused_append_leaves_no_epoch() {
     assert_eq!(log.epoch_end_offset(3), Some((3, 2)));
 }
 
-/// A disk without room for files with this ending, but for their names.
-struct NoRoom(&'static str);
+/// A disk that is full for files with this suffix; their names can be created.
+struct NoSpace(&'static str);
 
-impl Watcher for NoRoom {
+impl Watcher for NoSpace {
     fn before(&self, change: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
         let refused = match change {
             Change::Write { path, .. } | Change::SetLen { path, .. } => path,
@@ -196,14 +196,14 @@ impl Watcher for NoRoom {
     }
 }
 
-// Broken if it failed: the file of a segment that a full disk had no room for would be the end of the one before, when that
-// has been cut and filled anew.
+// Broken if it failed: the file of a segment that did not fit on a full disk would fix the end of the segment
+// before it, after that was truncated and written again.
 #[test]
 fn a_segment_that_could_not_be_created_leaves_no_file() {
     let dir = scratch();
     let log = Log::open(dir.path(), small(), true, 0).unwrap();
     fill(&log, 3);
-    let watching = watch(dir.path(), Arc::new(NoRoom(INDEX_SUFFIX)));
+    let watching = watch(dir.path(), Arc::new(NoSpace(INDEX_SUFFIX)));
     log.roll(0).unwrap_err();
     drop(watching);
     log.truncate_to(1).unwrap();
@@ -215,15 +215,15 @@ fn a_segment_that_could_not_be_created_leaves_no_file() {
     assert_eq!(slice.base_offset, 4);
 }
 
-// Broken if it failed: the segment made for offsets behind a gap would stand before the one with the offsets that came
-// instead, and these could not be read after a restart.
+// Broken if it failed: a segment for offsets after a gap would come before the one with the offsets that were
+// written instead, and these could not be read after a restart.
 #[test]
 fn a_segment_begins_where_the_log_ends() {
     let dir = scratch();
     let log = Log::open(dir.path(), small(), true, 0).unwrap();
     while log.segment_count() == 1 {
         let end = log.log_end_offset();
-        let watching = watch(dir.path(), Arc::new(NoRoom(LOG_SUFFIX)));
+        let watching = watch(dir.path(), Arc::new(NoSpace(LOG_SUFFIX)));
         log.append_as_follower(&led(end + 5, 0), 5000).unwrap_err();
         drop(watching);
         log.roll(0).unwrap();
@@ -241,8 +241,8 @@ fn a_segment_begins_where_the_log_ends() {
     }
 }
 
-// Broken if it failed: a key's value that was on disk would be gone with the power, because a compaction took it for the sake
-// of one whose transaction is not known to be committed any more.
+// Broken if it failed: a value that was on disk would be lost with the power, because a compaction removed it
+// for a later one whose transaction is not known to be committed any more.
 #[test]
 fn what_a_compaction_goes_by_is_on_disk() {
     let (before, disk, after) = disks();

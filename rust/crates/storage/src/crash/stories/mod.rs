@@ -1,4 +1,4 @@
-//! What the histories have found, each told as short as can be.
+//! Faults that the histories have found, each as a short test.
 
 mod followers;
 
@@ -25,7 +25,7 @@ fn small() -> LogConfig {
     }
 }
 
-/// A batch of one record of 100 bytes, of a producer unless its id is -1.
+/// A batch of one record of 100 bytes; of a producer unless its id is -1.
 fn batch(timestamp: i64, producer_id: i64, sequence: i32) -> Vec<u8> {
     let producer = (producer_id >= 0).then_some((producer_id, sequence));
     batch_of(&[(timestamp, &[b'v'; 100])], producer)
@@ -50,7 +50,7 @@ fn disks() -> (tempfile::TempDir, FaultyDisk, tempfile::TempDir) {
     (before, disk, scratch())
 }
 
-// Broken if it failed: a new partition's records, brought to disk, would be gone with its directory.
+// Broken if it failed: a new partition's flushed records would be lost with its directory.
 #[test]
 fn the_first_flush_makes_the_directory_certain() {
     let (before, disk, after) = disks();
@@ -63,8 +63,8 @@ fn the_first_flush_makes_the_directory_certain() {
     assert_eq!(logs.get("t", 0).unwrap().log.log_end_offset(), 3);
 }
 
-// Broken if it failed: a time index that lost its page would have retention delete a segment that is not old, and
-// lookups by time pass it over.
+// Broken if it failed: because of a lost page of a time index, retention would delete a segment that is not
+// old, and searches by timestamp would skip it.
 #[test]
 fn a_time_index_of_zeros_is_not_believed() {
     let dir = scratch();
@@ -85,8 +85,8 @@ fn a_time_index_of_zeros_is_not_believed() {
     assert_eq!(log.offset_for_timestamp(999).unwrap().unwrap().offset, 0);
 }
 
-// Broken if it failed: a segment's last time index entry would not be its newest record's when one append brings more
-// batches than the index has room for, and lookups by time would pass the segment over.
+// Broken if it failed: the last entry of a segment's time index would not be its newest record's when one
+// append has more batches than the index has free entries, and searches by timestamp would skip the segment.
 #[test]
 fn the_last_place_in_a_time_index_is_for_the_newest_record() {
     let dir = scratch();
@@ -112,8 +112,8 @@ fn send(log: &Log, sequence: i32) -> bool {
         .duplicate
 }
 
-// Broken if it failed: a producer's batch that was flushed would be written twice, when the power is lost after a clean
-// shutdown right behind a roll.
+// Broken if it failed: a producer's flushed batch would be written twice after a power loss that follows a
+// clean shutdown right after a roll.
 #[test]
 fn a_clean_shutdown_brings_the_snapshot_of_a_roll_to_disk() {
     let (before, disk, after) = disks();
@@ -127,7 +127,7 @@ fn a_clean_shutdown_brings_the_snapshot_of_a_roll_to_disk() {
     assert!(send(&log, 0));
 }
 
-// Broken if it failed: with its snapshot damaged a log would take its producers for new ones.
+// Broken if it failed: with a damaged snapshot a log would take its producers for new ones.
 #[test]
 fn producers_are_found_again_without_their_snapshot() {
     let dir = scratch();
@@ -139,7 +139,8 @@ fn producers_are_found_again_without_their_snapshot() {
     assert!(send(&log, 0));
 }
 
-// Broken if it failed: a snapshot of records that were cut off could come back after others took their offsets.
+// Broken if it failed: a snapshot of truncated records could come back after other records took their
+// offsets.
 #[test]
 fn a_snapshot_that_was_removed_stays_so() {
     let (before, disk, after) = disks();
@@ -157,8 +158,8 @@ fn a_snapshot_that_was_removed_stays_so() {
     assert!(!names.iter().any(|n| n.ends_with(SNAPSHOT_SUFFIX)), "{names:?}");
 }
 
-// Broken if it failed: a partition created again would begin where the deleted one did, or lose its first records with
-// the next crash.
+// Broken if it failed: a partition that is created again would begin where the deleted one did, or lose its
+// first records in the next crash.
 #[test]
 fn a_partition_created_again_inherits_nothing() {
     let dir = scratch();
@@ -176,7 +177,7 @@ fn a_partition_created_again_inherits_nothing() {
     assert_eq!((log.log_start_offset(), log.log_end_offset()), (0, 3));
 }
 
-// The same, when the process ends between the deletion and the checkpoints.
+// The same when the process ends between the deletion and the checkpoints.
 #[test]
 fn a_partition_created_after_a_crash_inherits_nothing() {
     let dir = scratch();
@@ -195,8 +196,8 @@ fn a_partition_created_after_a_crash_inherits_nothing() {
     assert_eq!((log.log_start_offset(), log.log_end_offset()), (0, 3));
 }
 
-// Broken if it failed: a producer whose records retention has deleted would be new to the log after a power loss, and
-// its retry written twice.
+// Broken if it failed: a producer whose records retention deleted would be new after a power loss, and its
+// retry be written twice.
 #[test]
 fn retention_keeps_the_producers_of_what_it_deletes() {
     let (before, disk, after) = disks();
@@ -214,8 +215,8 @@ fn retention_keeps_the_producers_of_what_it_deletes() {
     assert!(send(&log, 0));
 }
 
-// Broken if it failed: a flipped bit in a batch's base offset, which no checksum covers, would have recovery cut off all
-// that follows, though it was on disk for certain.
+// Broken if it failed: a flipped bit in a batch's base offset, which no checksum covers, would make recovery
+// cut off all later batches, which were certainly on disk.
 #[test]
 fn records_known_to_be_on_disk_are_not_cut_for_a_wrong_offset() {
     for (at, mask) in [(7, 4), (6, 1)] {
@@ -234,8 +235,8 @@ fn records_known_to_be_on_disk_are_not_cut_for_a_wrong_offset() {
     }
 }
 
-// Broken if it failed: a batch whose first sector was lost, and with it only its base offset, would be taken for damage
-// to what was on disk, and its log not be opened.
+// Broken if it failed: a batch that lost only its base offset with its first sector would be taken for damage
+// to flushed data, and its log would not open.
 #[test]
 fn a_batch_torn_inside_its_base_offset_is_cut() {
     let dir = scratch();
@@ -253,8 +254,8 @@ fn a_batch_torn_inside_its_base_offset_is_cut() {
     assert_eq!(log.log_end_offset(), 4);
 }
 
-// Broken if it failed: a flipped bit in the last batch's base offset would be the log's new end, and new records would
-// get offsets far from the old ones.
+// Broken if it failed: a flipped bit in the last batch's base offset would become the new log end, and new
+// records would get offsets far from the old ones.
 #[test]
 fn an_end_far_from_its_segment_is_not_believed() {
     for high in [0x7f, 0x01] {
@@ -272,7 +273,7 @@ fn an_end_far_from_its_segment_is_not_believed() {
     }
 }
 
-// Broken if it failed: records that retention deleted would be back after a power loss.
+// Broken if it failed: deleted records would be back after a power loss.
 #[test]
 fn deleted_segments_stay_deleted() {
     let (before, disk, after) = disks();
@@ -292,7 +293,7 @@ fn deleted_segments_stay_deleted() {
     assert_eq!((log.log_start_offset(), log.log_end_offset()), (30, 30));
 }
 
-// Broken if it failed: half of a batch that a full disk refused would come back in a log that was closed, and stop it
+// Broken if it failed: half of a batch that a full disk refused would come back in a closed log, and stop it
 // from opening.
 #[test]
 fn a_refused_batch_does_not_come_back() {
@@ -312,7 +313,7 @@ fn a_refused_batch_does_not_come_back() {
     assert_eq!(log.log_end_offset(), 3);
 }
 
-// Broken if it failed: a consumer would wait for ever at a damaged batch instead of being told.
+// Broken if it failed: a consumer would wait for ever at a damaged batch instead of getting an error.
 #[test]
 fn a_batch_that_claims_offsets_beyond_its_segment_is_reported() {
     let dir = scratch();

@@ -142,7 +142,7 @@ impl Cleaning {
     }
 
     /// [`Cleaning::pause`] until [`Cleaning::release`], for a caller that cannot borrow the log.
-    pub(crate) fn hold(&self) {
+    pub(crate) fn pause_until_release(&self) {
         std::mem::forget(self.pause());
     }
 

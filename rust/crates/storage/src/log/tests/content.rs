@@ -1,5 +1,5 @@
-//! Batches whose header and records do not agree, and records nobody can read: what one producer sends may cost that
-//! producer an error, and nobody else anything.
+//! Batches whose header and records do not agree, and unreadable records: they may cost their producer an
+//! error, and other clients nothing.
 
 use logcore_records::{HEADER_SIZE, crc32c, max_timestamp_of, set_max_timestamp_in_place};
 
@@ -14,7 +14,7 @@ fn compressed(timestamp: i64, value: &[u8]) -> Vec<u8> {
     builder.build().unwrap()
 }
 
-/// A batch of `timestamp` with a checksum that is right and records that are no gzip.
+/// A batch with a right checksum and records that are no gzip.
 fn unreadable(timestamp: i64) -> Vec<u8> {
     let mut batch = compressed(timestamp, &[7; 100]);
     batch[HEADER_SIZE..].fill(0x55);
@@ -23,7 +23,7 @@ fn unreadable(timestamp: i64) -> Vec<u8> {
     batch
 }
 
-fn saying(mut batch: Vec<u8>, max_timestamp: i64) -> Vec<u8> {
+fn with_max_timestamp(mut batch: Vec<u8>, max_timestamp: i64) -> Vec<u8> {
     set_max_timestamp_in_place(&mut batch, max_timestamp);
     batch
 }
@@ -35,37 +35,38 @@ fn limited() -> LogConfig {
     }
 }
 
-// Broken if it failed: one batch that says it is of the year 200,000 would keep retention from a log for ever.
+// Broken if it failed: one batch with a timestamp in the year 200,000 would keep retention from a log for
+// ever.
 #[test]
 fn the_largest_timestamp_is_that_of_the_records() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
-    let mut batch = saying(batch_at(50, &[b"a", b"b"]), i64::MAX / 2);
+    let mut batch = with_max_timestamp(batch_at(50, &[b"a", b"b"]), i64::MAX / 2);
     let appended = log.append_as_leader(&mut batch, 0, 60).unwrap();
     assert_eq!(appended.bytes, batch.len() as u64);
     assert_eq!(max_timestamp_of(&batch), 50);
     Batch::parse(&batch).unwrap().verify_crc().unwrap();
     assert_eq!(log.max_timestamp().unwrap().unwrap().timestamp, 50);
     assert_eq!(log.offset_for_timestamp(51).unwrap(), None);
-    // One that says less than its records would hide them from who looks by time.
-    let mut batch = saying(batch_at(70, &[b"c"]), 1);
+    // A smaller timestamp in the header would hide the records from searches.
+    let mut batch = with_max_timestamp(batch_at(70, &[b"c"]), 1);
     log.append_as_leader(&mut batch, 0, 60).unwrap();
     assert_eq!(log.offset_for_timestamp(70).unwrap().unwrap().offset, 2);
-    // Without a time there is none to set.
-    let mut batch = saying(batch_at(-1, &[b"d"]), 90);
+    // Without a timestamp there is none to set.
+    let mut batch = with_max_timestamp(batch_at(-1, &[b"d"]), 90);
     log.append_as_leader(&mut batch, 0, 60).unwrap();
     assert_eq!(log.max_timestamp().unwrap().unwrap().timestamp, 70);
 }
 
-// Broken if it failed: message.timestamp.after.max.ms could be passed by with a header, or with compression.
+// Broken if it failed: a header or compression could circumvent message.timestamp.after.max.ms.
 #[test]
-fn limits_are_held_against_the_records() {
+fn timestamp_limits_apply_to_the_records() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), limited(), false, 0).unwrap();
     for batch in [
         batch_at(2000, &[b"a"]),
-        saying(batch_at(2000, &[b"a"]), 10),
-        saying(compressed(2000, b"a"), 10),
+        with_max_timestamp(batch_at(2000, &[b"a"]), 10),
+        with_max_timestamp(compressed(2000, b"a"), 10),
     ] {
         let error = log.append_as_leader(&mut batch.clone(), 0, 10).unwrap_err();
         assert!(
@@ -74,17 +75,17 @@ fn limits_are_held_against_the_records() {
             "{error}"
         );
     }
-    log.append_as_leader(&mut saying(compressed(1000, b"a"), 2000), 0, 10)
+    log.append_as_leader(&mut with_max_timestamp(compressed(1000, b"a"), 2000), 0, 10)
         .unwrap();
     assert_eq!(log.max_timestamp().unwrap().unwrap().timestamp, 1000);
-    // What cannot be read cannot be judged.
+    // Unreadable records cannot be checked.
     log.append_as_leader(&mut unreadable(5), 0, 10).unwrap_err();
     assert_eq!((log.log_end_offset(), log.failure()), (1, None));
 }
 
-// Broken if it failed: one batch that cannot be decompressed would take the partition from all who use it.
+// Broken if it failed: one batch that cannot be decompressed would make searches of its partition fail.
 #[test]
-fn records_nobody_can_read_are_answered_as_a_whole() {
+fn unreadable_records_are_found_as_a_whole() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     for (timestamp, batch) in [
@@ -101,7 +102,7 @@ fn records_nobody_can_read_are_answered_as_a_whole() {
     log.advance_log_start_offset(2).unwrap();
     assert_eq!(log.offset_for_timestamp(15).unwrap().unwrap().offset, 2);
     assert_eq!(log.failure(), None);
-    // Damage is another thing: the checksum tells.
+    // The checksum shows damage.
     let path = files::segment_file(dir.path(), 0, files::LOG_SUFFIX);
     let mut bytes = std::fs::read(&path).unwrap();
     let last = bytes.len() - 1;
@@ -111,37 +112,37 @@ fn records_nobody_can_read_are_answered_as_a_whole() {
     assert!(log.failure().is_some());
 }
 
-/// The steps of a search, of which each may decompress so much as the last one said it needs.
+/// The steps of a search. Each may decompress as much as the one before asked for.
 fn steps(log: &Log, mut search: TimeSearch) -> (Vec<Searched>, Option<i64>) {
     let mut steps = Vec::new();
-    let mut rooms = [0, 1000, DECOMPRESSED_MAX].into_iter();
-    let mut room = rooms.next().unwrap();
+    let mut limits = [0, 1000, DECOMPRESSED_MAX].into_iter();
+    let mut limit = limits.next().unwrap();
     loop {
-        let step = log.search_time(&mut search, room).unwrap();
+        let step = log.search_time(&mut search, limit).unwrap();
         steps.push(step);
         match step {
             Searched::Found(found) => return (steps, found.map(|found| found.offset)),
-            Searched::Packed(_) => room = rooms.next().unwrap(),
+            Searched::Compressed(_) => limit = limits.next().unwrap(),
             Searched::Further => {
-                rooms = [0, 1000, DECOMPRESSED_MAX].into_iter();
-                room = rooms.next().unwrap();
+                limits = [0, 1000, DECOMPRESSED_MAX].into_iter();
+                limit = limits.next().unwrap();
             }
         }
     }
 }
 
-// Broken if it failed: one lookup by time would decompress as many batches as somebody made to lie about their times, and each
-// without asking.
+// Broken if it failed: one search by timestamp would decompress as many batches as somebody gave a wrong
+// timestamp, each without asking for memory.
 #[test]
-fn a_search_by_time_looks_into_one_batch_at_a_time() {
-    use Searched::{Found, Further, Packed};
+fn a_search_by_timestamp_decompresses_one_batch_at_a_time() {
+    use Searched::{Compressed, Found, Further};
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     for mut batch in [
-        saying(compressed(10, b"a"), 900),
-        saying(compressed(20, &[0; 5000]), 900),
+        with_max_timestamp(compressed(10, b"a"), 900),
+        with_max_timestamp(compressed(20, &[0; 5000]), 900),
         batch_at(30, &[b"c"]),
-        saying(compressed(40, b"d"), 900),
+        with_max_timestamp(compressed(40, b"d"), 900),
     ] {
         produce(&log, &mut batch, unchecked(0)).unwrap();
     }
@@ -149,7 +150,14 @@ fn a_search_by_time_looks_into_one_batch_at_a_time() {
     assert!(
         matches!(
             taken[..],
-            [Packed(_), Further, Packed(_), Packed(_), Further, Found(Some(_))]
+            [
+                Compressed(_),
+                Further,
+                Compressed(_),
+                Compressed(_),
+                Further,
+                Found(Some(_))
+            ]
         ),
         "{taken:?}"
     );
@@ -157,7 +165,7 @@ fn a_search_by_time_looks_into_one_batch_at_a_time() {
     assert_eq!(steps(&log, TimeSearch::first_at(35)).1, Some(3));
     let (taken, found) = steps(&log, TimeSearch::first_at(800));
     assert_eq!((taken.len(), found), (8, None), "{taken:?}");
-    // Once for the time that three of them claim, once for what they have.
+    // Once for the timestamp that three headers state, once for the records'.
     let (taken, found) = steps(&log, TimeSearch::newest());
     assert_eq!(found, Some(3));
     let looked = taken.iter().filter(|step| **step == Further).count();
@@ -166,7 +174,8 @@ fn a_search_by_time_looks_into_one_batch_at_a_time() {
     assert_eq!(log.offset_for_timestamp(800).unwrap(), None);
 }
 
-// Broken if it failed: a compacted topic's newest records would wait for segment.ms, a week, to be compacted.
+// Broken if it failed: the newest records of a compacted topic would be compacted only after segment.ms, a
+// week.
 #[test]
 fn a_compacted_log_is_rolled_before_its_records_lag_too_far() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,9 +2,10 @@
 
 use super::*;
 
-// Broken if it failed: a Spark task could not read what a broker is writing, or read half a batch, or disturb it.
+// Broken if it failed: a Spark task could not read a log that a broker is writing, or would read half a batch
+// or disturb the broker.
 #[test]
-fn beside_a_live_writer() {
+fn a_reader_beside_a_live_writer() {
     let dir = tempfile::tempdir().unwrap();
     let writer = open(dir.path());
     fill(&writer, 3);
@@ -44,6 +45,8 @@ fn beside_a_live_writer() {
     assert!(names(dir.path()).starts_with(&before[..2]));
 }
 
+// Broken if it failed: a reader would lose an open segment that retention deletes, or keep serving it after a
+// refresh.
 #[test]
 fn retention_under_a_reader() {
     let dir = tempfile::tempdir().unwrap();
@@ -57,7 +60,7 @@ fn retention_under_a_reader() {
     });
     writer.maintain(5000).unwrap();
     assert!(writer.log_start_offset() > 0);
-    // What was opened stays readable; a fresh look sees what is left.
+    // What was opened stays readable; a refresh sees what is left.
     assert_eq!(values_from(&reader, 0).len(), 60);
     reader.refresh().unwrap();
     assert_eq!(reader.log_start_offset(), writer.log_start_offset());
@@ -67,7 +70,8 @@ fn retention_under_a_reader() {
     );
 }
 
-// Broken if it failed: a reader would go on with records that the broker has cut, or take its new ones for damage.
+// Broken if it failed: a reader would go on with records that the broker has truncated, or take its new ones
+// for damage.
 #[test]
 fn a_truncation_under_a_reader() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,9 +97,9 @@ fn a_truncation_under_a_reader() {
     assert_eq!((reader.log_start_offset(), reader.log_end_offset()), (50, 50));
 }
 
-// Broken if it failed: a reader would go on in another log that got the name of the one it reads.
+// Broken if it failed: a reader would go on in another log with the same name.
 #[test]
-fn another_log_of_that_name() {
+fn another_log_of_the_same_name_is_not_read() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("t-0");
     let writer = open(&dir);
@@ -108,9 +112,9 @@ fn another_log_of_that_name() {
     assert_eq!(values_from(&reader, 0).len(), 6);
 }
 
-// Broken if it failed: a reader would be told that there is no log while its owner begins it anew at another offset.
+// Broken if it failed: a reader would find no log while its owner starts it again at another offset.
 #[test]
-fn no_segment_for_a_moment() {
+fn a_log_may_have_no_segment_for_a_moment() {
     let dir = tempfile::tempdir().unwrap();
     let writer = open(dir.path());
     fill(&writer, 6);
@@ -122,8 +126,9 @@ fn no_segment_for_a_moment() {
     assert_eq!(values_from(&reader, 0).len(), 6);
 }
 
+// Broken if it failed: a path without a log would open as an empty one.
 #[test]
-fn nothing_there() {
+fn a_directory_without_a_log_is_not_found() {
     let dir = tempfile::tempdir().unwrap();
     for path in [dir.path().to_path_buf(), dir.path().join("missing")] {
         assert!(matches!(

@@ -1,4 +1,4 @@
-//! A disk without space: appends are refused, nothing else is, and all is well once there is space again.
+//! A full disk: appends are refused and nothing else, and everything works once there is space.
 
 use std::io;
 use std::sync::atomic::AtomicUsize;
@@ -8,7 +8,7 @@ use crate::files::disk::Change;
 use crate::files::disk::watch::{Watcher, watch};
 use crate::files::segment_file;
 
-/// Takes so many more changes that need space, and then none.
+/// Lets so many more changes have space, and then none.
 struct Space(AtomicUsize);
 
 impl Space {
@@ -38,8 +38,8 @@ impl Watcher for Space {
     }
 }
 
-// Broken if it failed: a full disk would stop a log until somebody restarts it, lose what was acknowledged, or leave half
-// a batch in the middle of a file.
+// Broken if it failed: a full disk would stop a log until a restart, lose acknowledged records, or leave half
+// a batch inside a file.
 #[test]
 fn appends_are_refused_until_there_is_space() {
     let dir = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ fn appends_are_refused_until_there_is_space() {
     let log = open(dir.path());
     let mut acknowledged = 0;
     for round in 0..60 {
-        // The disk fills up at another place of an append each time, also while a segment is rolled.
+        // The disk is full at another step of an append each time, also during a roll.
         space.leave(round % 7);
         let refused = (0..40).find_map(|_| {
             let value = [b'v'; 300];
@@ -77,7 +77,7 @@ fn appends_are_refused_until_there_is_space() {
     );
 }
 
-// Broken if it failed: records of an epoch would be on disk that `leader-epoch-checkpoint` does not know.
+// Broken if it failed: records of an epoch would be on disk that `leader-epoch-checkpoint` does not have.
 #[test]
 fn an_epoch_that_found_no_space_is_saved_later() {
     let dir = tempfile::tempdir().unwrap();
@@ -94,9 +94,9 @@ fn an_epoch_that_found_no_space_is_saved_later() {
     assert_eq!(file, b"0\n2\n0 0\n4 1\n");
 }
 
-// Broken if it failed: a disk that is full of old records would stay so, because deleting them needs space.
+// Broken if it failed: a disk that is full of old records would stay full, because deleting them needs space.
 #[test]
-fn retention_makes_space_on_a_full_disk() {
+fn retention_frees_space_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let space = Space::unlimited();
     let _watching = watch(dir.path(), space.clone());
@@ -120,10 +120,10 @@ fn retention_makes_space_on_a_full_disk() {
     fill(&log, 1);
 }
 
-// Broken if it failed: the first append to each new partition would wait for the disk, or a log would lose its first epoch, or its
-// first segment's name, and keep what came after.
+// Broken if it failed: the first append to each new partition would wait for the disk, or a log would lose
+// its first epoch or its first segment's name, and keep later ones.
 #[test]
-fn a_first_epoch_is_brought_to_disk_with_what_comes_after_it() {
+fn a_first_epoch_is_flushed_before_what_comes_after_it() {
     #[derive(Default)]
     struct Syncs(Mutex<Vec<String>>);
     impl Watcher for Syncs {
@@ -154,14 +154,14 @@ fn a_first_epoch_is_brought_to_disk_with_what_comes_after_it() {
         }
         let name = dir.file_name().unwrap().to_string_lossy().into_owned();
         assert_eq!(syncs.0.lock()[..2], [epochs.clone(), name]);
-        // Another leader's is there before what it writes.
+        // Another leader's epoch is on disk before its records.
         syncs.0.lock().clear();
         log.append_as_leader(&mut batch_at(1, &[b"v"]), 5, 1).unwrap();
         assert_eq!(syncs.0.lock()[0], format!("{epochs}.tmp"));
     }
 }
 
-// Broken if it failed: a failed fsync would be tried again and lie, whatever its reason.
+// Broken if it failed: a failed fsync would be tried again, and report success.
 #[test]
 fn an_fsync_without_space_takes_the_log_offline() {
     struct NoSync;
@@ -181,10 +181,10 @@ fn an_fsync_without_space_takes_the_log_offline() {
     assert!(log.failure().is_some());
 }
 
-// Broken if it failed: a marker, or what a follower fetches, that meets a full disk would stop the log, or leave an aborted
-// transaction that is not.
+// Broken if it failed: a marker or a follower's append on a full disk would take the log offline, or leave an
+// aborted transaction that is not.
 #[test]
-fn markers_and_followers_wait_for_space() {
+fn markers_and_followers_work_again_with_space() {
     let dir = tempfile::tempdir().unwrap();
     let space = Space::unlimited();
     let _watching = watch(dir.path(), space.clone());
@@ -193,7 +193,7 @@ fn markers_and_followers_wait_for_space() {
         transactions::begin(&log, producer, 0, 1);
     }
     for (number, producer) in (0..4).enumerate() {
-        // The index's file finds none, its entry, the marker itself.
+        // There is no space for the index's file, for its entry, for the marker.
         for left in 0..3 {
             space.leave(left);
             let error = transactions::try_end(&log, producer, false).unwrap_err();
@@ -229,8 +229,8 @@ fn markers_and_followers_wait_for_space() {
     assert_eq!(follower.active().txn_index().unwrap().entries().len(), 4);
 }
 
-/// A log over several segments, with producers, an aborted transaction in a segment that is not the last, and several epochs;
-/// closed. Its values, and what it finds by time.
+/// A closed log of several segments, with producers, an aborted transaction in a segment before the last, and
+/// several epochs. Returns its values, and the results of searches by timestamp.
 fn of_everything(dir: &Path) -> (Vec<(i64, Vec<u8>)>, Option<i64>) {
     let log = Log::open(dir, transactions::keeps_producers(), false, 0).unwrap();
     transactions::begin(&log, 7, 0, 2);
@@ -267,14 +267,15 @@ fn copy_of(dir: &Path) -> tempfile::TempDir {
     copy
 }
 
-// Broken if it failed: a log that was full when its process died could not be read, nor make itself space, until somebody
-// found some for it.
+// Broken if it failed: a log whose process died on a full disk could not be read, nor free space, until an
+// operator made space.
 #[test]
 fn a_log_is_opened_on_a_full_disk() {
     let original = tempfile::tempdir().unwrap();
     let (values, found) = of_everything(original.path());
     let aborted = |log: &Log| log.aborted_transactions(0, i64::MAX).unwrap().len();
-    // Every file that can be made anew is gone, as after a crash before they were on disk; or only the index files are.
+    // All files that can be rebuilt are missing, as after a crash before they were flushed; or only the index
+    // files are.
     for (clean, lost) in [
         (
             false,
@@ -304,7 +305,7 @@ fn a_log_is_opened_on_a_full_disk() {
             assert!(error.is_disk_full(), "{error}");
             assert_eq!((log.failure(), log.log_end_offset()), (None, end));
 
-            // The process may end before there is space; the recovery point is where it was.
+            // The process may end before there is space; the recovery point is unchanged.
             let log = if left % 2 == 0 {
                 log
             } else {
@@ -316,7 +317,7 @@ fn a_log_is_opened_on_a_full_disk() {
             };
             space.leave(usize::MAX);
             log.maintain(5).unwrap();
-            // The producer is known, and so is what it sent last.
+            // The producer and its last batch are known.
             let again = log
                 .append_as_leader(&mut producer_batch(9, 0, 0, 2), 4, 5)
                 .unwrap();
@@ -339,9 +340,9 @@ fn a_log_is_opened_on_a_full_disk() {
     }
 }
 
-// Broken if it failed: a disk that is full of old records at the start would stay so.
+// Broken if it failed: a disk that is full of old records at the start would stay full.
 #[test]
-fn retention_makes_space_in_a_log_that_was_opened_full() {
+fn retention_frees_space_in_a_log_that_was_opened_full() {
     let dir = tempfile::tempdir().unwrap();
     let (values, _) = of_everything(dir.path());
     let space = Space::unlimited();

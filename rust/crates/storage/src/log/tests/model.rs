@@ -1,4 +1,4 @@
-//! Any sequence of operations against a vector.
+//! Any sequence of operations, compared with a vector.
 
 use proptest::prelude::*;
 
@@ -6,19 +6,19 @@ use super::*;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Batches of so many records, of so many bytes each.
+    /// Batches with so many records of so many bytes each.
     Append(Vec<(u8, u8)>),
     Roll,
     Flush,
     CloseAndOpen,
-    /// Reopen without closing.
+    /// Open again without closing.
     Crash,
-    /// Reopen without closing, with so many bytes of the last segment gone.
+    /// Open again without closing; so many bytes of the last segment are missing.
     TornTail(u16),
-    /// Reopen without closing, with rubbish behind the last batch.
+    /// Open again without closing; random bytes follow the last batch.
     RubbishTail(Vec<u8>),
     LoseIndexes,
-    /// Cut at so many hundredths of the records.
+    /// Truncate to so many hundredths of the records.
     Truncate(u8),
 }
 
@@ -36,11 +36,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the log must hold: each record's value, and where batches end.
+/// The expected content: each record's value, and the ends of the batches.
 #[derive(Default)]
 struct Model {
     values: Vec<Vec<u8>>,
-    /// For each record, the offset after its batch.
+    /// The offset after the batch of each record.
     batch_ends: Vec<usize>,
 }
 
@@ -87,7 +87,7 @@ impl Run {
                 file.set_len(size.saturating_sub(u64::from(*bytes))).unwrap();
                 self.reopen(false);
                 let end = self.log().log_end_offset() as usize;
-                // Only whole batches are left, and no more than were there.
+                // Only whole batches are left, and not more than before.
                 assert!(end == 0 || self.model.batch_ends[end - 1] == end);
                 self.model.values.truncate(end);
                 self.model.batch_ends.truncate(end);
@@ -113,7 +113,7 @@ impl Run {
             Step::Truncate(hundredths) => {
                 let target = self.model.values.len() * usize::from(*hundredths) / 100;
                 let end = self.log().truncate_to(target as i64).unwrap() as usize;
-                // A batch goes whole, and no more than the one that was cut.
+                // Batches are removed whole, and only from the truncated one on.
                 assert!(end == 0 || self.model.batch_ends[end - 1] == end);
                 assert!(end == target || self.model.batch_ends[end] > target);
                 self.model.values.truncate(end);
@@ -156,7 +156,7 @@ impl Run {
                 "records from {start} on differ"
             );
         }
-        // Times are the counter, so the first record at or after one is found by its value.
+        // Timestamps are the counter, so the first record at or after one is found by its value.
         for offset in [0, end / 2, end.saturating_sub(1)] {
             let Some(value) = self.model.values.get(offset) else {
                 continue;
@@ -171,7 +171,8 @@ impl Run {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    // Broken if it failed: some order of appends, rolls, crashes and lost indexes loses, changes or invents records.
+    // Broken if it failed: some order of appends, rolls, crashes and lost indexes would lose, change or
+    // invent records.
     #[test]
     fn a_log_is_a_vector(steps in prop::collection::vec(step(), 1..40)) {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Opening what a crash, a power loss or a foreign hand left.
+//! Opening a directory after a crash, a power loss, or changes by a foreign program.
 
 use super::*;
 use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file};
@@ -11,7 +11,7 @@ fn active_file(dir: &Path) -> PathBuf {
     dir.join(name)
 }
 
-// Broken if it failed: a torn tail would be served, stop the opening, or take good records with it.
+// Broken if it failed: a torn tail would be served, stop the opening, or cost good records.
 #[test]
 fn any_torn_tail_is_cut_at_the_last_whole_batch() {
     let dir = tempfile::tempdir().unwrap();
@@ -35,15 +35,15 @@ fn any_torn_tail_is_cut_at_the_last_whole_batch() {
         fill(&log, 1);
         assert_eq!(values_from(&log, 0).len(), cut / batch + 1);
     }
-    // Any one byte wrong in the last two batches: those before stay.
+    // One wrong byte in the last two batches: the earlier ones stay.
     for at in (3 * batch..whole.len()).step_by(3) {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x40;
         std::fs::write(&path, &damaged).unwrap();
         let log = open(dir.path());
         let end = log.log_end_offset() as usize;
-        // No checksum covers the base offset and the leader epoch; a compacted log may have gaps, so an offset that is too
-        // high cannot be told from one.
+        // No checksum covers the base offset and the leader epoch. A compacted log may have gaps, so a base
+        // offset that is too high looks like one.
         let uncovered = matches!(at % batch, 0..8 | 12..16);
         assert!(end == at / batch || uncovered, "byte {at}: {end}");
     }
@@ -55,9 +55,9 @@ fn any_torn_tail_is_cut_at_the_last_whole_batch() {
     }
 }
 
-// Broken if it failed: segments after a torn one would be served, with a hole before them.
+// Broken if it failed: segments after a torn one would be served, with a gap before them.
 #[test]
-fn what_follows_a_torn_segment_goes() {
+fn segments_after_a_torn_one_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     drop({
         let log = open(dir.path());
@@ -82,7 +82,7 @@ fn what_follows_a_torn_segment_goes() {
     assert_eq!(values_from(&log, 0).len() as i64, bases[2] - 1 + 30);
 }
 
-// Broken if it failed: acknowledged records would be thrown away as if they were a torn tail.
+// Broken if it failed: acknowledged records would be cut off like a torn tail.
 #[test]
 fn damage_before_the_recovery_point_is_reported() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,7 +110,7 @@ fn damage_before_the_recovery_point_is_reported() {
     );
 }
 
-// Broken if it failed: damage in a file that was closed would be handed to a consumer as offsets that are not there.
+// Broken if it failed: a consumer would get damage in a closed file as missing offsets.
 #[test]
 fn damage_found_while_reading_takes_the_log_offline() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn damage_found_while_reading_takes_the_log_offline() {
     assert!(matches!(error, StorageError::Offline { .. }), "{error}");
 }
 
-// Broken if it failed: a lost or wrong index would lose records, or have a reader get others than it asked for.
+// Broken if it failed: a lost or wrong index would lose records, or give a reader the wrong ones.
 #[test]
 fn indexes_are_only_hints() {
     let dir = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn indexes_are_only_hints() {
         |path| std::fs::write(path, [7; 23]).unwrap(),
         |path| std::fs::write(path, [0; 240]).unwrap(),
         |path| std::fs::write(path, [0x11; 240]).unwrap(),
-        // Plausible, and wrong: positions in the middle of batches, times that are not theirs.
+        // Plausible and wrong: positions in the middle of batches, timestamps of other batches.
         |path| {
             let mut bytes = std::fs::read(path).unwrap();
             for byte in bytes.iter_mut().skip(7).step_by(8) {
@@ -178,7 +178,7 @@ fn indexes_are_only_hints() {
             }
             fill(&log, 1);
             log.close().unwrap();
-            // Put back what was, without the record just written.
+            // The files as they were, without the last record.
             std::fs::remove_dir_all(dir.path()).unwrap();
             std::fs::create_dir(dir.path()).unwrap();
             let log = open(dir.path());
@@ -186,7 +186,7 @@ fn indexes_are_only_hints() {
             log.close().unwrap();
         }
     }
-    // What is built anew is what was written the first time.
+    // A rebuilt index equals the first one.
     for base in &bases {
         std::fs::remove_file(index(*base, INDEX_SUFFIX)).unwrap();
         std::fs::write(index(*base, TIME_INDEX_SUFFIX), [0; 7]).unwrap();
@@ -226,7 +226,7 @@ fn retries_are_known_after_a_crash() {
     };
     let log = Log::open(dir.path(), config.clone(), false, 0).unwrap();
     retry(&log);
-    // Four before it, too, since they were replayed.
+    // Also the four before it, because they were replayed.
     assert!(
         log.append_as_leader(&mut producer_batch(5, 0, 25, 1), 0, 0)
             .unwrap()
@@ -236,7 +236,7 @@ fn retries_are_known_after_a_crash() {
     let log = Log::open(dir.path(), config.clone(), true, 0).unwrap();
     retry(&log);
     drop(log);
-    // A snapshot that is damaged, and one from a future that was cut off.
+    // A damaged snapshot, and one of records that were cut off.
     for name in names(dir.path())
         .iter()
         .filter(|name| name.ends_with(".snapshot"))
@@ -249,9 +249,9 @@ fn retries_are_known_after_a_crash() {
     assert!(!names(dir.path()).contains(&format!("{:020}.snapshot", 1000)));
 }
 
-// Broken if it failed: after a crash a follower would be told a wrong end of an epoch.
+// Broken if it failed: after a crash a follower would get a wrong end of an epoch.
 #[test]
-fn epochs_are_found_again() {
+fn epochs_are_recovered() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     for epoch in [2, 2, 3, 5] {
@@ -285,19 +285,19 @@ fn set_epochs(path: &Path, offsets: &[i64], epoch: i32) {
     std::fs::write(path, bytes).unwrap();
 }
 
-// Broken if it failed: after a crash, one flipped bit in a batch's leader epoch would fence every leader there is, cut off
-// what is behind it, or make the log forget the epoch it has.
+// Broken if it failed: after a crash, one flipped bit in a batch's leader epoch would fence every leader, cut
+// off later batches, or make the log forget its epoch.
 #[test]
-fn a_flipped_epoch_is_nobodys() {
+fn a_flipped_epoch_is_not_believed() {
     for (has_file, flipped, epoch, end) in [
         (true, 4, 1 << 30, 10),
         (true, 0, 1 << 30, 10),
         // The last batch: the file had its epoch before it was written.
         (true, 9, 1 << 30, 10),
-        // One that goes back begins a tail of before a truncation.
+        // A batch whose epoch goes back begins a tail from before a truncation.
         (true, 4, 0, 4),
         (false, 4, 0, 4),
-        // Nobody but the batches knows: the last one is taken at its word.
+        // Only the batches have the epoch: the last one is believed.
         (false, 9, 5, 10),
     ] {
         let dir = tempfile::tempdir().unwrap();
@@ -328,9 +328,9 @@ fn a_flipped_epoch_is_nobodys() {
     }
 }
 
-// Broken if it failed: epochs that an older copy of the file does not have yet would be lost by a crash.
+// Broken if it failed: a crash would lose epochs that an older copy of the file does not have.
 #[test]
-fn a_file_of_epochs_that_is_behind() {
+fn an_older_file_of_epochs_is_completed() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     for epoch in [2, 2, 3, 3] {
@@ -344,9 +344,10 @@ fn a_file_of_epochs_that_is_behind() {
     assert_eq!(log.latest_epoch(), Some(3));
 }
 
-// Broken if it failed: half-done work of a cleaner or a deletion would come back, or its result be lost.
+// Broken if it failed: an interrupted cleaning or deletion would come back, or the result of a cleaning be
+// lost.
 #[test]
-fn interrupted_work_is_finished() {
+fn interrupted_steps_are_finished() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     fill(&log, 60);
@@ -361,7 +362,7 @@ fn interrupted_work_is_finished() {
     std::fs::write(file(1_000, ".index.swap"), b"x").unwrap();
     std::fs::write(file(500, ".index"), b"orphan").unwrap();
     std::fs::write(dir.path().join("leader-epoch-checkpoint.tmp"), b"x").unwrap();
-    // The first two segments were made into one.
+    // The first two segments became one.
     let merged = [
         std::fs::read(file(bases[0], ".log")).unwrap(),
         std::fs::read(file(bases[1], ".log")).unwrap(),
@@ -381,8 +382,9 @@ fn interrupted_work_is_finished() {
     assert!(!file(500, ".index").exists());
 }
 
+// Broken if it failed: records below the log start would be served again after their files were lost.
 #[test]
-fn a_start_beyond_the_end_empties_the_log() {
+fn a_log_start_above_the_end_empties_the_log() {
     let dir = tempfile::tempdir().unwrap();
     drop({
         let log = open(dir.path());

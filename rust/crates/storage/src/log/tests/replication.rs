@@ -9,7 +9,7 @@ use super::*;
 use crate::files::disk::Change;
 use crate::files::disk::watch::{Watcher, watch};
 
-/// Copies what `follower` lacks, fetch by fetch, with batches cut off at the end as a fetch has them.
+/// Copies what `follower` lacks, fetch by fetch, with cut-off batches at the end as in a fetch.
 fn catch_up(leader: &Log, follower: &Log, max_bytes: u64) {
     while follower.log_end_offset() < leader.log_end_offset() {
         let from = follower.log_end_offset();
@@ -47,7 +47,7 @@ fn assert_same(leader: &Log, follower: &Log) {
     }
 }
 
-// Broken if it failed: a replica would differ from its leader, or forget what it needs when it leads.
+// Broken if it failed: a replica would differ from its leader, or lack state when it leads.
 #[test]
 fn a_follower_becomes_its_leader() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -70,7 +70,7 @@ fn a_follower_becomes_its_leader() {
     catch_up(&leader, &follower, 4000);
     assert_same(&leader, &follower);
     assert!(follower.segment_count() > 3);
-    // Where records are is no news of where they are safe.
+    // Appending does not move the high watermark.
     assert_eq!((follower.high_watermark(), follower.last_stable_offset()), (0, 0));
     let stable = leader.last_stable_offset();
     assert_eq!(follower.set_high_watermark(i64::MAX), leader.log_end_offset());
@@ -97,9 +97,9 @@ fn placed(mut bytes: Vec<u8>, offset: i64, epoch: i32) -> Vec<u8> {
     bytes
 }
 
-// Broken if it failed: a replica would take what does not go on where it ends, or what was damaged on the way.
+// Broken if it failed: a replica would append batches that do not continue its log, or damaged ones.
 #[test]
-fn what_a_follower_refuses() {
+fn a_follower_refuses_what_does_not_continue_its_log() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     let at = |offset, epoch| placed(batch_at(1, &[b"a", b"b"]), offset, epoch);
@@ -133,7 +133,7 @@ fn what_a_follower_refuses() {
     assert!(matches!(refused(&[0xff; 100]), StorageError::CorruptBatch { .. }));
     let large = placed(batch_at(1, &[&[0; 3000]]), 7, 2);
     assert!(matches!(refused(&large), StorageError::AppendTooLarge { .. }));
-    // More than a segment, of batches that fit; and offsets too far apart for one.
+    // More than a segment, of batches that fit; and offsets that are too far apart for one.
     let many: Vec<u8> = (0..60).flat_map(|n| at(7 + 2 * n, 2)).collect();
     log.append_as_follower(&many, 0).unwrap();
     assert_eq!(log.log_end_offset(), 127);
@@ -152,9 +152,9 @@ fn what_a_follower_refuses() {
     assert_eq!(log.epoch_end_offset(3), Some((3, 1 << 41)));
 }
 
-// Broken if it failed: consumers would see records that may be lost with their leader, or none at all.
+// Broken if it failed: consumers would see records that may be lost with their leader, or none.
 #[test]
-fn the_high_watermark_is_told() {
+fn the_high_watermark_is_set_by_the_leader() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     fill(&log, 10);
@@ -187,7 +187,7 @@ fn the_high_watermark_is_told() {
     assert_eq!(log.high_watermark(), 22);
 }
 
-/// Holds every fsync of a `.log` file until it is let go, and counts them.
+/// Blocks every fsync of a `.log` file until it is released, and counts them.
 #[derive(Default)]
 struct SlowDisk {
     state: Mutex<Syncs>,
@@ -197,7 +197,7 @@ struct SlowDisk {
 #[derive(Default)]
 struct Syncs {
     begun: usize,
-    let_go: usize,
+    release: usize,
     fail: bool,
 }
 
@@ -209,8 +209,8 @@ impl SlowDisk {
         }
     }
 
-    fn let_go(&self, count: usize) {
-        self.state.lock().let_go += count;
+    fn release(&self, count: usize) {
+        self.state.lock().release += count;
         self.changed.notify_all();
     }
 }
@@ -227,7 +227,7 @@ impl Watcher for SlowDisk {
         state.begun += 1;
         let mine = state.begun;
         self.changed.notify_all();
-        while state.let_go < mine {
+        while state.release < mine {
             self.changed.wait(&mut state);
         }
         if state.fail {
@@ -249,8 +249,8 @@ fn syncs_each(dir: &Path) -> Log {
     syncs_every(1, dir)
 }
 
-// Broken if it failed: with `flush.messages=1` records would be acknowledged or shown that a power loss can take, or each
-// append would wait for all fsyncs before it.
+// Broken if it failed: with `flush.messages=1`, records that a power loss can remove would be acknowledged or
+// shown, or each append would wait for all earlier fsyncs.
 #[test]
 fn appends_that_wait_share_an_fsync() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,26 +268,26 @@ fn appends_that_wait_share_an_fsync() {
         for _ in 0..6 {
             scope.spawn(append);
         }
-        // They are in the log while the first is still waiting for the disk: the lock is free.
+        // They are in the log while the first waits for the disk, so the lock is free.
         while log.log_end_offset() < 7 {
             std::thread::yield_now();
         }
         assert_eq!(acknowledged.load(Ordering::Acquire), 0);
         assert_eq!((log.high_watermark(), log.recovery_point()), (0, 0));
-        disk.let_go(1);
+        disk.release(1);
         disk.wait_for(2);
         assert!(log.recovery_point() < 7);
-        disk.let_go(1);
+        disk.release(1);
     });
     assert_eq!(acknowledged.load(Ordering::Acquire), 7);
     assert_eq!(disk.state.lock().begun, 2);
     assert_eq!((log.high_watermark(), log.recovery_point()), (7, 7));
 }
 
-// Broken if it failed: with `flush.messages` of several, any number of records would be acknowledged and shown that a power loss
-// can take, as long as one fsync runs; or each would wait for an fsync of its own.
+// Broken if it failed: with a larger `flush.messages`, any number of records that a power loss can remove
+// would be acknowledged while one fsync runs, or each append would wait for its own fsync.
 #[test]
-fn who_comes_while_one_waits_for_the_disk_waits_with_it() {
+fn an_append_waits_with_an_earlier_one_that_waits_for_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let log = syncs_every(3, dir.path());
     let disk = Arc::new(SlowDisk::default());
@@ -309,23 +309,24 @@ fn who_comes_while_one_waits_for_the_disk_waits_with_it() {
         while log.log_end_offset() < 5 {
             std::thread::yield_now();
         }
-        // Who appends shows what need not wait before others have the log.
+        // An append that need not wait has shown its records before it gives up the lock.
         drop(log.writer.lock());
         let seen = (log.high_watermark(), acknowledged.load(Ordering::Acquire));
-        disk.let_go(1);
+        disk.release(1);
         assert_eq!(seen, (2, 2));
     });
-    // Those two were too few for an fsync of theirs.
+    // Those two were too few for an fsync.
     assert_eq!((log.high_watermark(), log.recovery_point()), (5, 3));
     assert_eq!(disk.state.lock().begun, 1);
-    disk.let_go(1);
+    disk.release(1);
     fill(&log, 1);
     assert_eq!((log.high_watermark(), log.recovery_point()), (6, 6));
 }
 
-// Broken if it failed: a process that begins again and again would leave any number of acknowledged records to the power supply.
+// Broken if it failed: a process that restarts again and again could leave any number of acknowledged records
+// unflushed.
 #[test]
-fn what_was_not_flushed_before_counts() {
+fn records_that_an_earlier_process_did_not_flush_count() {
     let dir = tempfile::tempdir().unwrap();
     for end in 1..=2 {
         let log = syncs_every(3, dir.path());
@@ -337,9 +338,9 @@ fn what_was_not_flushed_before_counts() {
     assert_eq!(log.recovery_point(), 3);
 }
 
-// Broken if it failed: a retry would be acknowledged while what it repeats can still be lost to a power loss.
+// Broken if it failed: a retry would be acknowledged while a power loss can still remove the first append.
 #[test]
-fn a_retry_waits_for_what_it_repeats() {
+fn a_retry_waits_for_the_first_append() {
     let dir = tempfile::tempdir().unwrap();
     let log = syncs_each(dir.path());
     let disk = Arc::new(SlowDisk::default());
@@ -357,7 +358,7 @@ fn a_retry_waits_for_what_it_repeats() {
             retrying.store(true, Ordering::Release);
             append()
         });
-        // Another that takes the same lock after the retry has begun leaves it time to be answered too early.
+        // Taking the lock after the retry has begun gives it time to be acknowledged too early.
         while !retrying.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
@@ -365,21 +366,21 @@ fn a_retry_waits_for_what_it_repeats() {
         while log.log_end_offset() < 3 {
             std::thread::yield_now();
         }
-        disk.let_go(usize::MAX / 2);
+        disk.release(usize::MAX / 2);
         assert!(!first.join().unwrap().duplicate);
         let retry = retry.join().unwrap();
         assert_eq!((retry.first_offset, retry.duplicate), (0, true));
         other.join().unwrap().unwrap();
     });
-    // What is on disk is acknowledged again without another fsync.
+    // What is on disk is acknowledged again without an fsync.
     let begun = disk.state.lock().begun;
     assert!(append().duplicate);
     assert_eq!(disk.state.lock().begun, begun);
 }
 
-// Broken if it failed: after a failed fsync a second one would be believed, and what is lost acknowledged.
+// Broken if it failed: a second fsync after a failed one would be believed, and lost records be acknowledged.
 #[test]
-fn a_failed_fsync_fails_all_who_wait() {
+fn a_failed_fsync_fails_all_appends_that_wait() {
     let dir = tempfile::tempdir().unwrap();
     let log = syncs_each(dir.path());
     fill(&log, 3);
@@ -396,16 +397,16 @@ fn a_failed_fsync_fails_all_who_wait() {
             std::thread::yield_now();
         }
         disk.state.lock().fail = true;
-        disk.let_go(1);
+        disk.release(1);
     });
     assert_eq!(disk.state.lock().begun, 1);
     assert_eq!((log.high_watermark(), log.recovery_point()), (3, 3));
     assert!(log.failure().is_some());
 }
 
-// Broken if it failed: an append would be acknowledged that a new leader had cut off while it waited.
+// Broken if it failed: an append would be acknowledged after a new leader truncated it.
 #[test]
-fn what_is_cut_while_it_waits_is_not_acknowledged() {
+fn an_append_that_is_truncated_while_it_waits_is_not_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let log = syncs_each(dir.path());
     fill(&log, 3);
@@ -420,15 +421,15 @@ fn what_is_cut_while_it_waits_is_not_acknowledged() {
             std::thread::yield_now();
         }
         let cut = scope.spawn(|| log.truncate_to(3));
-        // Whoever of the two that wait comes first: the rest of the fsyncs are let go.
-        disk.let_go(usize::MAX / 2);
+        // Whichever of the two comes first: the other fsyncs are released.
+        disk.release(usize::MAX / 2);
         cut.join().unwrap().unwrap();
         [first.join().unwrap(), second.join().unwrap()]
     });
     drop(watching);
     for result in results {
         match result {
-            // On disk, and only then cut.
+            // On disk, and truncated after that.
             Ok(_) => {}
             Err(StorageError::Truncated { .. }) => {}
             Err(other) => panic!("{other}"),
@@ -443,10 +444,13 @@ fn what_is_cut_while_it_waits_is_not_acknowledged() {
 }
 
 proptest::proptest! {
-    // Broken if it failed: what a broken or hostile leader sends would panic, or get into the log so that it cannot be opened.
+    // Broken if it failed: batches of a defective or hostile leader would cause a panic, or a log that cannot
+    // be opened.
     #[test]
     fn whatever_a_leader_sends(
-        at in proptest::collection::vec((proptest::prelude::any::<u16>(), proptest::prelude::any::<u8>()), 0..4),
+        at in proptest::collection::vec(
+            (proptest::prelude::any::<u16>(), proptest::prelude::any::<u8>()), 0..4,
+        ),
         offset in proptest::prop_oneof![0i64..20, i64::MAX - 3..=i64::MAX],
         cut in 0usize..300,
     ) {

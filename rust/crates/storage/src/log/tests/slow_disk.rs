@@ -1,4 +1,4 @@
-//! Who appends and who waits for the disk.
+//! Appends on a slow disk.
 
 use std::cell::Cell;
 use std::io;
@@ -12,7 +12,7 @@ thread_local! {
     static ASIDE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Counts how often this thread has something to do where it keeps nobody waiting.
+/// Counts how often this thread offloads work.
 fn counted(work: &mut dyn FnMut()) {
     let before = ASIDE.take().unwrap_or_default();
     work();
@@ -28,9 +28,9 @@ fn append(log: &Log) {
     produce(log, &mut batch, options).unwrap();
 }
 
-// Broken if it failed: everybody whose requests a network thread of the server reads would wait for the disk with one append.
+// Broken if it failed: a network thread of the server, and all its connections, would wait for the disk.
 #[test]
-fn who_must_not_wait_is_asked_before() {
+fn work_that_waits_for_the_disk_is_offloaded() {
     let dir = tempfile::tempdir().unwrap();
     let log = Arc::new(open(dir.path()));
     append(&log);
@@ -39,21 +39,21 @@ fn who_must_not_wait_is_asked_before() {
         append(&log);
     }
     assert_eq!(ASIDE.take(), Some(log.segment_count() - 1));
-    // Somebody has the log, and waits for the disk.
-    let held = log.writer.lock();
+    // Another thread has the lock and waits for the disk.
+    let locked = log.writer.lock();
     let appending = std::thread::scope(|scope| {
         let (asked, was_asked) = std::sync::mpsc::channel();
         RELEASED.set(asked).unwrap();
         let appending = scope.spawn(|| {
             let mut batch = batch_at(1, &[b"v"]);
             let options = ProduceOptions {
-                offload: told,
+                offload: counting_offload,
                 ..ProduceOptions::new(0, 1)
             };
             produce(&log, &mut batch, options).map(|appended| appended.first_offset)
         });
         was_asked.recv_timeout(PATIENCE).unwrap();
-        drop(held);
+        drop(locked);
         appending.join().unwrap()
     });
     assert_eq!(appending.unwrap(), 51);
@@ -62,31 +62,31 @@ fn who_must_not_wait_is_asked_before() {
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 static RELEASED: OnceLock<std::sync::mpsc::Sender<()>> = OnceLock::new();
 
-/// Tells that it is asked before it does what it is given.
-fn told(work: &mut dyn FnMut()) {
+/// Reports that it was called, and then does the work.
+fn counting_offload(work: &mut dyn FnMut()) {
     RELEASED.get().unwrap().send(()).unwrap();
     work();
 }
 
-/// Whether somebody has the log while its files are removed.
+/// Whether the writer lock is free while files are removed.
 #[derive(Default)]
 struct Removals {
     log: OnceLock<Arc<Log>>,
-    held: Mutex<Vec<bool>>,
+    locked: Mutex<Vec<bool>>,
 }
 
 impl watch::Watcher for Removals {
     fn before(&self, change: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
         if let (Change::Remove { .. }, Some(log)) = (change, self.log.get()) {
-            self.held.lock().push(log.writer.try_lock().is_none());
+            self.locked.lock().push(log.writer.try_lock().is_none());
         }
         Ok(None)
     }
 }
 
-// Broken if it failed: who appends would wait while large files are removed.
+// Broken if it failed: appends would wait while large files are removed.
 #[test]
-fn files_are_removed_without_the_log() {
+fn files_are_removed_without_the_writer_lock() {
     let dir = tempfile::tempdir().unwrap();
     let config = LogConfig {
         retention_bytes: 1,
@@ -101,6 +101,6 @@ fn files_are_removed_without_the_log() {
     let _watching = watch::watch(dir.path(), removals.clone());
     assert!(removals.log.set(log.clone()).is_ok());
     log.maintain(5).unwrap();
-    let held = std::mem::take(&mut *removals.held.lock());
-    assert!(held.len() > 20 && !held.contains(&true), "{held:?}");
+    let locked = std::mem::take(&mut *removals.locked.lock());
+    assert!(locked.len() > 20 && !locked.contains(&true), "{locked:?}");
 }

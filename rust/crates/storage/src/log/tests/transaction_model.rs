@@ -1,4 +1,4 @@
-//! Any sequence of transactions, rolls, truncations and crashes against a list of what was appended.
+//! Any sequence of transactions, rolls, truncations and crashes, compared with the list of what was appended.
 
 use proptest::prelude::*;
 
@@ -15,10 +15,10 @@ enum Step {
     Decide(i64, bool),
     Plain,
     Roll,
-    /// Cut so many batches off.
+    /// Truncate so many batches.
     Truncate(usize),
     CloseAndOpen,
-    /// Reopen without closing, with so many hundredths of the log known to be on disk.
+    /// Open again without closing, with so many hundredths of the log known to be on disk.
     Crash(i64),
 }
 
@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One batch: its first offset and how many records; in a transaction, or what decides one.
+/// One batch: its first offset and number of records; in a transaction, or the marker of one.
 #[derive(Debug, Clone, Copy)]
 struct Batch {
     first: i64,
@@ -49,7 +49,7 @@ enum What {
     Marker(i64, bool),
 }
 
-/// What follows from the batches: where the log ends, where it is stable, what was aborted.
+/// What follows from the batches: the log end, the last stable offset, the aborted transactions.
 fn consequences(batches: &[Batch]) -> (i64, i64, Vec<AbortedTxn>) {
     let mut open: Vec<(i64, i64)> = Vec::new();
     let mut aborted = Vec::new();
@@ -98,7 +98,7 @@ impl Run {
         self.log = Some(opened.unwrap());
     }
 
-    /// The next sequence of a producer follows from what it has in the log.
+    /// The next sequence of a producer follows from its batches in the log.
     fn sequence(&self, producer: i64) -> i32 {
         let own = |batch: &&Batch| matches!(batch.what, What::Data(other) if other == producer);
         self.batches
@@ -153,13 +153,13 @@ impl Run {
             (log_end, stable)
         );
         assert_eq!(log.aborted_transactions(0, log_end).unwrap(), aborted);
-        // A reader of any range learns of every aborted batch in it.
+        // A reader of any range gets every aborted batch in it.
         for (from, to) in [(log_end / 3, log_end / 2), (log_end / 2, log_end)] {
-            let told = log.aborted_transactions(from, to).unwrap();
+            let reported = log.aborted_transactions(from, to).unwrap();
             for transaction in &aborted {
                 let met = transaction.last_offset >= from && transaction.first_offset < to;
                 assert!(
-                    !met || told.contains(transaction),
+                    !met || reported.contains(transaction),
                     "{transaction:?} from {from} to {to}"
                 );
             }
@@ -170,7 +170,8 @@ impl Run {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    // Broken if it failed: in some order of events a reader of committed records sees open or aborted ones, or never gets on.
+    // Broken if it failed: in some order of events a reader of committed records would see open or aborted
+    // ones, or stop for ever.
     #[test]
     fn transactions_are_what_was_appended(steps in prop::collection::vec(step(), 1..60)) {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Transactions as a log keeps them: markers, the last stable offset, aborted transactions, and all of it after a crash.
+//! Transactions in a log: markers, the last stable offset, aborted transactions, and all of these after a
+//! crash.
 
 use logcore_records::{EndTxnMarker, end_txn_marker};
 
@@ -26,7 +27,7 @@ fn marker(producer_id: i64, epoch: i16, committed: bool) -> Vec<u8> {
     end_txn_marker(producer_id, epoch, marker, 1000).unwrap()
 }
 
-/// A transactional batch of as many records; its first offset.
+/// A transactional batch of so many records; returns its first offset.
 pub(super) fn begin(log: &Log, producer_id: i64, sequence: i32, count: usize) -> i64 {
     let epoch = log.latest_epoch().unwrap_or(0);
     log.append_as_leader(&mut transactional(producer_id, 0, sequence, count), epoch, 0)
@@ -34,7 +35,7 @@ pub(super) fn begin(log: &Log, producer_id: i64, sequence: i32, count: usize) ->
         .first_offset
 }
 
-/// A marker; its offset.
+/// A marker; returns its offset.
 pub(super) fn end(log: &Log, producer_id: i64, committed: bool) -> i64 {
     try_end(log, producer_id, committed).unwrap().first_offset
 }
@@ -60,9 +61,10 @@ fn aborted(producer_id: i64, first: i64, last: i64, stable: i64) -> AbortedTxn {
     }
 }
 
-// Broken if it failed: a reader of committed records would see open or aborted ones, or wait for decided ones.
+// Broken if it failed: a reader of committed records would see open or aborted ones, or wait for decided
+// ones.
 #[test]
-fn what_is_stable_and_what_was_aborted() {
+fn the_last_stable_offset_and_aborted_transactions() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     assert_eq!(begin(&log, 1, 0, 3), 0);
@@ -71,7 +73,7 @@ fn what_is_stable_and_what_was_aborted() {
     fill(&log, 1);
     assert_eq!(end(&log, 1, false), 6);
     assert_eq!(log.last_stable_offset(), 3);
-    // Without a transaction that is open, a marker decides nothing.
+    // Without an open transaction a marker decides nothing.
     assert_eq!(end(&log, 1, false), 7);
     assert_eq!(begin(&log, 1, 3, 1), 8);
     assert_eq!(end(&log, 2, true), 9);
@@ -87,9 +89,10 @@ fn what_is_stable_and_what_was_aborted() {
     assert_eq!(beside.aborted_transactions(0, 11).unwrap(), all);
 }
 
-// Broken if it failed: a client could end transactions, or one that was replaced write into the new one's.
+// Broken if it failed: a client could end transactions, or a replaced producer could write into its
+// successor's.
 #[test]
-fn who_may_append_what() {
+fn a_replaced_producer_or_coordinator_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     let code = |result: Result<Appended>| result.unwrap_err().kafka_code();
@@ -120,7 +123,7 @@ fn who_may_append_what() {
         code(log.append_as_coordinator(&mut other.build().unwrap(), 0, 0)),
         87
     );
-    // The group coordinator's offsets in a transaction have no sequence, and none is a retry of another.
+    // The group coordinator's offsets in a transaction have no sequence, so none is a retry of another.
     let end = log.log_end_offset();
     for _ in 0..2 {
         log.append_as_coordinator(&mut transactional(7, 0, -1, 1), 0, 0)
@@ -133,7 +136,8 @@ fn who_may_append_what() {
     );
 }
 
-/// A log of several segments with transactions that are committed, aborted, open, and reach from one segment into others.
+/// A log of several segments with transactions that are committed, aborted or open, some over several
+/// segments.
 fn write_some(dir: &Path) -> (Log, Vec<AbortedTxn>) {
     let log = Log::open(dir, keeps_producers(), false, 0).unwrap();
     begin(&log, 99, 0, 1);
@@ -156,28 +160,29 @@ fn write_some(dir: &Path) -> (Log, Vec<AbortedTxn>) {
     (log, found)
 }
 
-// Broken if it failed: a consumer of committed records would keep a server's thread with the disk, or give it up for nothing.
+// Broken if it failed: a consumer of committed records would block a server's thread with disk access, or the
+// server would offload for nothing.
 #[test]
-fn what_was_aborted_is_at_hand_once_it_was_read() {
+fn aborted_transactions_are_in_memory_after_the_first_read() {
     let dir = tempfile::tempdir().unwrap();
     let (log, found) = write_some(dir.path());
     let end = log.log_end_offset();
     let whole = |log: &Log| log.read(end - 1, u64::MAX, end, true).unwrap();
-    assert!(log.has_aborted_at_hand(0, &whole(&log)));
+    assert!(log.has_aborted_in_memory(0, &whole(&log)));
     log.flush().unwrap();
     drop(log);
     let lost = segment_file(dir.path(), 0, TXN_INDEX_SUFFIX);
     std::fs::remove_file(lost).unwrap();
     let log = Log::open(dir.path(), keeps_producers(), true, end).unwrap();
-    assert!(!log.has_aborted_at_hand(0, &whole(&log)));
+    assert!(!log.has_aborted_in_memory(0, &whole(&log)));
     assert_eq!(log.aborted_transactions(0, end).unwrap(), found);
-    assert!(log.has_aborted_at_hand(0, &whole(&log)));
+    assert!(log.has_aborted_in_memory(0, &whole(&log)));
 }
 
-// Broken if it failed: after a restart, each fetch from a log whose transactions were all committed would look for files that
-// are not there.
+// Broken if it failed: after a restart, each fetch from a log without aborted transactions would look for
+// missing files.
 #[test]
-fn later_segments_need_no_look_once_it_is_known_that_nothing_reaches_them() {
+fn later_segments_are_not_checked_again() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), keeps_producers(), false, 0).unwrap();
     for round in 0..42 {
@@ -191,9 +196,9 @@ fn later_segments_need_no_look_once_it_is_known_that_nothing_reaches_them() {
     drop(log);
     let log = Log::open(dir.path(), keeps_producers(), true, log_end).unwrap();
     let slice = log.read(0, 1, log_end, true).unwrap();
-    assert!(!log.has_aborted_at_hand(0, &slice));
+    assert!(!log.has_aborted_in_memory(0, &slice));
     assert_eq!(log.aborted_in(0, &slice).unwrap(), []);
-    assert!(log.has_aborted_at_hand(0, &slice));
+    assert!(log.has_aborted_in_memory(0, &slice));
     let opened = log
         .segments()
         .iter()
@@ -216,9 +221,9 @@ fn txn_indexes(dir: &Path) -> Vec<Option<Vec<u8>>> {
         .collect()
 }
 
-// Broken if it failed: after a crash or a clean restart aborted records would be taken for committed ones.
+// Broken if it failed: after a crash or a clean restart aborted records would count as committed.
 #[test]
-fn it_is_all_found_again() {
+fn transactions_are_the_same_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (log, found) = write_some(dir.path());
     let (end, stable) = (log.log_end_offset(), log.last_stable_offset());
@@ -231,7 +236,7 @@ fn it_is_all_found_again() {
     };
     let recovery_points = [0, end / 3, end / 2, end];
     for recovery_point in recovery_points {
-        // What is there is kept or built anew, whatever state it was left in.
+        // What exists is kept or rebuilt, whatever its state.
         for damage in [None, Some(&b""[..]), Some(&[7; 50]), Some(&[0; 68])] {
             let from = bases(dir.path())
                 .into_iter()
@@ -252,7 +257,8 @@ fn it_is_all_found_again() {
     check(&Log::open(dir.path(), keeps_producers(), true, end).unwrap());
 }
 
-// Broken if it failed: a damaged transaction index of a log that was closed would be believed, and aborted records served.
+// Broken if it failed: a damaged transaction index of a closed log would be believed, and aborted records
+// served.
 #[test]
 fn damage_is_seen_after_a_clean_shutdown() {
     let dir = tempfile::tempdir().unwrap();
@@ -284,7 +290,7 @@ fn damage_is_seen_after_a_clean_shutdown() {
             assert_eq!(std::fs::read(&path).unwrap(), *good);
             log.close().unwrap();
         }
-        // Gone or emptied: it is built anew at the opening, or when it is asked for.
+        // A missing or empty one is rebuilt at the opening, or at its first use.
         for is_there in [true, false] {
             if is_there {
                 std::fs::write(&path, b"").unwrap();
@@ -300,7 +306,7 @@ fn damage_is_seen_after_a_clean_shutdown() {
             assert_eq!(std::fs::read(&path).unwrap(), *good);
             log.close().unwrap();
         }
-        // Gone together with the other indexes, as when somebody clears out what he takes for hints.
+        // Missing together with the other indexes, as when an operator deletes all index files.
         std::fs::remove_file(&path).unwrap();
         std::fs::remove_file(segment_file(dir.path(), base, INDEX_SUFFIX)).unwrap();
         let log = Log::open(dir.path(), keeps_producers(), true, end).unwrap();
@@ -310,9 +316,10 @@ fn damage_is_seen_after_a_clean_shutdown() {
     assert_eq!(txn_indexes(dir.path()), written);
 }
 
-// Broken if it failed: what retention deleted would leave its transactions behind, or keep readers before the log's start.
+// Broken if it failed: retention would leave the transactions of what it deletes, or keep readers below the
+// log start.
 #[test]
-fn what_is_deleted_takes_its_transactions_along() {
+fn deleted_records_take_their_transactions_along() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     begin(&log, 1, 0, 1);
@@ -334,18 +341,18 @@ fn what_is_deleted_takes_its_transactions_along() {
     assert_eq!(log.last_stable_offset(), 5);
 }
 
-// Broken if it failed: a consumer of committed records would be given aborted ones, or all that was ever aborted with each
-// fetch.
+// Broken if it failed: a consumer of committed records would get aborted ones, or all aborted transactions
+// with each fetch.
 #[test]
-fn what_a_slice_needs_to_know() {
+fn a_slice_gets_its_aborted_transactions() {
     let dir = tempfile::tempdir().unwrap();
     let (log, found) = write_some(dir.path());
     let end = log.log_end_offset();
-    let mut told_most = 0;
+    let mut reported_max = 0;
     for offset in 0..end {
         for max_bytes in [1, 700, 1 << 20] {
             let slice = log.read(offset, max_bytes, i64::MAX, true).unwrap();
-            let told = log.aborted_in(offset, &slice).unwrap();
+            let reported = log.aborted_in(offset, &slice).unwrap();
             let bytes = slice.read_whole_batches().unwrap();
             for batch in batches(&bytes) {
                 let header = batch.unwrap().header;
@@ -355,14 +362,18 @@ fn what_a_slice_needs_to_know() {
                         && header.last_offset() <= aborted.last_offset
                         && aborted.last_offset >= offset
                 });
-                met.for_each(|aborted| assert!(told.contains(aborted), "{aborted:?}"));
+                met.for_each(|aborted| assert!(reported.contains(aborted), "{aborted:?}"));
             }
             if max_bytes == 1 {
-                told_most = told_most.max(told.len());
+                reported_max = reported_max.max(reported.len());
             }
         }
     }
-    assert!(told_most < found.len() / 2, "{told_most} of {}", found.len());
+    assert!(
+        reported_max < found.len() / 2,
+        "{reported_max} of {}",
+        found.len()
+    );
 }
 
 // Broken if it failed: a reader beside a broker would take records of open transactions for committed ones.
@@ -384,8 +395,8 @@ fn a_reader_beside_the_writer_finds_what_is_stable() {
     assert_eq!(check(&beside), log.log_end_offset());
 }
 
-// Broken if it failed: a reader of committed records beside a writer would be given aborted or open ones, because it looked
-// between the marker and its entry in the index, or took what it knew of a log that was cut since for the new one's.
+// Broken if it failed: a reader of committed records beside a writer would get aborted or open ones, because
+// it read between the marker and its index entry, or used what it knew of a log that was truncated since.
 #[test]
 fn a_reader_beside_the_writer_follows_every_transaction() {
     let dir = tempfile::tempdir().unwrap();
@@ -402,12 +413,12 @@ fn a_reader_beside_the_writer_follows_every_transaction() {
         }
         let end = log.log_end_offset();
         let aborted = beside.aborted_transactions(0, end).unwrap();
-        let told = (beside.find_last_stable_offset().unwrap(), aborted);
+        let reported = (beside.find_last_stable_offset().unwrap(), aborted);
         let expected = (
             log.last_stable_offset(),
             log.aborted_transactions(0, end).unwrap(),
         );
-        assert_eq!(told, expected, "the log ends at {end}");
+        assert_eq!(reported, expected, "the log ends at {end}");
         if lags {
             std::fs::rename(&hidden, &active).unwrap();
         }
@@ -427,13 +438,13 @@ fn a_reader_beside_the_writer_follows_every_transaction() {
         end(&log, producers[1], round % 5 == 0);
         check(round % 2 == 1);
         if round % 17 == 16 {
-            // As much is written again, so that the end says nothing.
+            // As much is written again, so the log end is the same.
             let at = log.log_end_offset();
             log.truncate_to(at - 3 - round % 7).unwrap();
             for producer in producers {
                 try_end(&log, producer, false).unwrap();
             }
-            // Others go on, for who knows the sequences of these.
+            // Other producers continue, because the sequences of these are unknown.
             producers = producers.map(|producer| producer + 2);
             sequence = 0;
             while log.log_end_offset() < at {

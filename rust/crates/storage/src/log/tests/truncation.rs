@@ -1,4 +1,4 @@
-//! Cutting the end off a log: what is left, what a reader sees, what a crash leaves.
+//! Truncation: what is left, what a reader sees, what a crash leaves.
 
 use std::io;
 use std::sync::atomic::AtomicUsize;
@@ -18,9 +18,9 @@ fn offsets(log: &Log) -> (i64, i64, i64, i64) {
     )
 }
 
-// Broken if it failed: a follower would keep records its leader does not have, or lose some it has.
+// Broken if it failed: a follower would keep records that its leader does not have, or lose some that it has.
 #[test]
-fn what_is_left_is_the_front() {
+fn a_truncated_log_is_a_prefix() {
     let dir = tempfile::tempdir().unwrap();
     for target in (0..100).step_by(13) {
         let log = open(dir.path());
@@ -57,9 +57,9 @@ fn what_is_left_is_the_front() {
     }
 }
 
-// Broken if it failed: a batch would stay in part, or its offsets be given to nobody.
+// Broken if it failed: a part of a batch would stay, or its offsets would be lost.
 #[test]
-fn a_batch_goes_whole() {
+fn a_batch_is_truncated_whole() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     for _ in 0..3 {
@@ -72,7 +72,7 @@ fn a_batch_goes_whole() {
     assert_eq!(log.truncate_to(400).unwrap(), 4);
     assert!(log.truncate_to(-1).is_err());
     assert_eq!(log.failure(), None);
-    // Before the log's first segment: nothing is left, and the log goes on there.
+    // Below the log's first segment: nothing is left, and the log continues there.
     log.truncate_fully_and_start_at(50, None).unwrap();
     fill(&log, 3);
     assert_eq!(log.truncate_to(20).unwrap(), 20);
@@ -83,10 +83,10 @@ fn a_batch_goes_whole() {
     assert_eq!(offsets(&log), (60, 0, 70, 70));
 }
 
-// Broken if it failed: a follower of a compacted topic that was cut between two batches, and lost power in the middle of the
-// next one, would call its log damaged.
+// Broken if it failed: a follower of a compacted topic whose log was truncated between two batches, and whose
+// next batch a power loss tore, would report damage.
 #[test]
-fn what_is_torn_behind_a_hole_is_cut() {
+fn a_torn_batch_after_a_gap_is_cut() {
     for first in [0, 5] {
         let dir = tempfile::tempdir().unwrap();
         let log = open(dir.path());
@@ -116,10 +116,10 @@ fn what_is_torn_behind_a_hole_is_cut() {
     }
 }
 
-// Broken if it failed: producers would be known by batches that are gone, epochs by leaders that wrote nothing, transactions
-// stay open or aborted that never were.
+// Broken if it failed: after a truncation, producers would have batches that are gone, epochs would belong to
+// leaders that wrote nothing, and transactions would stay open or aborted.
 #[test]
-fn what_is_known_of_it_is_cut_too() {
+fn producers_epochs_and_transactions_are_truncated_too() {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), keeps_producers(), false, 0).unwrap();
     begin(&log, 1, 0, 1);
@@ -149,7 +149,7 @@ fn what_is_known_of_it_is_cut_too() {
     assert_eq!(log.aborted_transactions(0, 9).unwrap(), found[..1]);
     let kept = names(dir.path());
     assert!(!kept.iter().any(|name| name.ends_with(".snapshot")), "{kept:?}");
-    // The retry of what was cut is no duplicate: it is written again.
+    // The retry of a truncated batch is no duplicate.
     assert!(
         !log.append_as_leader(&mut producer_batch(3, 0, 0, 1), 4, 0)
             .unwrap()
@@ -157,14 +157,14 @@ fn what_is_known_of_it_is_cut_too() {
     );
     end(&log, 1, true);
     assert_eq!(log.last_stable_offset(), 5);
-    // A leader's epoch under which nothing was written.
+    // An epoch in which nothing was written.
     assert_eq!(log.truncate_to(100).unwrap(), 5);
     log.truncate_fully_and_start_at(9, None).unwrap();
     assert_eq!((log.producer_count(), log.latest_epoch()), (0, None));
     assert_eq!(log.last_stable_offset(), 9);
 }
 
-// Broken if it failed: two logs with different records at an offset would be taken for equal.
+// Broken if it failed: two logs with different records at an offset would count as equal.
 #[test]
 fn where_to_cut_by_epochs() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,13 +179,14 @@ fn where_to_cut_by_epochs() {
     assert_eq!(point(5, 9), (6, true));
     assert_eq!(point(3, 4), (4, true));
     assert_eq!(point(3, 9), (5, true));
-    // The leader's epoch is not known here: back to the one before, and ask again.
+    // This log does not have the leader's epoch: it goes back to the one before and asks again.
     assert_eq!(point(4, 5), (5, false));
     assert_eq!(point(2, 7), (2, false));
     assert_eq!(point(7, 4), (4, true));
 }
 
-// Broken if it failed: a truncation beside readers would crash the process, hand out damage, or be taken for it.
+// Broken if it failed: a truncation beside readers would crash the process, give them damage, or be taken for
+// damage.
 #[test]
 fn readers_beside_truncations() {
     let dir = tempfile::tempdir().unwrap();
@@ -200,7 +201,7 @@ fn readers_beside_truncations() {
                 while !done.load(Ordering::Acquire) {
                     offset = (offset + 7) % 110;
                     match log.read(offset, 700, i64::MAX, true) {
-                        // What was cut since may be gone: short, never more, and no panic.
+                        // What was truncated since may be missing: the read is short, without a panic.
                         Ok(slice) => {
                             assert!(slice.read_to_vec().unwrap().len() as u64 <= slice.len)
                         }
@@ -240,10 +241,10 @@ impl Watcher for DiesAfter {
     }
 }
 
-// Broken if it failed: a crash in the middle of a truncation would leave a hole, bring back what was cut among what was
-// written since, or a log that cannot be opened.
+// Broken if it failed: a crash during a truncation would leave a gap, bring back truncated records among
+// later ones, or leave a log that cannot be opened.
 #[test]
-fn a_crash_at_any_step_leaves_a_front_of_the_log() {
+fn a_crash_at_any_step_leaves_a_prefix_of_the_log() {
     let mut steps = 0;
     loop {
         let dir = tempfile::tempdir().unwrap();
@@ -258,7 +259,7 @@ fn a_crash_at_any_step_leaves_a_front_of_the_log() {
         let result = log.truncate_to(target);
         drop(log);
         drop(watching);
-        // The directory lowered its recovery point before.
+        // The directory has lowered its recovery point before.
         let log = Log::open(dir.path(), keeps_producers(), false, target).unwrap();
         let end = log.log_end_offset();
         assert!(end >= target, "{steps}: {end}");
@@ -281,7 +282,7 @@ fn a_crash_at_any_step_leaves_a_front_of_the_log() {
     }
 }
 
-/// [`values_from`] the start; a marker's value too.
+/// [`values_from`] the start, with the values of markers.
 fn values_of(log: &Log) -> Vec<(i64, Vec<u8>)> {
     values_from(log, 0)
 }

@@ -1,4 +1,4 @@
-//! What of a producer's records is refused one by one, and what the leader changes of its batches.
+//! The checks of a producer's records, and what the leader changes in its batches.
 
 use logcore_records::compression::compress;
 use logcore_records::{HEADER_SIZE, set_max_timestamp_in_place};
@@ -43,7 +43,7 @@ fn stored(log: &Log, offset: i64) -> Vec<u8> {
 
 // Broken if it failed: a producer could not tell which of its records to drop, or would drop good ones.
 #[test]
-fn each_bad_record_is_named() {
+fn each_invalid_record_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let log = opened(
         dir.path(),
@@ -72,22 +72,22 @@ fn each_bad_record_is_named() {
     assert_eq!(log.log_end_offset(), 0);
 }
 
-// Broken if it failed: a batch of millions of bad records would cost the broker many times its size.
+// Broken if it failed: a batch of millions of bad records would take many times its size of memory.
 #[test]
-fn the_faults_that_are_kept_are_few() {
+fn a_limited_number_of_faults_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let log = opened(dir.path(), &[("cleanup.policy", "compact")]);
     let faults = refused(&log, &keyed(Compression::Zstd, &[None; 5000], 1));
     assert_eq!((faults.first().len(), faults.count()), (1000, 5000));
-    // Which they are is told of many more: a producer takes a record that is not named for a good one.
+    // Of many more the number is kept: a producer takes a record that is not named for a good one.
     assert_eq!(faults.rest(), (1000..5000).collect::<Vec<i32>>());
     let faults = refused(&log, &keyed(Compression::Zstd, &[None; 20_000], 1));
     assert_eq!((faults.rest().len(), faults.count()), (16_384, 20_000));
 }
 
-// Broken if it failed: a cluster that bounds its records' times by the older setting would take any.
+// Broken if it failed: a cluster that sets only the older limit on timestamps would accept any.
 #[test]
-fn the_older_bound_of_times_is_in_force_where_the_newer_are_not_set() {
+fn the_older_limit_on_timestamps_applies_where_the_newer_are_not_set() {
     let dir = tempfile::tempdir().unwrap();
     let difference = ("message.timestamp.difference.max.ms", "1000");
     let key: Option<&[u8]> = Some(b"k");
@@ -106,16 +106,17 @@ fn the_older_bound_of_times_is_in_force_where_the_newer_are_not_set() {
     assert!(faults.is_about_time());
 }
 
-// Broken if it failed: who copies old records, and sends a batch again because the answer was lost, would have it twice.
+// Broken if it failed: a producer that copies old records would write a batch twice when it retries after a
+// lost response.
 #[test]
-fn a_producer_of_old_records_is_known_until_the_next_look_at_idle_ones() {
+fn a_producer_of_old_records_is_known_until_the_next_check_for_idle_ones() {
     let dir = tempfile::tempdir().unwrap();
     let settings = [
         ("producer.id.expiration.ms", "1000"),
         ("producer.id.expiration.check.interval.ms", "500"),
     ];
     let log = opened(dir.path(), &settings);
-    // Its records are of the time 1000.
+    // Its records have the timestamp 1000.
     let sent = producer_batch(7, 0, 0, 2);
     log.maintain(99_000).unwrap();
     log.append_as_leader(&mut sent.clone(), 0, 99_100).unwrap();
@@ -126,9 +127,9 @@ fn a_producer_of_old_records_is_known_until_the_next_look_at_idle_ones() {
     assert_eq!(log.producer_count(), 0);
 }
 
-// Broken if it failed: a topic that keeps everything could not be had, or would lose what it is to keep.
+// Broken if it failed: a topic that keeps everything could not be configured, or would lose records.
 #[test]
-fn no_policy_at_all_keeps_everything() {
+fn an_empty_cleanup_policy_keeps_everything() {
     let dir = tempfile::tempdir().unwrap();
     let log = opened(dir.path(), &[("cleanup.policy", " "), ("retention.ms", "1")]);
     log.append_as_leader(&mut keyed(Compression::None, &[None], 1), 0, 1)
@@ -138,9 +139,10 @@ fn no_policy_at_all_keeps_everything() {
     assert!(!log.config().cleanup_compact);
 }
 
-// Broken if it failed: a producer could pass its clock off as the broker's, or lose records over a flag.
+// Broken if it failed: a producer could pretend that its timestamps are the broker's, or lose records because
+// of a flag.
 #[test]
-fn only_the_broker_gives_append_times() {
+fn only_the_broker_sets_append_time() {
     let dir = tempfile::tempdir().unwrap();
     let mut claimed = batch_at(7, &[b"a"]);
     logcore_records::set_log_append_time_in_place(&mut claimed, 9);
@@ -167,7 +169,7 @@ fn only_the_broker_gives_append_times() {
         builder.append(time, Some(b"k"), Some(b"v"), &[]).unwrap();
     }
     let mut misnumbered = builder.build().unwrap();
-    // Behind the length, the attributes and a time of one byte, each of which is as long in all records.
+    // After the length, the attributes and a timestamp of one byte each.
     misnumbered[HEADER_SIZE + 3] = 2;
     logcore_records::set_log_append_time_in_place(&mut misnumbered, 40);
     log.append_as_leader(&mut misnumbered, 0, 50).unwrap();
@@ -181,7 +183,7 @@ fn only_the_broker_gives_append_times() {
     assert!(refused(&log, &claimed).is_about_time());
 }
 
-// Broken if it failed: a topic's codec would not be that of its batches, or what they say would change with it.
+// Broken if it failed: batches would not have their topic's codec, or would change with it.
 #[test]
 fn batches_get_the_codec_of_their_topic() {
     for target in Compression::ALL {
@@ -217,7 +219,7 @@ fn batches_get_the_codec_of_their_topic() {
                 (7, was.header.base_sequence, was.header.max_timestamp)
             );
             if codec == target {
-                assert_eq!(bytes[16..], sent[16..], "it had the codec already");
+                assert_eq!(bytes[16..], sent[16..], "it has the codec already");
             }
             let (was, is) = (was.records(1 << 20).unwrap(), is.records(1 << 20).unwrap());
             for (was, is) in was.iter().zip(is.iter()) {
@@ -228,16 +230,16 @@ fn batches_get_the_codec_of_their_topic() {
                 );
                 assert!(was.headers().eq(is.headers()));
             }
-            // A retry is known by its producer, whatever it is compressed with.
+            // A retry is recognised by its producer, whatever its codec.
             let again = log.append_as_leader(&mut sent.clone(), 4, 5000).unwrap();
             assert!(again.duplicate);
         }
     }
 }
 
-// Broken if it failed: a level would be taken and forgotten, or a batch grow beyond what its topic allows.
+// Broken if it failed: a level would be ignored, or a recompressed batch exceed its topic's limit.
 #[test]
-fn levels_and_limits_hold_for_what_is_recompressed() {
+fn levels_and_limits_apply_to_recompressed_batches() {
     let text: Vec<u8> = (0..60_000u32)
         .flat_map(|n| (n * n % 977).to_string().into_bytes())
         .collect();
@@ -261,17 +263,17 @@ fn levels_and_limits_hold_for_what_is_recompressed() {
     let mut builder = BatchBuilder::new(Compression::Zstd, None);
     builder.append(1, None, Some(&[0; 1000]), &[]).unwrap();
     let mut batch = builder.build().unwrap();
-    let told = log.check_append(&batch).unwrap_err();
+    let refused = log.check_append(&batch).unwrap_err();
     let error = log.append_as_leader(&mut batch, 0, 1).unwrap_err();
     assert_eq!((error.kafka_code(), log.log_end_offset()), (10, 0));
     assert_eq!(
-        told.kafka_code(),
+        refused.kafka_code(),
         10,
-        "whoever appends in pieces hears of it before the first"
+        "an append in pieces fails before the first piece"
     );
 }
 
-// Broken if it failed: a consumer would not learn that an empty partition has a leader, and of which epoch.
+// Broken if it failed: a consumer could not learn the leader epoch of an empty partition.
 #[test]
 fn an_epoch_begins_with_its_leader() {
     let dir = tempfile::tempdir().unwrap();
@@ -300,20 +302,20 @@ fn an_epoch_begins_with_its_leader() {
     assert_eq!((log.epoch_of(0), log.epoch_of(1)), (Some(4), Some(6)));
 }
 
-// Broken if it failed: a long poll would wait for bytes that no read of its segment can have.
+// Broken if it failed: a long poll would wait for bytes that no read of its segment can return.
 #[test]
-fn a_read_is_known_to_stop_at_its_segment() {
+fn a_read_stops_at_its_segment() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     log.append_as_leader(&mut batch_at(1, &[b"a", b"b"]), 0, 1)
         .unwrap();
-    assert!(!log.is_behind_segment_of(0, 2));
+    assert!(!log.is_in_older_segment(0, 2));
     log.roll(1).unwrap();
-    assert!(log.is_behind_segment_of(0, 2));
-    assert!(!log.is_behind_segment_of(2, 2));
+    assert!(log.is_in_older_segment(0, 2));
+    assert!(!log.is_in_older_segment(2, 2));
     log.append_as_leader(&mut batch_at(1, &[b"c"]), 0, 1).unwrap();
-    assert!(log.is_behind_segment_of(1, 3));
-    assert!(!log.is_behind_segment_of(2, 3));
+    assert!(log.is_in_older_segment(1, 3));
+    assert!(!log.is_in_older_segment(2, 3));
 }
 
 /// A gzip batch of 100 records with the key `k`.
@@ -321,8 +323,8 @@ fn gzipped() -> Vec<u8> {
     keyed(Compression::Gzip, &[KEY; 100], 9_500)
 }
 
-// Broken if it failed: a server could not bound the memory of appends, or give one of them more; or a producer whose batch needs
-// more memory would be told that it is corrupt.
+// Broken if it failed: a server could not bound the memory of appends, or give one of them more; or a
+// producer whose batch needs more memory would be told that the batch is corrupt.
 #[test]
 fn an_append_needs_no_more_memory_than_it_is_given() {
     let dir = tempfile::tempdir().unwrap();
@@ -330,7 +332,7 @@ fn an_append_needs_no_more_memory_than_it_is_given() {
         buffer_max,
         ..ProduceOptions::new(0, 10_000)
     };
-    // Encoding anew needs all records at once; checking needs none of this memory.
+    // Recompressing needs all records at once; checking needs none of this memory.
     let log = opened(&dir.path().join("own"), &[("compression.type", "zstd")]);
     let Err(error) = produce(&log, &mut gzipped(), within(1000)) else {
         panic!("100 records are more than 1000 bytes");
@@ -375,8 +377,8 @@ fn what_is_decompressed_and_compressed_is_known_before() {
     assert!(config(&[("compression.type", "uncompressed")]).recompresses(&zstd));
 }
 
-// Broken if it failed: retention would delete new records, and searches by time would miss them, because a client's compressed
-// batches do not state the largest timestamp of their records.
+// Broken if it failed: retention would delete new records, and searches by time would miss them, because a
+// client's compressed batches do not state the largest timestamp of their records.
 #[test]
 fn a_compressed_batch_has_the_largest_timestamp_of_its_records() {
     let dir = tempfile::tempdir().unwrap();
@@ -422,7 +424,8 @@ fn with_payload(mut batch: Vec<u8>, payload: &[u8]) -> Vec<u8> {
     batch
 }
 
-// Broken if it failed: a batch that no consumer can read would be acknowledged and stop every consumer of the partition.
+// Broken if it failed: a batch that no consumer can read would be acknowledged and stop every consumer of the
+// partition.
 #[test]
 fn a_compressed_batch_that_does_not_match_its_header_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -473,7 +476,7 @@ fn a_compressed_batch_that_does_not_match_its_header_is_refused() {
     }
 }
 
-/// A batch whose records say that they have these offsets.
+/// A batch whose records have these offset deltas.
 fn numbered(codec: Compression, deltas: &[u8], key: Option<&[u8]>) -> Vec<u8> {
     let mut payload = Vec::new();
     for delta in deltas {
@@ -489,15 +492,15 @@ fn numbered(codec: Compression, deltas: &[u8], key: Option<&[u8]>) -> Vec<u8> {
     compress(codec, None, &payload, &mut batch).unwrap();
     let length = (batch.len() - 12) as i32;
     batch[8..12].copy_from_slice(&length.to_be_bytes());
-    // With it goes the checksum.
+    // Writing the timestamp writes the checksum, too.
     set_max_timestamp_in_place(&mut batch, 9_500);
     batch
 }
 
-// Broken if it failed: a client that numbers its records wrongly, which Kafka takes, would be refused; or two records of the log
-// would have one offset.
+// Broken if it failed: a client with wrong offset deltas, which Kafka accepts, would be refused; or two
+// records of the log would have one offset.
 #[test]
-fn records_get_offsets_whatever_they_say() {
+fn wrong_offset_deltas_are_corrected() {
     let dir = tempfile::tempdir().unwrap();
     let key: Option<&[u8]> = Some(b"k");
     for (number, (codec, settings)) in [
@@ -528,9 +531,10 @@ fn records_get_offsets_whatever_they_say() {
     }
 }
 
-// Broken if it failed: a producer would not be told which record lacks a key, when its numbers are wrong too.
+// Broken if it failed: a producer would not learn which record lacks a key when its offset deltas are wrong,
+// too.
 #[test]
-fn a_keyless_record_is_named_whatever_its_number() {
+fn a_record_without_a_key_is_named_whatever_its_offset_delta() {
     let dir = tempfile::tempdir().unwrap();
     let log = opened(dir.path(), &[("cleanup.policy", "compact")]);
     for codec in [Compression::None, Compression::Gzip] {

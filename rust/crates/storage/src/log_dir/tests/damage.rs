@@ -2,9 +2,9 @@
 
 use super::*;
 
-// Broken if it failed: one damaged log would keep all others from being served, or be marked as whole.
+// Broken if it failed: one damaged log would keep all others from opening, or be marked as intact.
 #[test]
-fn one_bad_log() {
+fn one_damaged_log_is_reported_and_the_others_open() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     let logs = open(path).unwrap();
@@ -30,15 +30,15 @@ fn one_bad_log() {
     append(&logs.get("t", 1).unwrap().log, b"v");
     logs.close().unwrap();
     assert!(!path.join(".kafka_cleanshutdown").exists());
-    // What is known of the damaged one is kept.
+    // The damaged log's checkpoint entries are kept.
     assert_eq!(
         read(path, "recovery-point-offset-checkpoint"),
         "0\n2\nt 0 3\nt 1 4\n"
     );
 }
 
-// Broken if it failed: one damaged log would keep a broker from serving the others, be served itself, or be replaced by an
-// empty one; and nobody could tell how far a long recovery is.
+// Broken if it failed: one damaged log would keep a broker from serving the others, be served itself, or be
+// replaced by an empty one, or the progress of a long recovery would not be reported.
 #[test]
 fn a_damaged_log_stays_offline_and_the_others_open() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ fn a_damaged_log_stays_offline_and_the_others_open() {
         logs.create("t", 2, [7; 16], LogConfig::default()),
         Err(StorageError::AlreadyExists { .. })
     ));
-    // What is known of it stays in the checkpoints, and the shutdown is not called clean.
+    // The damaged log's checkpoint entries stay, and the shutdown does not count as clean.
     logs.close().unwrap();
     assert!(read(path, "recovery-point-offset-checkpoint").contains("t 2 10\n"));
     assert!(!path.join(".kafka_cleanshutdown").exists());
@@ -98,9 +98,10 @@ fn a_damaged_log_stays_offline_and_the_others_open() {
     assert_eq!((logs.failures().len(), logs.partitions().len()), (0, 4));
 }
 
-// Broken if it failed: a checkpoint that a crash or a bad disk spoilt would keep a whole directory from opening.
+// Broken if it failed: a checkpoint damaged by a crash or a bad disk would keep a whole directory from
+// opening.
 #[test]
-fn a_damaged_checkpoint_is_begun_anew() {
+fn a_damaged_checkpoint_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     let logs = open(path).unwrap();

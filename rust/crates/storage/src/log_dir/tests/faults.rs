@@ -1,4 +1,4 @@
-//! Directories whose disk fails, and several of them side by side.
+//! Failing disks, and several directories side by side.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::files::disk::Change;
 use crate::files::disk::watch::{Watcher, watch};
 
-/// Gives an error to every change below a path.
+/// Fails every change below a path.
 struct Broken(Errno);
 
 impl Watcher for Broken {
@@ -27,7 +27,7 @@ fn try_append(partition: &Partition) -> Result<()> {
     partition.log.append_as_leader(&mut batch, 0, 1).map(|_| ())
 }
 
-// Broken if it failed: a broker would go on acknowledging, and creating logs, on a disk that fails.
+// Broken if it failed: a broker would go on acknowledging, and creating logs, on a failing disk.
 #[test]
 fn a_failed_write_takes_the_directory_offline() {
     let dir = tempfile::tempdir().unwrap();
@@ -58,9 +58,10 @@ fn a_failed_write_takes_the_directory_offline() {
     assert_eq!(logs.get("b", 0).unwrap().log.log_end_offset(), 1);
 }
 
-// Broken if it failed: a full disk, a want of descriptors or one damaged file would stop all logs of a directory.
+// Broken if it failed: a full disk, missing file descriptors or one damaged file would stop all logs of a
+// directory.
 #[test]
-fn what_is_no_failure_of_the_directory() {
+fn a_full_disk_and_a_damaged_file_do_not_fail_the_directory() {
     for (errno, own) in [
         (Errno::NOSPC, false),
         (Errno::DQUOT, false),
@@ -89,7 +90,8 @@ fn what_is_no_failure_of_the_directory() {
     assert!(!damaged.is_directory_failure() && !short.is_directory_failure());
 }
 
-// Broken if it failed: a checkpoint that a disk refuses would be tried for ever, and logs be created there meanwhile.
+// Broken if it failed: a checkpoint that the disk refuses would be retried for ever, and logs be created
+// meanwhile.
 #[test]
 fn a_failed_checkpoint_takes_the_directory_offline() {
     let dir = tempfile::tempdir().unwrap();
@@ -103,8 +105,8 @@ fn a_failed_checkpoint_takes_the_directory_offline() {
     assert!(logs.failure().unwrap().contains("recovery-point"));
 }
 
-// Broken if it failed: what is appended where a lost end was would be taken for damage once torn, or one log's checkpoint stop
-// all logs of a full disk.
+// Broken if it failed: records appended after a lost end would count as damaged once torn, or one log's
+// checkpoint would stop all logs of a full disk.
 #[test]
 fn a_recovery_point_beyond_the_end_is_lowered() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,21 +118,21 @@ fn a_recovery_point_beyond_the_end_is_lowered() {
     logs.checkpoint().unwrap();
     drop((logs, created));
     let checkpoint = path.join("recovery-point-offset-checkpoint");
-    let told = || fs::read_to_string(&checkpoint).unwrap();
-    fs::write(&checkpoint, told().replace("a 0 1", "a 0 9")).unwrap();
+    let saved = || fs::read_to_string(&checkpoint).unwrap();
+    fs::write(&checkpoint, saved().replace("a 0 1", "a 0 9")).unwrap();
     let temporary = path.join("recovery-point-offset-checkpoint.tmp");
     let watching = watch(&temporary, Arc::new(Broken(Errno::NOSPC)));
     let full = open(&path).unwrap();
     assert_eq!(full.failure(), None);
-    assert!(told().contains("a 0 9"));
+    assert!(saved().contains("a 0 9"));
     drop((full, watching));
     drop(open(&path).unwrap());
-    assert!(told().contains("a 0 1"));
+    assert!(saved().contains("a 0 1"));
 }
 
-// Broken if it failed: a broker would serve one of two copies by chance, and delete both.
+// Broken if it failed: a broker would serve an arbitrary one of two copies, and delete both.
 #[test]
-fn one_partition_in_two_directories() {
+fn one_partition_in_two_directories_is_refused() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let paths = [one.path().to_path_buf(), other.path().to_path_buf()];
     for (path, topics) in [(one.path(), ["a", "t"]), (other.path(), ["b", "t"])] {
@@ -147,16 +149,17 @@ fn one_partition_in_two_directories() {
     ] {
         assert!(error.contains(part), "{error}");
     }
-    // On its way from one to the other it may be in both.
+    // During a move between them it may be in both.
     let future = partition_dir::with_suffix("t", 3, Kind::Future).unwrap();
     fs::rename(other.path().join("t-3"), other.path().join(future)).unwrap();
     check_duplicates(&paths).unwrap();
     check_duplicates(&[one.path().to_path_buf(), one.path().join("none")]).unwrap();
 }
 
-// Broken if it failed: nobody could tell how far a long recovery is, or say how many threads it may take.
+// Broken if it failed: the progress of a long recovery would not be reported, or its thread count not be
+// followed.
 #[test]
-fn progress_and_threads() {
+fn loading_reports_its_progress_and_uses_its_threads() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open(dir.path()).unwrap();
     let mut size = 0;
@@ -169,7 +172,7 @@ fn progress_and_threads() {
     drop(logs);
     let (at_once, changed) = (Mutex::new(0), Condvar::new());
     let opening = Opening {
-        // All three are loaded at once, or this waits in vain.
+        // Waits until all three loads run at once.
         on_log: &|_| {
             let mut here = at_once.lock();
             *here += 1;

@@ -1,4 +1,4 @@
-//! What a log by itself notes of its flushes, and what comes of it at the next start.
+//! The flushed offset that a standalone log saves, and its use at the next start.
 
 use super::*;
 use crate::files::flushed_mark;
@@ -33,9 +33,10 @@ fn refused(path: &Path) -> String {
     error.to_string()
 }
 
-// Broken if it failed: what was acknowledged once it was on disk would be gone after a start, and nobody told.
+// Broken if it failed: records that were acknowledged as flushed would be gone after a start, and without an
+// error.
 #[test]
-fn damage_to_what_was_flushed_stops_the_start() {
+fn damage_below_the_flushed_offset_stops_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     drop(killed_after_flushes(&path, 10));
@@ -44,11 +45,11 @@ fn damage_to_what_was_flushed_stops_the_start() {
     flip(&file, whole.len() / 2, 1);
     assert!(refused(&path).contains("corrupt at byte"));
     assert_eq!(fs::read(&file).unwrap().len(), whole.len(), "nothing is cut");
-    // Its last, too.
+    // Damage in the last batch counts too.
     fs::write(&file, &whole).unwrap();
     flip(&file, whole.len() - 1, 1);
     refused(&path);
-    // And what is not there any more.
+    // A missing batch counts too.
     let each = whole.len() / 10;
     fs::write(&file, &whole[..each * 9]).unwrap();
     assert!(refused(&path).contains("ends at offset 9, and everything before 10"));
@@ -60,9 +61,9 @@ fn damage_to_what_was_flushed_stops_the_start() {
     assert!(!path.join("flushed").exists());
 }
 
-// Broken if it failed: a crash in the middle of a write would keep its server from starting.
+// Broken if it failed: a crash during a write would keep its server from starting.
 #[test]
-fn a_torn_tail_behind_what_was_flushed_is_cut() {
+fn a_torn_tail_above_the_flushed_offset_is_cut() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let log = killed_after_flushes(&path, 3);
@@ -75,7 +76,7 @@ fn a_torn_tail_behind_what_was_flushed_is_cut() {
     flip(&file, whole.len() * 4 / 6 - 1, 1);
     let log = open_log(&path);
     assert_eq!(log.log_end_offset(), 3);
-    // It goes on, and so does the note.
+    // The log goes on, and so does its flushed offset.
     log.note_flushes().unwrap();
     append(&log, b"value");
     log.flush().unwrap();
@@ -84,10 +85,10 @@ fn a_torn_tail_behind_what_was_flushed_is_cut() {
     refused(&path);
 }
 
-// Broken if it failed: a member whose log was cut for a new leader would not start any more, or one would start without what
-// came after the cut.
+// Broken if it failed: a log truncated for a new leader would not open again, or would open without records
+// that were flushed after the truncation.
 #[test]
-fn a_cut_lowers_what_is_noted_and_later_flushes_raise_it() {
+fn a_truncation_lowers_the_flushed_offset_and_later_flushes_raise_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let log = killed_after_flushes(&path, 10);
@@ -96,7 +97,7 @@ fn a_cut_lowers_what_is_noted_and_later_flushes_raise_it() {
     append(&log, b"value");
     assert_eq!(flushed_mark::read(&path), Some(6));
     drop(log);
-    // What was appended after the cut is not on disk for certain.
+    // Records appended after the truncation are not certainly on disk.
     let file = log_file(&path);
     flip(&file, fs::metadata(&file).unwrap().len() as usize - 1, 1);
     let log = open_log(&path);
@@ -117,9 +118,10 @@ fn a_cut_lowers_what_is_noted_and_later_flushes_raise_it() {
     assert_eq!(open_log(&path).log_end_offset(), 101);
 }
 
-// Broken if it failed: who cuts a log that another process left would leave a note behind the cut, and the next start be refused.
+// Broken if it failed: truncating a log that another process left would keep a flushed offset above its end,
+// and the next start would be refused.
 #[test]
-fn a_note_that_was_left_is_kept_true() {
+fn a_truncation_corrects_a_flushed_offset_left_by_another_process() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     drop(killed_after_flushes(&path, 10));
@@ -130,9 +132,9 @@ fn a_note_that_was_left_is_kept_true() {
     assert_eq!(open_log(&path).log_end_offset(), 6);
 }
 
-// Broken if it failed: nobody could go on with what a damaged log still has.
+// Broken if it failed: a damaged log could not be used after a repair that cuts it.
 #[test]
-fn a_repair_that_is_told_to_cut_forgets_what_was_flushed() {
+fn a_repair_that_cuts_removes_the_flushed_offset() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     drop(killed_after_flushes(&path, 10));
@@ -149,9 +151,9 @@ fn a_repair_that_is_told_to_cut_forgets_what_was_flushed() {
     assert_eq!(open_log(&path).log_end_offset(), 5);
 }
 
-// Broken if it failed: a note of another time would stop a broker's start.
+// Broken if it failed: an outdated flushed offset would stop a broker's start.
 #[test]
-fn a_broker_s_directory_has_no_note() {
+fn a_broker_directory_has_no_flushed_offset() {
     let dir = tempfile::tempdir().unwrap();
     drop(killed_after_flushes(&dir.path().join("log"), 2));
     let root = dir.path().join("root");
@@ -164,10 +166,10 @@ fn a_broker_s_directory_has_no_note() {
     assert!(!path.join("flushed").exists());
 }
 
-// Broken if it failed: whoever's log is refused at a start because its end is gone would be told that it is whole, and no tool would
-// help.
+// Broken if it failed: `verify` would call a log intact that the next start refuses because its end is
+// missing, and `repair` would not help.
 #[test]
-fn an_end_that_is_gone_is_found_and_given_up() {
+fn a_missing_end_is_reported_by_verify_and_accepted_by_repair() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     drop(killed_after_flushes(&path, 10));

@@ -1,4 +1,4 @@
-//! Directories and files that are not what they are opened as, links, and names of strangers.
+//! Directories opened as the wrong kind, foreign files, links, and foreign names.
 
 use std::os::unix::fs::symlink;
 
@@ -20,8 +20,8 @@ fn open_log(path: &Path) -> Result<StandaloneLog> {
     StandaloneLog::open(path, true, LogConfig::default())
 }
 
-// Broken if it failed: a directory opened as the wrong kind would be marked as closed, and what a crash tore in it not be
-// found at the next start.
+// Broken if it failed: a directory opened as the wrong kind would be marked as closed cleanly, and a torn log
+// in it not be noticed at the next start.
 #[test]
 fn a_directory_of_the_wrong_kind_is_refused_and_not_marked() {
     let dir = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ const THEIRS: [&str; 5] = [
 
 // Broken if it failed: opening a log would delete somebody's files.
 #[test]
-fn files_of_others_stay() {
+fn foreign_files_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     for name in THEIRS {
@@ -72,10 +72,13 @@ fn files_of_others_stay() {
     }
     let before = entries(path);
     let error = open_log(path).unwrap_err();
-    assert!(error.to_string().contains("is not empty and no log"), "{error}");
+    assert!(
+        error.to_string().contains("is not empty and is no log"),
+        "{error}"
+    );
     assert_eq!(entries(path), before);
 
-    // Beside a log they may stand.
+    // Next to a log they are accepted.
     let log = path.join("log");
     open_log(&log).unwrap().close().unwrap();
     for name in THEIRS {
@@ -95,14 +98,15 @@ fn files_of_others_stay() {
             .iter()
             .any(|name| name.contains("0007") || name.contains("point.tmp"))
     );
-    // What only a file system puts there is nobody's.
+    // `lost+found` belongs to the file system.
     fs::create_dir_all(path.join("disk/lost+found")).unwrap();
     open_log(&path.join("disk")).unwrap();
 }
 
-// Broken if it failed: a program that opens a directory would write into, or delete, directories that only look like partitions.
+// Broken if it failed: a program that opens a directory would write into, or delete, foreign directories
+// whose names look like partitions.
 #[test]
-fn directories_of_others_stay() {
+fn foreign_directories_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     let deleted = format!("x-1.{}-delete", "0".repeat(32));
@@ -121,7 +125,7 @@ fn directories_of_others_stay() {
     for name in ["backup-2024", &deleted] {
         assert_eq!(entries(&path.join(name)), before, "{name}");
     }
-    // A broker takes what has the name of a partition, as Kafka does, but what is in it stays.
+    // A broker takes a directory with a partition's name, as Kafka does, but keeps the files in it.
     let opening = Opening {
         takes_all: true,
         ..Opening::new(&|_| LogConfig::default())
@@ -134,8 +138,8 @@ fn directories_of_others_stay() {
     assert_eq!(entries(&path.join(&deleted)), before);
 }
 
-// Broken if it failed: a partition or a segment that an operator moved to another disk would be passed over, and an empty log
-// or a gap take its place. Kafka follows links.
+// Broken if it failed: a partition or segment that an operator moved to another disk and linked would be
+// ignored, and an empty log or a gap would replace it. Kafka follows links.
 #[test]
 fn links_are_followed() {
     let (dir, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -169,7 +173,7 @@ fn links_are_followed() {
     };
     let logs = open(path).unwrap();
     assert_eq!(values(&logs.get("t", 0).unwrap().log), 5);
-    // The directory's lock holds for what a link leads to.
+    // The directory's lock covers the log behind a link.
     let taken = open_log(&path.join("t-0")).unwrap_err();
     assert!(matches!(taken, StorageError::Locked { .. }), "{taken}");
     logs.close().unwrap();
@@ -178,16 +182,17 @@ fn links_are_followed() {
     log.close().unwrap();
     let report = verify(path, &VerifyOptions::default(), &mut |_| true).unwrap();
     assert_eq!((report.partitions, report.findings.len()), (1, 0), "{report:?}");
-    // A deleted link takes nothing with it that it led to.
+    // Deleting a linked log removes the link, not the files behind it.
     let logs = open(path).unwrap();
     logs.delete("t", 0).unwrap();
     logs.close().unwrap();
     assert!(target.join("00000000000000000000.log").exists());
 }
 
-// Broken if it failed: `create("x", -1)` would make `x--1`, which is partition 1 of `x-` at the next opening.
+// Broken if it failed: `create("x", -1)` would make `x--1`, which the next opening reads as partition 1 of
+// `x-`.
 #[test]
-fn numbers_are_not_negative() {
+fn negative_partition_numbers_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open(dir.path()).unwrap();
     for number in [-1, i32::MIN] {
@@ -201,9 +206,10 @@ fn numbers_are_not_negative() {
     assert!(partition_dirs(dir.path()).unwrap().is_empty());
 }
 
-// Broken if it failed: a typo beside a running broker would leave a directory that the next start takes for a partition.
+// Broken if it failed: a typo next to a running broker would leave a directory that its next start loads as a
+// log.
 #[test]
-fn nothing_is_made_in_a_directory_that_is_in_use() {
+fn a_directory_in_use_gets_no_new_files() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open(dir.path()).unwrap();
     let before = entries(dir.path());

@@ -1,4 +1,4 @@
-//! Logs that move from one directory to another, and what crashes and failing disks make of that.
+//! Logs that move between directories, with crashes and failing disks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering as Order};
@@ -48,7 +48,7 @@ fn paths(root: &Path) -> [PathBuf; 2] {
     [root.join("from"), root.join("to")]
 }
 
-/// As a broker opens them.
+/// The two directories, opened as a broker opens them.
 fn opened(root: &Path) -> [Arc<LogDir>; 2] {
     finish_moves(&paths(root)).unwrap();
     check_duplicates(&paths(root)).unwrap();
@@ -95,7 +95,7 @@ fn append_in_epoch(log: &Log, epoch: i32, value: &[u8]) {
     log.append_as_leader(&mut batch, epoch, 1).unwrap();
 }
 
-/// Batches of a transaction of producer 9, with its marker if `committed` says how it ended.
+/// Appends batches of a transaction of producer 9, and its marker if `committed` is given.
 fn transaction(log: &Log, sequence: i32, committed: Option<bool>) {
     let mut builder = BatchBuilder::new(Compression::None, None);
     builder.set_producer_state(9, 0, sequence);
@@ -126,7 +126,7 @@ fn write_all_kinds(log: &Log) {
     append_in_epoch(log, 4, b"the last");
 }
 
-/// All that is known of a log.
+/// Everything a log can report.
 fn known(log: &Log) -> impl PartialEq + std::fmt::Debug + use<> {
     let start = log.log_start_offset();
     (
@@ -142,10 +142,10 @@ fn known(log: &Log) -> impl PartialEq + std::fmt::Debug + use<> {
     )
 }
 
-// Broken if it failed: a log that moves would lose records, its start, its epochs, its producers or its transactions, or those
-// who wrote to it would be told nothing.
+// Broken if it failed: a moved log would lose records, its start, its epochs, its producers or its
+// transactions, or threads that wait for its end would not be notified.
 #[test]
-fn a_log_moves_with_all_that_is_known_of_it() {
+fn a_log_moves_with_all_its_state() {
     let disks = Disks::new();
     let log = disks.log();
     write_all_kinds(&log);
@@ -177,16 +177,16 @@ fn a_log_moves_with_all_that_is_known_of_it() {
     let [from, to] = paths(disks.root.path()).map(|path| subdirectories(&path));
     assert!(from.len() == 1 && from[0].ends_with("-delete"), "{from:?}");
     assert_eq!(to, ["t-0"]);
-    // Also after a crash: nothing but the checkpoints told where it begins.
+    // Also after a crash, when only the checkpoints give the start offset.
     drop((moving, moved, disks.from, disks.to));
     let dirs = opened(disks.root.path());
     assert_eq!(holder(&dirs), 1);
     assert_eq!(known(&dirs[1].get("t", 0).unwrap().log), before);
 }
 
-// Broken if it failed: a producer that sends again what was not answered would be refused after a move, and end.
+// Broken if it failed: a producer that repeats an unanswered batch would be refused after a move, and end.
 #[test]
-fn batches_sent_again_are_known_after_a_move() {
+fn repeated_batches_are_recognised_after_a_move() {
     let disks = Disks::new();
     let log = disks.log();
     let now = crate::clock::system_now_ms();
@@ -207,7 +207,7 @@ fn batches_sent_again_are_known_after_a_move() {
     assert_eq!(before[6], Some((6, true)));
     let moving = disks.begin();
     while moving.copy(1 << 20).unwrap() > 0 {}
-    // Of another producer no batch is left.
+    // No batch of another producer is left.
     let mut other = batch_of(&[(now, b"gone")], Some((5, 0)));
     log.append_as_leader(&mut other, 0, now).unwrap();
     log.roll(now).unwrap();
@@ -219,7 +219,7 @@ fn batches_sent_again_are_known_after_a_move() {
     assert_eq!(again(&moved), before);
     assert_eq!(moved.active_producers(), producers);
     assert_eq!(send(&moved, 7).unwrap().first_offset, 8);
-    // The snapshot knows all of them, too.
+    // The snapshot has all of them, too.
     let producers = moved.active_producers();
     drop((moving, moved, log));
     let Disks { root, from, to } = disks;
@@ -229,17 +229,17 @@ fn batches_sent_again_are_known_after_a_move() {
     assert_eq!(log_again(&dirs[1]).active_producers(), producers);
 }
 
-// Broken if it failed: a move that was interrupted, or the log of which lost its end in a power loss, would end in a log with
-// records that nobody was given there.
+// Broken if it failed: a move that was interrupted, or whose log lost its end in a power loss, would produce
+// a log with records that were never written there.
 #[test]
-fn a_move_goes_on_after_a_restart() {
+fn a_move_continues_after_a_restart() {
     let disks = Disks::new();
     let log = disks.log();
     write_all_kinds(&log);
     let moving = disks.begin();
     while moving.copy(1 << 20).unwrap() > 0 {}
     drop(moving);
-    // The same epoch, and then another one: as when the tail was lost and written anew.
+    // The end is written anew, with the same epoch and then with another, as after its loss.
     disks.from.truncate_to("t", 0, 9).unwrap();
     let Disks { root, from, to } = disks;
     log.close().unwrap();
@@ -256,9 +256,10 @@ fn a_move_goes_on_after_a_restart() {
     assert_eq!((everything(&moved), moved.epoch_end_offset(7)), before);
 }
 
-// Broken if it failed: retention or DeleteRecords during a move would stop it for ever, or leave a gap that is read as none.
+// Broken if it failed: retention or DeleteRecords during a move would stop it for ever, or leave an unnoticed
+// gap.
 #[test]
-fn the_log_begins_later_than_the_copy_ends() {
+fn a_log_may_begin_after_the_end_of_its_copy() {
     let disks = Disks::new();
     let log = disks.log();
     let moving = disks.begin();
@@ -271,11 +272,11 @@ fn the_log_begins_later_than_the_copy_ends() {
         log.append_as_leader(&mut batch.clone(), 0, 1).unwrap();
     }
     log.append_as_leader(&mut batch, 0, 1).unwrap();
-    // Inside of a batch; the segments before go.
+    // The new start is inside a batch; the segments before it are deleted.
     log.advance_log_start_offset(55).unwrap();
     assert!(log.delete_old_segments(1).unwrap() > 0);
     while moving.copy(1).unwrap() > 0 {}
-    // While the last is to be copied, everything goes.
+    // The last segment is still to be copied when everything is deleted.
     log.advance_log_start_offset(70).unwrap();
     append(&log, b"w");
     let moved = moving.finish(|_| ()).unwrap().unwrap().partition.log.clone();
@@ -291,7 +292,8 @@ fn log_again(dir: &LogDir) -> Arc<Log> {
     dir.get("t", 0).unwrap().log.clone()
 }
 
-// Broken if it failed: offsets that were given once would be given again after a move, or a copy have what was deleted.
+// Broken if it failed: offsets would be assigned a second time after a move, or a copy would have deleted
+// records.
 #[test]
 fn a_compacted_log_moves() {
     let disks = Disks::new();
@@ -325,10 +327,9 @@ fn a_compacted_log_moves() {
     moved.compact_with(&CleanerConfig::default(), 1).unwrap();
 }
 
-// Broken if it failed: the last step of a move would hold up producers for as long as it takes to copy a log, or to bring it to
-// disk.
+// Broken if it failed: the last step of a move would block producers while a whole log is copied or flushed.
 #[test]
-fn the_last_step_is_short() {
+fn the_last_step_copies_and_flushes_little() {
     let disks = Disks::new();
     let log = disks.log();
     let filled = LogConfig {
@@ -346,7 +347,7 @@ fn the_last_step_is_short() {
     let moving = disks.begin();
     let all = log.size_bytes();
     assert_eq!(moving.bytes_left().unwrap(), all);
-    // The first segment's end, and its last batch alone.
+    // The end of the first segment, and its last batch alone.
     let mut copied = 0;
     for _ in 0..3 {
         copied += moving.copy(1 << 19).unwrap();
@@ -357,7 +358,7 @@ fn the_last_step_is_short() {
     assert!(too_early());
     while moving.copy(1 << 20).unwrap() > 0 {}
     assert_eq!(moving.bytes_left().unwrap(), 0);
-    // Copied, and not on the other disk.
+    // All is copied, but not flushed.
     assert!(too_early());
     moving.prepare().unwrap();
     append_much();
@@ -373,9 +374,10 @@ fn the_last_step_is_short() {
     assert!(everything(&moved) == before);
 }
 
-// Broken if it failed: a broker that is stopped during a move, or the move's last step, would wait for a whole log's fsync.
+// Broken if it failed: stopping a broker during a move, or the move's last step, would wait for a whole log's
+// fsync.
 #[test]
-fn a_copy_is_brought_to_disk_as_it_comes() {
+fn a_copy_is_flushed_as_it_grows() {
     let disks = Disks::new();
     let log = disks.log();
     log.update_config(LogConfig::default());
@@ -389,9 +391,10 @@ fn a_copy_is_brought_to_disk_as_it_comes() {
     assert!(future.log.recovery_point() > 30);
 }
 
-// Broken if it failed: the offsets behind what compaction left would be given to other records after a move.
+// Broken if it failed: offsets after the last batch that compaction kept would be assigned again after a
+// move.
 #[test]
-fn the_end_of_a_log_without_its_last_batches() {
+fn the_end_offset_survives_without_the_last_batches() {
     for copied in [false, true] {
         let disks = Disks::new();
         let log = disks.log();
@@ -413,9 +416,9 @@ fn the_end_of_a_log_without_its_last_batches() {
     }
 }
 
-// Broken if it failed: what was chosen otherwise, or deleted, would be moved all the same, or stay on the disk for ever.
+// Broken if it failed: a cancelled move, or that of a deleted log, would go on, or leave its copy for ever.
 #[test]
-fn moves_that_end_early() {
+fn cancelled_moves_leave_no_copy() {
     let disks = Disks::new();
     append(&disks.log(), b"v");
     let moving = disks.begin();
@@ -438,7 +441,7 @@ fn moves_that_end_early() {
     ));
 }
 
-/// Ends the process before one change, or fails that one as a disk does; only changes below `below` count.
+/// Ends the process before one change, or fails that change as a disk does. Only changes below `below` count.
 struct Step {
     at: usize,
     below: PathBuf,
@@ -459,7 +462,7 @@ impl Watcher for Step {
     }
 }
 
-/// What came of a move, whether it met the step, and what was written before.
+/// The outcome of a move, whether it reached the step, and the values written before.
 fn interrupted(below: &str, at: usize, crash: bool) -> (Disks, Result<Moved>, bool, Vec<u8>) {
     let disks = Disks::new();
     write_all_kinds(&disks.log());
@@ -483,10 +486,10 @@ fn interrupted(below: &str, at: usize, crash: bool) -> (Disks, Result<Moved>, bo
     (disks, result, struck, written)
 }
 
-// Broken if it failed: a crash in the middle of a move would leave a broker that does not start, or a log that is gone, in two
-// directories, or without its end.
+// Broken if it failed: a crash during a move would leave a broker that does not start, or a log that is
+// missing, in two directories, or without its end.
 #[test]
-fn a_crash_at_every_step() {
+fn a_move_survives_a_crash_at_every_step() {
     let mut ends = [0, 0];
     for at in 0.. {
         let (disks, result, struck, expected) = interrupted("", at, true);
@@ -498,7 +501,7 @@ fn a_crash_at_every_step() {
         assert!(everything(&log_again(&dirs[place])) == expected, "step {at}");
         let end = log_again(&dirs[place]).log_end_offset();
         append_in_epoch(&log_again(&dirs[place]), 5, b"after");
-        // What is left of the move is gone, or goes on.
+        // The rest of the interrupted move is removed, or the move continues.
         if place == 0 {
             let moving = Move::begin(&dirs[0], &dirs[1], "t", 0).unwrap();
             moving.finish(|_| ()).unwrap().unwrap();
@@ -513,34 +516,34 @@ fn a_crash_at_every_step() {
     }
 }
 
-// Broken if it failed: a disk that fails while a log is moved would take a log with it that is on another, or one would go on
-// where its records are not.
+// Broken if it failed: a disk that fails during a move would take a log on another disk offline, or a log
+// would be served from a disk that lacks its records.
 #[test]
-fn a_failure_at_every_step() {
+fn a_move_survives_a_failure_at_every_step() {
     for (below, number) in [("from", 0), ("to", 1)] {
         for at in 0.. {
             let (disks, result, struck, _) = interrupted(below, at, false);
             let dirs = [disks.from.clone(), disks.to.clone()];
             let place = holder(&dirs);
-            let told = format!("{below}, step {at}: {result:?}");
-            assert_eq!(result.is_ok(), place == 1, "{told}");
+            let step = format!("{below}, step {at}: {result:?}");
+            assert_eq!(result.is_ok(), place == 1, "{step}");
             let log = log_again(&dirs[place]);
             let mut batch = batch_of(&[(1, b"after")], None);
             let appended = log.append_as_leader(&mut batch, 5, 1);
-            // It is served as long as its own disk did not fail.
+            // The log is served as long as its own disk works.
             if place == number && struck && log.failure().is_some() {
                 appended.unwrap_err();
             } else {
-                assert_eq!(log.failure(), None, "{told}");
-                assert!(appended.is_ok(), "{told}");
+                assert_eq!(log.failure(), None, "{step}");
+                assert!(appended.is_ok(), "{step}");
             }
-            assert_eq!(dirs[1 - number].failure(), None, "{told}");
+            assert_eq!(dirs[1 - number].failure(), None, "{step}");
             let (end, bytes) = (log.log_end_offset(), everything(&log));
             let Disks { root, from, to } = disks;
             drop((dirs, log, result, from, to));
             let dirs = opened(root.path());
             let log = log_again(&dirs[holder(&dirs)]);
-            assert_eq!((log.log_end_offset(), everything(&log)), (end, bytes), "{told}");
+            assert_eq!((log.log_end_offset(), everything(&log)), (end, bytes), "{step}");
             if !struck {
                 assert!(at > 3, "only {at} steps were seen below {below}");
                 break;
@@ -549,10 +552,9 @@ fn a_failure_at_every_step() {
     }
 }
 
-// Broken if it failed: a copy that an earlier move left on a disk which failed would take the log's place, without its end, once
-// that disk is mended.
+// Broken if it failed: an unfinished copy on a disk that failed and was mended would replace the log.
 #[test]
-fn only_the_copy_that_was_whole_takes_the_logs_place() {
+fn only_a_complete_copy_replaces_the_log() {
     for renamed in [false, true] {
         let disks = Disks::new();
         write_all_kinds(&disks.log());
@@ -567,16 +569,16 @@ fn only_the_copy_that_was_whole_takes_the_logs_place() {
         if renamed {
             fs::rename(&copy, root.path().join("to/t-0")).unwrap();
         }
-        // Both names come before those of the directories that the log moved between.
+        // Both names sort before those of the directories of the move.
         let mut all = paths(root.path()).to_vec();
-        for (number, name) in ["aside", "before"].iter().enumerate() {
+        for (number, name) in ["after", "before"].iter().enumerate() {
             let stale = root.path().join(name).join(format!("t-0.{number}-future"));
             fs::create_dir_all(stale).unwrap();
             all.insert(number, root.path().join(name));
         }
         let place = root.path().canonicalize().unwrap().join("to/t-0");
         assert_eq!(finish_moves(&all).unwrap(), [place]);
-        assert!(root.path().join("aside/t-0.0-future").exists());
+        assert!(root.path().join("after/t-0.0-future").exists());
         assert!(root.path().join("before/t-0.1-future").exists());
         let dirs = opened(root.path());
         assert_eq!(holder(&dirs), 1);
@@ -584,10 +586,10 @@ fn only_the_copy_that_was_whole_takes_the_logs_place() {
     }
 }
 
-// Broken if it failed: a log moves on from where its last move ended when the old disk failed, and that and the machine's end
-// would keep the broker from serving it.
+// Broken if it failed: when a log moves a second time after its first disk failed, a crash would keep the
+// broker from serving it.
 #[test]
-fn a_move_behind_a_move_is_finished() {
+fn a_second_move_after_a_failed_disk_is_finished() {
     let root = crate::testing::scratch();
     let all = ["one", "two", "three"].map(|name| root.path().join(name));
     let copies = ["t-0.a-future", "t-0.b-future"];
@@ -608,9 +610,9 @@ fn a_move_behind_a_move_is_finished() {
     assert!(!all[0].join("t-0").exists() && !all[1].join("t-0").exists());
 }
 
-// Broken if it failed: a log that was moved to a disk which is not there would be served as it was before.
+// Broken if it failed: a log moved to a disk that is missing would be served from its old copy.
 #[test]
-fn the_directory_a_log_was_moved_to_is_gone() {
+fn a_log_whose_new_directory_is_missing_is_not_served() {
     let disks = Disks::new();
     append(&disks.log(), b"v");
     let Disks { root, from, to } = disks;

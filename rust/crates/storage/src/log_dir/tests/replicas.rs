@@ -1,10 +1,10 @@
-//! Logs with replicas: their high watermarks, truncations, and copies that are on their way.
+//! Replicated logs: high watermarks, truncations, and copies that are being moved.
 
 use logcore_records::{BatchBuilder, Compression};
 
 use super::*;
 
-// Broken if it failed: after a restart a replica would show records that are not on all replicas.
+// Broken if it failed: after a restart a replica would serve records that are not on all replicas.
 #[test]
 fn replicated_logs_begin_at_their_high_watermark() {
     let dir = tempfile::tempdir().unwrap();
@@ -29,8 +29,8 @@ fn replicated_logs_begin_at_their_high_watermark() {
     assert_eq!(log.high_watermark(), 10);
 }
 
-// Broken if it failed: after a crash that follows a truncation, a torn tail would be taken for damage and the log stay
-// offline, or the log's new records be thrown away because it once began behind them.
+// Broken if it failed: after a truncation and a crash, a torn tail would count as damage and take the log
+// offline, or the log's new records would be dropped because its saved start lies above them.
 #[test]
 fn a_truncation_lowers_the_checkpoints_first() {
     let dir = tempfile::tempdir().unwrap();
@@ -81,10 +81,10 @@ fn a_truncation_lowers_the_checkpoints_first() {
     ));
 }
 
-// Broken if it failed: what is appended after a cut inside of a batch would be gone after a crash, because the log is said to
-// begin behind it.
+// Broken if it failed: records appended after a truncation inside a batch would be lost after a crash,
+// because the saved start lies above them.
 #[test]
-fn a_truncation_inside_of_a_batch_lowers_the_checkpoints_to_its_front() {
+fn a_truncation_inside_a_batch_lowers_the_checkpoints_to_its_first_offset() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
     let logs = open(path).unwrap();

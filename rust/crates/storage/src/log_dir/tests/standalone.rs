@@ -1,11 +1,11 @@
-//! A log by itself, and one in a broker's directory.
+//! Standalone logs, alone and in a broker's directory.
 
 use super::*;
 use crate::standalone::StandaloneLog;
 
 // Broken if it failed: a script and a broker would write to the same files.
 #[test]
-fn a_standalone_log_in_a_brokers_directory() {
+fn a_standalone_log_in_a_brokers_directory_locks_it() {
     let dir = tempfile::tempdir().unwrap();
     let logs = open(dir.path()).unwrap();
     append(
@@ -57,7 +57,8 @@ fn a_standalone_log_by_itself() {
     assert_eq!(log.log_end_offset(), 1);
 }
 
-// Broken if it failed: a program that cuts a log in a broker's directory would leave the broker one it cannot recover.
+// Broken if it failed: a program that truncates a log in a broker's directory would leave checkpoints with
+// which the broker cannot recover it.
 #[test]
 fn a_standalone_truncation_lowers_the_brokers_checkpoints() {
     let dir = tempfile::tempdir().unwrap();
@@ -81,7 +82,7 @@ fn a_standalone_truncation_lowers_the_brokers_checkpoints() {
     assert_eq!(logs.get("t", 0).unwrap().log.log_end_offset(), 0);
 }
 
-// Broken if it failed: records that were deleted would be back after the program was started anew, or after a crash.
+// Broken if it failed: deleted records would be back after a restart or a crash of the program.
 #[test]
 fn a_standalone_log_remembers_its_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,7 +121,7 @@ fn a_standalone_log_remembers_its_start() {
 
 // Broken if it failed: two writers would acknowledge records at the same offsets.
 #[test]
-fn a_log_that_is_open_by_itself_is_not_opened_with_its_directory() {
+fn a_directory_cannot_open_a_log_that_is_open_standalone() {
     let dir = tempfile::tempdir().unwrap();
     let config = LogConfig::default();
     let log = StandaloneLog::open(&dir.path().join("t-0"), true, config.clone()).unwrap();
@@ -130,7 +131,7 @@ fn a_log_that_is_open_by_itself_is_not_opened_with_its_directory() {
     log.close().unwrap();
     open(dir.path()).unwrap().close().unwrap();
 
-    // The same log through its real path, and through a link to it in a directory of logs.
+    // The same log by its real path, and through a link in a directory of logs.
     let elsewhere = tempfile::tempdir().unwrap();
     let real = elsewhere.path().join("real");
     std::fs::rename(dir.path().join("t-0"), &real).unwrap();
@@ -148,9 +149,10 @@ fn a_log_that_is_open_by_itself_is_not_opened_with_its_directory() {
     open(dir.path()).unwrap();
 }
 
-// Broken if it failed: records that were deleted from a log by itself would come back when it is put among a broker's.
+// Broken if it failed: records deleted from a standalone log would come back when it joins a broker's
+// directory.
 #[test]
-fn where_a_log_begins_comes_along() {
+fn a_standalone_log_brings_its_start_offset_into_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let config = LogConfig::default();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -167,7 +169,7 @@ fn where_a_log_begins_comes_along() {
     let start = |logs: &LogDir| logs.get("t", 0).unwrap().log.log_start_offset();
     let logs = open(dir.path()).unwrap();
     assert_eq!(start(&logs), 2);
-    // It is the directory's from now on: a later truncation is not undone by what the log once said of itself.
+    // From now on the directory's checkpoint counts: a later truncation is not undone by the log's own.
     logs.truncate_fully_and_start_at("t", 0, 1, None).unwrap();
     append(&logs.get("t", 0).unwrap().log, b"w");
     logs.close().unwrap();
@@ -178,7 +180,7 @@ fn where_a_log_begins_comes_along() {
     );
     logs.close().unwrap();
 
-    // The same when it is opened there by itself.
+    // The same when the log is opened there standalone.
     let log = StandaloneLog::open(&elsewhere.path().join("t-1"), false, config.clone()).unwrap();
     log.advance_log_start_offset(1).unwrap();
     log.close().unwrap();
@@ -190,9 +192,10 @@ fn where_a_log_begins_comes_along() {
     assert_eq!(logs.get("t", 1).unwrap().log.log_start_offset(), 1);
 }
 
-// Broken if it failed: what was deleted would be noted after a truncation below it, and the next opening drop everything.
+// Broken if it failed: a truncation below the deleted records would keep a start above the log's end, and the
+// next opening would drop everything.
 #[test]
-fn truncations_and_deletions_at_once() {
+fn truncations_and_deletions_run_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t");
     for _ in 0..40 {
@@ -205,7 +208,7 @@ fn truncations_and_deletions_at_once() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 barrier.wait();
-                // Whichever comes first: the other finds what it may do.
+                // Either may come first; the other finds the new state.
                 let _ = log.advance_log_start_offset(25);
             });
             barrier.wait();
@@ -223,7 +226,7 @@ fn truncations_and_deletions_at_once() {
 
 // Broken if it failed: offsets would become negative, and the log could not be opened any more.
 #[test]
-fn the_last_offset_there_is() {
+fn the_largest_offset_is_the_last_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("t");
     let log = StandaloneLog::open(&path, true, LogConfig::default()).unwrap();
