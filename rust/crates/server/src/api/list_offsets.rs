@@ -3,7 +3,7 @@
 //! Version 0 requests the first offsets of segments that were last written before a time
 //! (`UnifiedLog.legacyFetchOffsetsBefore`).
 //!
-//! A search by time may have to decompress batches. Each waits for a permit ([`crate::memory::unpacking`]),
+//! A search by time may have to decompress batches. Each waits for a permit ([`crate::memory::decompression`]),
 //! so a long search does not block others, and ends with its client. A searching request keeps only its
 //! parsed form; long ones share a budget (`list_offsets`). At the bound a request gets REQUEST_TIMED_OUT, and
 //! its client tries again.
@@ -20,8 +20,8 @@ use crate::apis;
 use crate::codes::ErrorCode;
 use crate::memory::Budgets;
 use crate::memory::budget::Permit;
+use crate::memory::decompression::DecompressionPermit;
 use crate::memory::frames::FramePermit;
-use crate::memory::unpacking::DecompressionPermit;
 use crate::net::response::Response;
 use crate::partitions::registry::{Leadership, Partition};
 use crate::shared::{Shared, now_ms};

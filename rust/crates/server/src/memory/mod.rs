@@ -5,9 +5,9 @@
 
 pub(crate) mod budget;
 pub(crate) mod decoded;
+pub(crate) mod decompression;
 pub(crate) mod frames;
 pub(crate) mod long_responses;
-pub(crate) mod unpacking;
 
 use std::collections::HashMap;
 use std::num::NonZero;

@@ -7,7 +7,7 @@ use super::batches::{Records, refuse_records};
 use super::{ALL, Done, Part, Refused, Request, Result};
 use crate::codes::ErrorCode;
 use crate::log_lines::Level;
-use crate::memory::unpacking::{SHORT, SHORT_BUFFER};
+use crate::memory::decompression::{SHORT, SHORT_BUFFER};
 use crate::partitions::purgatory::HasWaiters;
 use crate::partitions::registry::{Leadership, Partition};
 use crate::shared::{Shared, now_ms};

@@ -6,7 +6,7 @@
 //!
 //! A batch's header is parsed once, in [`batches`], and passed on. `batches` checks what depends on the
 //! request's version. The log checks everything else. A long compressed batch waits for a permit to be
-//! decompressed ([`crate::memory::unpacking`]).
+//! decompressed ([`crate::memory::decompression`]).
 //!
 //! With acks=all the response waits in the purgatory until the in-sync replicas have the records
 //! (`DelayedProduce`). The next request of the connection waits as well, as in Kafka. [`answer`] builds the

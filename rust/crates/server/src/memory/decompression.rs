@@ -1,22 +1,23 @@
-//! Permits to decompress batches: how many at once, and with how much memory.
+//! Permits to decompress batches: their number, and the memory of each.
 //!
-//! A batch up to [`SHORT`] bytes is checked without a permit, on the network thread. A longer one, and one
-//! that is encoded again for its topic's codec, waits for a permit of [`MEDIUM`] bytes of memory; there are
-//! as many as processors. A batch that needs more memory is tried again with a permit of 256 MiB, of which
-//! there is one. So ordinary batches do not wait for huge ones. A batch that is encoded again is in memory
-//! twice, so it may need twice the bytes of its permit. Checking needs none of this memory, but for raw
-//! snappy and large zstd windows ([`logcore_records::Limits`]).
+//! A batch up to [`SHORT`] bytes is checked on the network thread without a permit. A longer one, and one
+//! that is encoded again for its topic's codec, waits for a permit with [`MEDIUM`] bytes of memory; there are
+//! as many as processors. A batch that needs more memory is tried again with the one permit of 256 MiB. So
+//! ordinary batches do not wait for huge ones.
 //!
-//! Called from connection tasks. A task that waits for a permit blocks no thread.
+//! A batch that is encoded again is in memory twice, so it may take twice its permit's bytes. Checking takes
+//! none of them except for raw snappy and large zstd windows ([`logcore_records::Limits`]).
+//!
+//! Called from connection tasks. Waiting for a permit blocks no thread.
 
 use logcore_storage::DECOMPRESSED_MAX;
 
 use crate::memory::Budgets;
 use crate::memory::budget::Permit;
 
-/// A compressed batch of more bytes waits for a permit. Decompressing so much takes some 0.2 ms.
+/// A longer compressed batch waits for a permit. Decompressing this much takes some 0.2 ms.
 pub(crate) const SHORT: usize = 32 << 10;
-/// Memory to decompress a short batch with. Raw snappy needs at most 22 times the batch.
+/// Memory to decompress a short batch. Raw snappy grows by at most 22 times.
 pub(crate) const SHORT_BUFFER: usize = 1 << 20;
 /// Memory of an ordinary permit: 16 times the default of `max.message.bytes`.
 const MEDIUM: usize = 16 << 20;
@@ -28,7 +29,7 @@ pub(crate) struct DecompressionPermit {
 }
 
 impl Budgets {
-    /// Waits for a permit for a batch of so many compressed bytes.
+    /// Waits for a permit for a batch of this many compressed bytes.
     pub(crate) async fn decompression(&self, bytes: usize) -> DecompressionPermit {
         if bytes > MEDIUM {
             return self.large_decompression().await;
