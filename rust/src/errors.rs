@@ -72,6 +72,7 @@ pub(crate) fn storage_error(py: Python<'_>, error: &StorageError) -> PyErr {
     let text = error.to_string();
     let exception = match error {
         E::CorruptBatch { .. }
+        | E::Undecodable { .. }
         | E::InvalidRecord { .. }
         | E::InvalidRecords(_)
         | E::UnsupportedFormat { .. } => InvalidRecordError::new_err(text),

@@ -22,6 +22,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import logcore
 from logcore._native import api_keys
 from tests.compat.apache import apache_kafka
 from tests.compat.conftest import KafkaTools
@@ -51,6 +52,9 @@ TOPICS = {
     "zstd": {"compression.type": "zstd"},
     "two-copies": {"min.insync.replicas": "2"},
     "sequences": {},
+    "new-sequences": {},
+    "departures": {},
+    "recompressed": {"compression.type": "lz4"},
     "rolled": {"segment.bytes": "300"},
     "read": {},
     "times": {},
@@ -331,6 +335,7 @@ PRODUCED: dict[str, tuple[str, bytes | None]] = {
     "compressed as wanted": ("gzipped", batch(KEYED, EARLY, attributes=GZIP)),
     "to be decompressed": ("uncompressed", batch(KEYED, EARLY, attributes=GZIP)),
     "an only replica": ("two-copies", GOOD),
+    "before the sequences": ("sequences", GOOD),
     "a first sequence": ("sequences", batch(KEYED, producer=(7, 0, 3))),
     "a repeated sequence": ("sequences", batch(KEYED, producer=(7, 0, 3))),
     "a sequence too far": ("sequences", batch(KEYED, producer=(7, 0, 9))),
@@ -346,6 +351,117 @@ def test_a_produced_batch_is_answered_alike(both: Both, name: str) -> None:
     topic, records = PRODUCED[name]
     for version in (9, 11, 8, 5, 3):
         both.same(PRODUCE, version, produce(topic, records))
+
+
+HEADER_SIZE = 61
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+
+
+def compressed(codec: str) -> bytes:
+    """A batch of three records."""
+    value = b"text that repeats, text that repeats, text that repeats"
+    return logcore.build_batch([(b"k", value, (), NOW)] * 3, codec)
+
+
+def corrected(data: bytes, count: int | None = None) -> bytes:
+    """The batch with its length and checksum right again, and with another count of records."""
+    data = data[:8] + struct.pack(">i", len(data) - 12) + data[12:]
+    if count is not None:
+        data = changed(changed(data, 23, struct.pack(">i", count - 1)), 57, struct.pack(">i", count))
+    return changed(data, 17, struct.pack(">I", wire.crc32c(data[21:])))
+
+
+def damaged(codec: str) -> dict[str, bytes]:
+    good = compressed(codec)
+    header, payload = good[:HEADER_SIZE], good[HEADER_SIZE:]
+    found = {
+        "intact": good,
+        "without its last byte": corrected(good[:-1]),
+        "without its last four bytes": corrected(good[:-4]),
+        "cut in the middle": corrected(header + payload[: len(payload) // 2]),
+        "without records": corrected(header),
+        "ones": corrected(header + b"\xff" * 40),
+        "zeros": corrected(header + bytes(40)),
+        "not compressed": corrected(header + compressed("none")[HEADER_SIZE:]),
+        "one record too few": corrected(good, 4),
+        "one record too many": corrected(good, 2),
+    }
+    if codec in ("snappy", "zstd"):
+        # After an lz4 frame both ignore them, after gzip only Kafka.
+        found["bytes after the stream"] = corrected(good + b"after")
+    return found
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_damaged_compressed_batch_is_refused_alike(both: Both, codec: str) -> None:
+    """If it failed, a batch that no consumer can read would be stored, or refused with another error."""
+    for name, records in damaged(codec).items():
+        for topic in ("plain", "compacted", "uncompressed"):
+            answer = both.same(PRODUCE, 9, produce(topic, records))
+            assert (answer["responses"][0]["partition_responses"][0]["error_code"] == 0) == (
+                name == "intact"
+            ), name
+
+
+def gzipped(body: bytes, count: int) -> bytes:
+    """A batch of these encoded records."""
+    return corrected(compressed("gzip")[:HEADER_SIZE] + gzip.compress(body, mtime=0), count)
+
+
+def encoded(
+    delta: int = 0, *, key: bytes | None = b"k", headers: bytes = b"\0", length: int | None = None
+) -> bytes:
+    record = b"\0\0" + varint(delta) + _bytes(key) + _bytes(b"v") + headers
+    return varint(len(record) if length is None else length) + record
+
+
+COMPRESSED_RECORDS = {
+    "two records": ("plain", gzipped(encoded() + encoded(1), 2)),
+    "bytes after the last record": ("plain", gzipped(encoded() + encoded(1) + b"after", 2)),
+    "no records": ("plain", gzipped(b"", 2)),
+    "half a record": ("plain", gzipped(encoded() + encoded(1)[:-2], 2)),
+    "a count of headers too large": ("plain", gzipped(encoded(headers=varint(3)), 1)),
+    "a negative count of headers": ("plain", gzipped(encoded(headers=varint(-1)), 1)),
+    "a header without a key": ("plain", gzipped(encoded(headers=varint(1) + varint(-1) + varint(-1)), 1)),
+    "keyless": ("compacted", gzipped(encoded(key=None) + encoded(1, key=None), 2)),
+    "keyless, with a wrong count": ("compacted", gzipped(encoded(key=None) + encoded(1, key=None), 3)),
+    "keyless, and half a record": ("compacted", gzipped(encoded(key=None) + encoded(1)[:-2], 2)),
+    "keyless, with wrong offset deltas": ("compacted", gzipped(encoded(1, key=None) + encoded(key=None), 2)),
+    "wrong offset deltas, to be decompressed": ("uncompressed", gzipped(encoded(1) + encoded(), 2)),
+    "wrong offset deltas, to be compressed again": ("recompressed", gzipped(encoded(1) + encoded(), 2)),
+    "a wrong length, to be decompressed": ("uncompressed", gzipped(encoded(length=9) + encoded(1), 2)),
+}
+
+
+@pytest.mark.parametrize("name", COMPRESSED_RECORDS)
+def test_records_of_a_compressed_batch_are_checked_alike(both: Both, name: str) -> None:
+    topic, records = COMPRESSED_RECORDS[name]
+    both.same(PRODUCE, 9, produce(topic, records))
+
+
+def test_compressed_batches_that_only_we_refuse_or_correct(both: Both) -> None:
+    """Named in docs/departures/broker.md. If it failed, the text would be wrong."""
+    ok, invalid, unknown = 0, 87, -1
+    lengths = [gzipped(encoded(length=length) + encoded(1), 2) for length in (5, 9, 12)]
+    after = corrected(compressed("gzip") + b"after")
+    deltas = gzipped(encoded(1) + encoded(), 2)
+    for records, expected in (
+        *((records, (invalid, ok)) for records in lengths),
+        (after, (unknown, ok)),
+        (deltas, (ok, unknown)),
+    ):
+        answers = both.ask(PRODUCE, 9, produce("departures", records))
+        codes = [answer["responses"][0]["partition_responses"][0]["error_code"] for answer in answers]
+        assert codes == list(expected)
+
+
+def test_a_new_producer_begins_at_0_on_a_new_log(both: Both) -> None:
+    """Kafka does so from 4.5 on (KAFKA-15591). If it failed, a new topic of an old name could lack records."""
+    out_of_order = 45
+    for sequence, expected in ((3, [out_of_order, 0]), (0, [0, out_of_order])):
+        answers = both.ask(PRODUCE, 9, produce("new-sequences", batch(KEYED, producer=(7, 0, sequence))))
+        codes = [answer["responses"][0]["partition_responses"][0]["error_code"] for answer in answers]
+        assert codes == expected
 
 
 @pytest.mark.parametrize("acks", [1, 2, -2])
@@ -439,6 +555,7 @@ def message_set(*values: bytes, magic: int = 1, attributes: int = 0, time: int =
     return out
 
 
+WRAPPER_OF_ONES = message_set(b"\xff" * 30, attributes=GZIP)
 WRAPPER = message_set(gzip.compress(message_set(b"a"), mtime=0), attributes=GZIP)
 OLD: dict[str, tuple[str, bytes]] = {
     "magic 1": ("plain", message_set(b"a", b"b")),
@@ -457,6 +574,7 @@ OLD: dict[str, tuple[str, bytes]] = {
     "a part of an unknown format": ("plain", changed(message_set(b"a"), 16, b"\7")[:-1]),
     "nothing to nowhere": ("nowhere", b""),
     "a wrapper": ("plain", WRAPPER),
+    "a wrapper that cannot be decompressed": ("plain", WRAPPER_OF_ONES),
     "a wrapper and a message": ("plain", WRAPPER + message_set(b"b")),
     "a message and a wrapper": ("plain", message_set(b"b") + WRAPPER),
     "a wrapper and a damaged one": ("plain", WRAPPER + WRAPPER[:-1] + b"!"),

@@ -45,7 +45,7 @@ COMPACTED = {
     "delete.retention.ms": "0",
 }
 # Where a crash may stop a compaction: before it, after it, and in each of its steps
-# (`rust/crates/storage/src/log/compaction.rs`).
+# (`rust/crates/storage/src/log/cleaning/mod.rs`).
 SWAP_STEPS = ["cleaned", "half-swap", "swap", "half-deleted", "deleted", "half-renamed", "done"]
 SWAPPED = "compacted-swap-done"
 TOPICS = {

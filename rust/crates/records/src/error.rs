@@ -43,7 +43,7 @@ pub enum RecordError {
     #[error("messages v{magic} cannot be compressed with {codec}")]
     UnknownToFormat { codec: Compression, magic: u8 },
 
-    /// The compressed payload cannot be read, or the codec could not write it (CORRUPT_MESSAGE).
+    /// The compressed payload cannot be read, or the codec could not write it (UNKNOWN_SERVER_ERROR).
     #[error("{codec} payload cannot be processed: {reason}")]
     Codec { codec: Compression, reason: String },
 

@@ -24,6 +24,10 @@ pub enum StorageError {
     #[error("corrupt batch at byte {position} of the append: {reason}")]
     CorruptBatch { position: usize, reason: String },
 
+    /// A compressed batch that cannot be decompressed (UNKNOWN_SERVER_ERROR, because Kafka has no code for it).
+    #[error("the batch at byte {position} of the append cannot be decompressed: {reason}")]
+    Undecodable { position: usize, reason: String },
+
     /// One batch is larger than `max.message.bytes` (MESSAGE_TOO_LARGE).
     #[error(
         "a batch of {size} bytes exceeds the limit of {limit} bytes (max.message.bytes); send smaller \
@@ -234,6 +238,10 @@ impl StorageError {
                 position,
                 limit: *limit,
             },
+            RecordError::Codec { .. } => Self::Undecodable {
+                position,
+                reason: error.to_string(),
+            },
             error if error.is_corruption() => Self::CorruptBatch {
                 position,
                 reason: error.to_string(),
@@ -251,7 +259,7 @@ impl StorageError {
             Self::OffsetOutOfRange { .. } => ErrorCode::OFFSET_OUT_OF_RANGE,
             Self::CorruptBatch { .. } => ErrorCode::CORRUPT_MESSAGE,
             Self::NotFound { .. } => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-            Self::UnexpectedAppendOffset { .. } => ErrorCode::UNKNOWN_SERVER_ERROR,
+            Self::UnexpectedAppendOffset { .. } | Self::Undecodable { .. } => ErrorCode::UNKNOWN_SERVER_ERROR,
             Self::Closed { .. } | Self::Forked { .. } | Self::Truncated { .. } => {
                 ErrorCode::NOT_LEADER_OR_FOLLOWER
             }

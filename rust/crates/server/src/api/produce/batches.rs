@@ -142,7 +142,7 @@ pub(super) fn refuse_records(error: &RecordError) -> Refused {
             ErrorCode::MESSAGE_TOO_LARGE
         }
         RecordError::ClaimedAppendTime => ErrorCode::INVALID_TIMESTAMP,
-        RecordError::NegativeTimestamp(_) => ErrorCode::UNKNOWN_SERVER_ERROR,
+        RecordError::NegativeTimestamp(_) | RecordError::Codec { .. } => ErrorCode::UNKNOWN_SERVER_ERROR,
         error if error.is_corruption() => ErrorCode::CORRUPT_MESSAGE,
         _ => ErrorCode::INVALID_RECORD,
     };

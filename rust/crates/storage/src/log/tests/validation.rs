@@ -437,7 +437,7 @@ fn a_compressed_batch_that_does_not_match_its_header_is_refused() {
         Compression::Zstd,
     ] {
         let batch = keyed(codec, &[KEY; 3], 9_500);
-        let packed = |records: &[u8]| {
+        let compressed = |records: &[u8]| {
             let mut payload = Vec::new();
             compress(codec, None, records, &mut payload).unwrap();
             with_payload(batch.clone(), &payload)
@@ -447,18 +447,18 @@ fn a_compressed_batch_that_does_not_match_its_header_is_refused() {
         let noise = with_payload(batch.clone(), &[0x55; 40]);
         let cut = with_payload(batch.clone(), &batch[HEADER_SIZE..batch.len() - 1]);
         for (what, sent, code) in [
-            ("noise", noise, 2),
-            ("cut short", cut, 2),
-            ("too few records", packed(&records[..2 * one]), 87),
+            ("noise", noise, -1),
+            ("cut short", cut, -1),
+            ("too few records", compressed(&records[..2 * one]), 87),
             (
                 "too many records",
-                packed(&[&records[..], &records[..one]].concat()),
+                compressed(&[&records[..], &records[..one]].concat()),
                 87,
             ),
-            ("trailing bytes", packed(&[&records[..], &[0]].concat()), 87),
+            ("trailing bytes", compressed(&[&records[..], &[0]].concat()), 87),
             (
                 "a record that is cut short",
-                packed(&records[..records.len() - 1]),
+                compressed(&records[..records.len() - 1]),
                 87,
             ),
         ] {
