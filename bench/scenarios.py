@@ -130,8 +130,8 @@ def produce_scenario(run: Run) -> None:
 def codec_scenario(run: Run) -> None:
     """Wire produce of compressed batches: two connections with five requests in flight, one partition each.
 
-    The batches are compressed before. Each broker decompresses them to check their records. MB are those of the
-    records.
+    The batches are compressed before. Each broker decompresses them to check their records. MB are those of
+    the records.
     """
     for codec in ("gzip", "snappy", "lz4", "zstd"):
         kind = f"{codec}, 1 KiB records, 128 KiB batches"

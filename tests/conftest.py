@@ -1,4 +1,4 @@
-"""Fixtures that every room's tests share: a broker in a process of its own, started by the command a person would use."""
+"""Shared fixtures: a broker in a process of its own, started by the command that a person would use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.ports import free_port
 
 START_TIMEOUT = 30.0
 
-# A shell that runs the tests in the background has them ignore SIGINT; the tests of Ctrl-C need Python's own handler.
+# A shell makes background jobs ignore SIGINT. The tests of Ctrl-C need Python's own handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class BrokerProcess:
-    """One `logcore start` as a child process; its output is collected by a thread so that it never blocks on a full pipe."""
+    """One `logcore start` as a child process. A thread collects its output, so no full pipe blocks it."""
 
     def __init__(self, data_dir: Path, port: int, extra: tuple[str, ...]) -> None:
         self.data_dir = data_dir
@@ -96,13 +96,13 @@ class BrokerProcess:
         return "".join(self._lines)
 
     def kill(self) -> None:
-        """SIGKILL: what a power cut leaves behind, less the page cache."""
+        """Sends SIGKILL. Unlike a power cut it keeps the page cache."""
         self.process.kill()
         self.process.wait(10)
         self._reader.join(10)
 
     def stop(self, sig: int = signal.SIGTERM, timeout: float = 30.0) -> int:
-        """Asks it to stop and returns its exit status."""
+        """Sends `sig` and returns the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(sig)
         status = self.process.wait(timeout)
@@ -115,13 +115,13 @@ StartBroker = Callable[..., BrokerProcess]
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """A factory of brokers; whatever still runs at the end of the test is killed."""
+    """Starts brokers, and kills those that still run at the end of the test."""
     running: list[BrokerProcess] = []
 
     def start(
         data_dir: Path | None = None, port: int | None = None, *extra: str, ready: bool = True
     ) -> BrokerProcess:
-        # Nobody else's while it is down.
+        # A port that no other test takes while the broker is down.
         broker = BrokerProcess(data_dir or tmp_path / "data", free_port() if port is None else port, extra)
         running.append(broker)
         return broker.wait_ready() if ready else broker
@@ -134,7 +134,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for a module's tests; it has to stop cleanly at their end."""
+    """One broker for the tests of a module. It must stop cleanly at their end."""
     process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", 0, ())
     process.wait_ready()
     yield process

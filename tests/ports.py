@@ -1,4 +1,4 @@
-"""Ports for servers that a test starts, or that it wants nobody to listen on."""
+"""Free ports for tests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ WORKERS = 64
 
 
 def _candidates() -> Iterator[int]:
-    """Below those that systems give to connections and to listeners that ask for any, and no other worker's: between the look and
-    the use, and while a server is down, nobody else takes them."""
+    """Ports that no other process takes between the check and the use, or while a server is down.
+
+    They are below the ephemeral ports, and each worker of pytest-xdist has its own.
+    """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     numbers = list(range(10_000 + worker, 32_000, WORKERS))
     while True:
@@ -25,7 +27,7 @@ _next = _candidates()
 
 
 def free_port() -> int:
-    """One that nobody has on any of this machine's IPv4 addresses."""
+    """A port that is free on all IPv4 addresses of this machine."""
     for port in _next:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Builds the extension and installs the package for development, and says how far it is.
 
-maturin and cargo write a line a crate, some 200. This shows them as one line that counts, at a terminal, and as a line each 20
-seconds elsewhere. Everything they wrote is in build/build.log, and is shown when the build fails.
+maturin and cargo print a line a crate, some 200. At a terminal this shows one line that counts them,
+elsewhere a line each 20 seconds. Their whole output is in build/build.log, and is shown when the build fails.
 
-usage: tools/build.py [--profile NAME]     (release, the default: quick to build; dist: what `make wheel` and `make bench` have)
+usage: tools/build.py [--profile NAME]     (release is the default; dist is for wheels and benchmarks)
 """
 
 import argparse

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Fails when modules of a Rust crate import each other in a circle.
 
-The rule is import-linter's for Python (`acyclic_siblings`): of the modules that lie in one folder, each taken with everything
-below it, none reaches itself again over its neighbours. A parent and its own children may use each other.
-Tests are left out: files named `tests.rs` or `*_tests.rs`, folders `tests`, and modules under `#[cfg(test)]`.
+The rule is import-linter's for Python (`acyclic_siblings`). The nodes are the modules of one folder, each
+with everything below it. A parent and its own children may use each other. Tests are left out: files named
+`tests.rs` or `*_tests.rs`, folders `tests`, and modules under `#[cfg(test)]`.
 
-Reads the sources as text: `use` declarations and paths that begin with `crate::`, `super::` or `self::`. Re-exports are followed.
+Reads the sources as text: `use` declarations and paths that begin with `crate::`, `super::` or `self::`.
+Re-exports are followed.
 
 usage: tools/rust_circles.py [CRATE_DIRECTORY ...]     (default: every crate of the workspace)
 """
@@ -30,7 +31,7 @@ Module = tuple[str, ...]
 
 
 def sources(crate: Path) -> dict[Module, str]:
-    """The text of each module's file, by the module's path in the crate; comments, strings and tests left out."""
+    """The text of each module's file, by the module's path, without comments, strings and tests."""
     texts: dict[Module, str] = {}
     tests: set[Module] = set()
     for file in sorted((crate / "src").rglob("*.rs")):
@@ -192,7 +193,8 @@ def main() -> int:
             failed = True
             where = "::".join(("crate", *folder))
             print(
-                f"{directory.name}: {len(circle)} modules of {where} import each other in a circle: {', '.join(circle)}"
+                f"{directory.name}: {len(circle)} modules of {where} import each other in a circle: "
+                f"{', '.join(circle)}"
             )
             for line in imports:
                 print(f"    {line}")

@@ -455,7 +455,7 @@ class PartitionSpec(Protocol):
         """Whether it is new to the cluster."""
     @property
     def replicas(self) -> Sequence[tuple[int, str | None, Sequence[str]]]:
-        """Id, rack and listeners' names of all brokers with a replica; empty if the leader is the only one."""
+        """Id, rack and listener names of all brokers with a replica; empty if the leader is the only one."""
     @property
     def isr(self) -> Sequence[int]:
         """The ids of the replicas that are in sync."""

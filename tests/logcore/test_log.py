@@ -404,8 +404,8 @@ def refusals(calls: Sequence[Callable[[], object]]) -> list[str]:
 
 
 def test_a_forked_child_does_not_write(tmp_path: Path) -> None:
-    # Broken if it failed: a worker that inherited the log would write over its parent's records, or be told that
-    # the log is closed, which it is not.
+    # Broken if it failed: a worker that inherited the log would overwrite its parent's records, or would read
+    # that the log is closed, which it is not.
     with logcore.open(tmp_path / "log", cleanup_policy="compact,delete") as log:
         log.append(b"parent", key=b"k")
         batch = bytes(log.fetch(0))

@@ -4,8 +4,8 @@ Owns a connection from its accept to its protocol: its first byte, the TLS hands
 their number. A peer that sends nothing costs only a socket until its time is over: asyncio's 256 KiB of
 buffers for TLS are made after the first byte. Runs on the event loop.
 
-As with Java's sockets, one that listens on all addresses takes both families, even if its address is 0.0.0.0. A
-peer's address is written as Java writes it. Plain connections are accepted here, too, because an
+As with Java's sockets, one that listens on all addresses takes both families, even if its address is 0.0.0.0.
+A peer's address is written as Java writes it. Plain connections are accepted here, too, because an
 asyncio.Server of Python 3.11 leaks the socket that it accepts while it is closed.
 """
 
