@@ -348,7 +348,7 @@ def test_a_standalone_server_refuses_a_members_directory(left: Filled, tmp_path:
         alone = [line for line in config if not line.startswith("server.")]
         (member.directory / "zoo.cfg").write_text("\n".join(alone))
         member.start()
-        assert "add the lines server.N" in output_of_failed(member)
+        assert "add the ensemble's lines server.N" in output_of_failed(member)
         # An export and an import make it a standalone server.
         logcore("export", member.data, tmp_path / "out")
         shutil.rmtree(member.data)

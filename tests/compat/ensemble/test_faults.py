@@ -36,7 +36,7 @@ pytestmark = pytest.mark.compat
 
 SEEDS_AT_ONCE = 8
 ROUNDS_OF_ONE = 4
-"""Rounds of new seeds on one ensemble: a round has some 1,500 entries, and a stopped member keeps 10,000."""
+"""Rounds of new seeds on one ensemble; a new ensemble keeps the log that the check reads short."""
 LEADERS_KILLED = 5
 NUMBER_OF_SAVING = 100
 """The round number for members that take snapshots, so that their seeds differ from the other rounds'."""
