@@ -1,7 +1,7 @@
 """Reads the transactions of an ensemble of ours, or of a standalone server, from its log while it runs.
 
-The log has commands, so each is applied to a fresh state machine. ``rust/crates/quorum/src/raft/entry.rs`` has the
-entries' layout; ``delivery.rs`` says which commands count.
+The log has commands, so each is applied to a fresh state machine. In ``rust/crates/quorum/src``,
+``raft/entry.rs`` has the entries' layout, and ``delivery.rs`` says which commands count.
 """
 
 from __future__ import annotations

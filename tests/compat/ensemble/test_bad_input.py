@@ -40,7 +40,7 @@ MIB = 1 << 20
 OTHER_WORK = 48
 """MiB that a member may take meanwhile for its other work: a snapshot, or memory it keeps for reuse."""
 LOG_TAIL = 32
-"""MiB of the log's newest entries that a member keeps in memory (``store.rs``)."""
+"""MiB of the log's newest entries that a member keeps in memory (``raft/store/tail.rs``)."""
 PING_XID = -2
 MANY = 600_000
 """More requests than fit into the socket buffers."""
