@@ -1,4 +1,4 @@
-"""Files as Apache ZooKeeper writes them, made from a history that this project's own machine applied."""
+"""Writes dataDirs in Apache ZooKeeper's format, from random histories that our state machine has applied."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ACLS: tuple[tuple[Acl, ...], ...] = (
 def payload(
     zxid: int, op: int, body: bytes, session: int = 1, time_ms: int = 0, digest: int | None = None
 ) -> bytes:
-    """Returns the logged payload of one transaction."""
+    """The log's bytes of one transaction."""
     head = struct.pack(">qiqqi", session, 7, zxid, time_ms or zxid * 1000, op)
     tail = b"" if digest is None else struct.pack(">iQ", 2, digest)
     return head + body + tail
@@ -70,7 +70,7 @@ def seal(data: bytes) -> bytes:
 
 
 def add_sections(path: Path, digest: tuple[int, int] | None = None, last_zxid: int | None = None) -> None:
-    """Adds the sections that 3.6 and 3.9 write after the nodes."""
+    """Appends the sections that ZooKeeper 3.6 and 3.9 write after the nodes."""
     data = path.read_bytes()
     if digest is not None:
         data = seal(data + struct.pack(">qiQ", digest[0], 2, digest[1]))
@@ -80,7 +80,7 @@ def add_sections(path: Path, digest: tuple[int, int] | None = None, last_zxid: i
 
 
 def tree_digest(nodes: dict[str, NodeState]) -> int:
-    """Computes the digest of a whole tree."""
+    """The digest of a whole tree: the sum over its nodes."""
     total = 0
     for path, node in nodes.items():
         if not path.startswith("/zookeeper/"):
@@ -90,7 +90,10 @@ def tree_digest(nodes: dict[str, NodeState]) -> int:
 
 
 class Leader:
-    """A server's history. ``payloads`` are its logged transactions, ``states`` the nodes after each zxid."""
+    """A server's history from its first transaction on.
+
+    ``payloads`` has the logged bytes of each transaction, ``states`` the nodes after each zxid.
+    """
 
     def __init__(self, seed: int, first_session: int = 0x0100_0000_0000_0001) -> None:
         self.chance = random.Random(seed)
@@ -109,17 +112,17 @@ class Leader:
             self._one()
 
     def state(self, zxid: int | None = None) -> State:
-        """Returns the state after a transaction, by default the last."""
+        """The state after a transaction, by default the last."""
         at = self.zxid if zxid is None else zxid
         sessions = self.sessions[at]
         last = max((session.id for session in sessions), default=0)
         return State(at, last, sessions, list(self.states[at].items()))
 
     def fuzzy_state(self, begin: int, end: int) -> State:
-        """Returns the content of a snapshot that was begun after one transaction and ended after another.
+        """A snapshot that was begun after transaction ``begin`` and finished after ``end``.
 
-        Each node, with its children's names, is as it was at some time between the two. Parents come before
-        children.
+        Each node and its children's names are as they were at some moment between the two. Parents come
+        before children.
         """
         found: list[tuple[str, NodeState]] = []
         now = begin
@@ -190,7 +193,7 @@ class Leader:
     def _do(self, op: Op, body: bytes, session: int) -> None:
         machine = self.machine
         zxid = machine.last_zxid + 1
-        held = machine.tree.ephemerals(session)
+        ephemerals = machine.tree.ephemerals(session)
         command = Command(
             zxid, zxid * 1000, session, op, Rules.EXTENDED_TYPES, (), decode_write(op, Reader(body)), body
         )
@@ -200,7 +203,7 @@ class Leader:
         if op is Op.CREATE_SESSION:
             logged = (op, body[:4])
         elif op is Op.CLOSE_SESSION:
-            logged = (op, Writer().strings(held).finish())
+            logged = (op, Writer().strings(ephemerals).finish())
         elif isinstance(result, Failed):
             logged, digest = (Op.ERROR, struct.pack(">i", result.code)), None
         elif isinstance(result, MultiDone):
@@ -240,7 +243,7 @@ class Leader:
         nodes: dict[str, NodeState],
         siblings_later: int,
     ) -> tuple[Op, bytes]:
-        """Returns the logged result of one operation."""
+        """The logged operation and body of one request; a log has results, not requests."""
         if isinstance(result, Created):
             node = nodes[result.path]
             creations = nodes[parent_of(result.path)].creations - siblings_later
@@ -273,7 +276,7 @@ class Leader:
 def write_directory_of(
     leader: Leader, directory: Path, begin: int, end: int, log_starts: Sequence[int] = (1,)
 ) -> Path:
-    """Writes a dataDir with a snapshot from ``begin`` to ``end``, and all the logs."""
+    """Writes a dataDir with a fuzzy snapshot from ``begin`` to ``end`` and all logs."""
     versioned = directory / "version-2"
     versioned.mkdir(parents=True)
     snapshot = write_snapshot(versioned, leader.fuzzy_state(begin, end), lambda *_told: None)
@@ -281,6 +284,6 @@ def write_directory_of(
     add_sections(snapshot, digest, end)
     starts = sorted({1, *log_starts})
     for number, first in enumerate(starts):
-        beyond = starts[number + 1] if number + 1 < len(starts) else len(leader.payloads) + 1
-        write_log(versioned, first, leader.payloads[first - 1 : beyond - 1])
+        next_first = starts[number + 1] if number + 1 < len(starts) else len(leader.payloads) + 1
+        write_log(versioned, first, leader.payloads[first - 1 : next_first - 1])
     return versioned

@@ -1,7 +1,4 @@
-"""Certificates for tests of TLS: an authority, and the certificates that it issues.
-
-The program `openssl` makes them.
-"""
+"""Certificates for the tests of TLS, made with the program `openssl`: an authority and what it signs."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ def openssl(*arguments: str | Path) -> str:
 
 
 class Authority:
-    """An authority.
-
-    `directory/NAME.pem` has a key and its certificate, `certificate` is the authority's own.
-    """
+    """A certificate authority. ``directory/NAME.pem`` has a key and its certificate."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -30,14 +24,14 @@ class Authority:
         self._key = directory / f"{name}.key"
         self.certificate = directory / f"{name}.crt"
         openssl(
-            "req", "-x509", *_new_key(self._key), "-out", self.certificate, "-days", "2", "-subj", f"/CN={name}",
-            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+            "req", "-x509", *_new_key(self._key), "-out", self.certificate, "-days", "2",
+            "-subj", f"/CN={name}", "-addext", "keyUsage=critical,keyCertSign,cRLSign",
         )  # fmt: skip
 
     def issue(self, name: str, subject: str, *options: str) -> Path:
-        """Makes a key and a certificate for localhost in one file.
+        """Makes a file with a key and a certificate for localhost.
 
-        `subject` has openssl's form: /O=...+.../CN=...
+        ``subject`` is openssl's: /O=...+.../CN=...
         """
         key, request, made = (self._directory / f"{name}.{ending}" for ending in ("key", "csr", "crt"))
         openssl("req", "-new", *_new_key(key), "-out", request, "-utf8", "-subj", subject, *options)
@@ -52,10 +46,7 @@ class Authority:
         return together
 
     def issue_by(self, name: str, subject: str, issuer: Path) -> Path:
-        """Makes a certificate that ``issuer`` has signed, a key and certificate of a client.
-
-        The file has the issuer's certificate, too.
-        """
+        """Makes a key and a certificate signed with the key of ``issuer``, which need not be an authority."""
         made, request = self._directory / f"{name}.crt", self._directory / f"{name}.csr"
         key = self._directory / f"{name}.key"
         openssl("req", "-new", *_new_key(key), "-out", request, "-subj", subject)
@@ -68,7 +59,7 @@ class Authority:
         return together
 
     def client_context(self, identity: Path | None = None) -> ssl.SSLContext:
-        """Returns a client's context, which trusts the authority and has the certificate `identity`."""
+        """A client's context, which trusts the authority and presents ``identity``."""
         context = ssl.create_default_context(cafile=self.certificate)
         if identity is not None:
             context.load_cert_chain(identity)
@@ -80,14 +71,14 @@ def _new_key(path: Path) -> list[str]:
 
 
 def pkcs12(pem: Path, password: str = PASSWORD) -> Path:
-    """Returns the same key and certificate as PKCS12."""
+    """The same key and certificate as PKCS12."""
     path = pem.with_suffix(".p12")
     openssl("pkcs12", "-export", "-in", pem, "-out", path, "-passout", f"pass:{password}", "-name", "server")
     return path
 
 
 def encrypted(pem: Path, password: str = PASSWORD) -> Path:
-    """Returns the same, with the key encrypted by a password."""
+    """The same key and certificate, with the key encrypted by a password."""
     path = pem.with_suffix(".encrypted.pem")
     openssl("pkcs8", "-topk8", "-in", pem, "-out", path, "-passout", f"pass:{password}")
     certificate = pem.read_text()

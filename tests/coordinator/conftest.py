@@ -1,4 +1,4 @@
-"""A coordinator and kazoo clients for each test. Everything is stopped at the end of the test."""
+"""A coordinator and kazoo clients for each test; everything is stopped at its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def loop_thread() -> Iterator[LoopThread]:
 
 @pytest.fixture
 def start_coordinator(loop_thread: LoopThread, tmp_path: Path) -> Iterator[StartCoordinator]:
-    """A factory of servers. By default they have one directory in each test."""
+    """A factory of servers; the default directory is one per test."""
     running: list[Coordinator] = []
 
     def start(directory: Path | None = None, **options: Any) -> Coordinator:
@@ -69,7 +69,7 @@ def client(connect: Connect) -> KazooClient:
 
 @pytest.fixture
 def open_raw(coordinator: Coordinator) -> Iterator[OpenRaw]:
-    """A factory of connections that send and receive raw frames."""
+    """A factory of connections that speak raw frames."""
     opened: list[RawClient] = []
 
     def start() -> RawClient:

@@ -1,5 +1,8 @@
-"""What the coordinator's tests share: a clock, a server on a loop in a thread (kazoo blocks), and a client
-for raw frames."""
+"""Shared by the coordinator's tests: a fake clock, a server on an event loop in a thread, and a raw protocol
+client.
+
+The server needs its own thread because kazoo blocks the test's.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ WAIT_SECONDS = 20.0
 
 
 class FakeClock:
-    """A clock that a test moves."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -33,7 +36,7 @@ class FakeClock:
 
 
 class LoopThread:
-    """An event loop in a thread, of the kind that `logcore coordinator` has."""
+    """An event loop in a thread, of the kind that `logcore coordinator` uses."""
 
     def __init__(self) -> None:
         self.loop = event_loop()
@@ -44,7 +47,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_SECONDS)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Runs a function on the loop, in one turn of it."""
+        """Runs a function on the loop, in one step."""
 
         async def once() -> T:
             return function()
@@ -52,7 +55,7 @@ class LoopThread:
         return self.run(once())
 
     def wait(self, what: Callable[[], object]) -> None:
-        """Waits until a condition holds. It is checked on the loop, because no event reports it."""
+        """Polls the condition on the loop until it holds."""
 
         async def until() -> None:
             async with asyncio.timeout(WAIT_SECONDS):
@@ -68,7 +71,7 @@ class LoopThread:
 
 
 class Coordinator:
-    """A server for tests that block."""
+    """A server for tests that use blocking clients."""
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class Coordinator:
         self.clock = clock or FakeClock()
         self.server = CoordinatorServer(
             directory,
-            port=free_port() if port is None else port,  # stays reserved while the server is down
+            port=free_port() if port is None else port,  # not 0, to keep the port over a restart
             clock=self.clock,
             settings=settings or Settings(max_client_connections=0),
             **options,
@@ -97,7 +100,7 @@ class Coordinator:
         return f"127.0.0.1:{self.port}"
 
     def pass_time(self, milliseconds: int) -> None:
-        """Moves the clock and expires sessions, before a client can send anything."""
+        """Moves the clock and expires sessions in one step, so that no client's request comes between."""
 
         def move() -> None:
             self.clock.now_ms += milliseconds
@@ -112,7 +115,7 @@ class Coordinator:
 
 
 class RawClient:
-    """A connection that sends given bytes, and reads frames."""
+    """A blocking client connection that sends and receives raw frames."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection((host, port), WAIT_SECONDS)
@@ -121,7 +124,7 @@ class RawClient:
         self.socket.sendall(struct.pack(">i", len(payload)) + payload)
 
     def receive(self) -> bytes:
-        """Returns the next frame, an empty one if the server closed the connection."""
+        """The next frame; empty when the server closed the connection."""
         header = self._exactly(4)
         return self._exactly(struct.unpack(">i", header)[0]) if header else b""
 
@@ -138,7 +141,7 @@ class RawClient:
         return data
 
     def read_all(self) -> bytes:
-        """Returns everything until the server closes the connection."""
+        """Reads until the server closes the connection."""
         data = b""
         while part := self.socket.recv(65536):
             data += part
@@ -147,7 +150,10 @@ class RawClient:
     def connect(
         self, timeout_ms: int = 10_000, session_id: int = 0, password: bytes = bytes(16), last_zxid: int = 0
     ) -> tuple[int, int, bytes]:
-        """Does the handshake. Returns timeout, session id and password; zeros if it is refused."""
+        """Opens or resumes a session.
+
+        Returns timeout, session id and password; zeros if the server refused.
+        """
         self.send(
             struct.pack(">iqiqi", 0, last_zxid, timeout_ms, session_id, len(password)) + password + b"\0"
         )

@@ -1,5 +1,8 @@
-"""The admin server. If these fail, monitoring programs read a wrong field, an unauthorized peer takes or
-replaces all data, or any peer can stop the coordinator."""
+"""The admin server.
+
+If these fail, monitoring reads wrong fields, a stranger can take or replace all data, or bad input at the
+port stops the coordinator.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ class Admin:
         self.port = coordinator.thread.run(self.server.start())
 
     def ask(self, path: str, authorization: str = "", body: bytes | None = None, **options: Any) -> Answer:
-        """GET, or POST with a body."""
+        """Sends a GET, or a POST if there is a body."""
         scheme = options.pop("scheme", "http")
         request = urllib.request.Request(f"{scheme}://localhost:{self.port}{path}", body, **options)
         if authorization:
@@ -159,7 +162,7 @@ def test_every_command_has_its_name_and_no_error(admin: Admin) -> None:
         assert (data["command"], data["error"]) == (name, None)
 
 
-def test_a_clients_actions_are_shown(admin: Admin, client: KazooClient) -> None:
+def test_a_clients_work_shows_in_every_command(admin: Admin, client: KazooClient) -> None:
     client.create("/e", b"data", ephemeral=True)
     client.get("/e", watch=print)
     session = client.client_id[0]
@@ -201,12 +204,12 @@ def test_settings_are_shown_without_secrets(admin: Admin, coordinator: Coordinat
 
 @pytest.mark.parametrize("letter", ["\x85", "\x0b", "\u2028"])
 def test_a_password_ends_with_its_line(letter: str) -> None:
-    """Python knows more line breaks than Java. The rest of such a line would have been shown."""
+    """Python splits lines at more characters than Java; a secret's part after one must be hidden too."""
     text = f"a=1\r\nssl.keyStore.password=x{letter}secret\\\n more\rb=2"
     assert without_secrets(text) == "a=1\r\nssl.keyStore.password=*****\n\rb=2"
 
 
-def test_the_trace_mask(admin: Admin) -> None:
+def test_the_trace_mask_is_set_and_read(admin: Admin) -> None:
     assert admin.command("gtmk")["tracemask"] == 306
     assert admin.command("stmk?traceMask=5")["tracemask"] == 5
     assert admin.command("gtmk")["tracemask"] == 5
@@ -216,7 +219,7 @@ def test_the_trace_mask(admin: Admin) -> None:
     )
 
 
-def test_unknown_commands(admin: Admin) -> None:
+def test_unknown_commands_and_paths_are_refused(admin: Admin) -> None:
     assert admin.command("what") == {"command": "what", "error": "Unknown command: what"}
     assert admin.command("leader")["error"] == "server is not initialized"
     assert admin.ask("/").status == 404
@@ -224,8 +227,8 @@ def test_unknown_commands(admin: Admin) -> None:
     assert admin.ask("/commands/ruok", body=b"x").status == 405
 
 
-def test_other_methods_are_refused(admin: Admin) -> None:
-    """As in ZooKeeper, which checks the command, then the permission, then the method."""
+def test_a_wrong_http_method_is_refused_after_the_other_checks(admin: Admin) -> None:
+    """ZooKeeper checks the command first, then the credentials, then the method."""
     assert admin.ask("/commands", body=b"x").body == admin.ask("/commands").body
     assert admin.ask("/commands/what", body=b"x").data["error"] == "Unknown command: what"
     assert admin.ask("/commands/what", method="PUT").status == 405
@@ -236,7 +239,7 @@ def test_other_methods_are_refused(admin: Admin) -> None:
         assert (known.status, known.headers["Allow"]) == (405, allowed)
 
 
-def test_commands_while_the_server_does_not_serve(admin: Admin, coordinator: Coordinator) -> None:
+def test_a_server_that_does_not_serve_answers_an_error(admin: Admin, coordinator: Coordinator) -> None:
     coordinator.stop()
     assert admin.command("stat") == {
         "command": "stat",
@@ -256,7 +259,7 @@ def test_json_is_indented_as_jackson_does() -> None:
 # ---- snapshots ----
 
 
-def test_a_snapshot_is_restored_and_outlives_a_restart(
+def test_a_restored_snapshot_survives_a_restart(
     admin: Admin, coordinator: Coordinator, connect: Connect, start_coordinator: StartCoordinator
 ) -> None:
     client = connect()
@@ -279,7 +282,7 @@ def test_a_snapshot_is_restored_and_outlives_a_restart(
     assert again.get("/kept")[0] == b"before"
     assert again.exists("/gone") is None
     again.create("/later")
-    assert again.exists("/later").czxid > last + 1, "transaction ids never go back"
+    assert again.exists("/later").czxid > last + 1, "a transaction id went back"
     assert admin.command("lsnp")["zxid"] == f"{last + 1:x}"
     client.stop()
     again.stop()
@@ -296,10 +299,10 @@ def test_a_snapshot_that_is_not_streamed_is_a_file_only(admin: Admin, coordinato
     assert (coordinator.directory / name).stat().st_size == int(answer.headers["snapshot_size"])
 
 
-def test_a_restore_is_finished_even_if_its_client_leaves(
+def test_a_restore_is_completed_when_its_client_leaves(
     coordinator: Coordinator, connect: Connect, start_coordinator: StartCoordinator
 ) -> None:
-    """If it stopped half way, a restart would apply writes of the old state to the restored one."""
+    """After half a restore, a restart would apply later writes to the wrong state."""
     client = connect()
     client.create("/kept", b"before")
     server = coordinator.server
@@ -340,19 +343,17 @@ def test_a_restore_that_cannot_be_saved_changes_nothing(coordinator: Coordinator
     save = log.save
 
     def fail(state: State) -> None:
-        save(state)  # the file is there, but may not be on disk
+        save(state)  # the file exists, but may not survive a power failure
         raise OSError("no space")
 
     log.save = fail  # type: ignore[method-assign]
     with pytest.raises(OSError, match="no space"):
         coordinator.thread.run(server.restore(path.read_bytes()))
-    assert connect().exists("/later"), "clients reconnect, to the old state"
+    assert connect().exists("/later"), "the failed restore changed the state"
 
 
 @pytest.mark.parametrize("garbage", [b"x", b"LCZNODES" + b"\0" * 100])
-def test_data_that_is_not_a_snapshot_changes_nothing(
-    admin: Admin, client: KazooClient, garbage: bytes
-) -> None:
+def test_an_invalid_snapshot_changes_nothing(admin: Admin, client: KazooClient, garbage: bytes) -> None:
     client.create("/kept")
     answer = admin.ask("/commands/restore", "ip", garbage)
     assert answer.status == 500
@@ -361,7 +362,7 @@ def test_data_that_is_not_a_snapshot_changes_nothing(
     assert admin.ask("/commands/restore", "ip", b"").status == 400
 
 
-def test_the_permission_to_take_snapshots(start_admin: StartAdmin, client: KazooClient) -> None:
+def test_snapshots_need_credentials_and_permission(start_admin: StartAdmin, client: KazooClient) -> None:
     admin = start_admin()
     for authorization, status, error in (
         ("", 401, "Auth info is missing for the command"),
@@ -379,11 +380,11 @@ def test_the_permission_to_take_snapshots(start_admin: StartAdmin, client: Kazoo
             assert answer.status == (400 if body is not None and status == 200 else status), authorization
 
 
-def test_snapshots_have_a_rate_limit(start_admin: StartAdmin, coordinator: Coordinator) -> None:
+def test_the_rate_of_snapshots_is_limited(start_admin: StartAdmin, coordinator: Coordinator) -> None:
     admin = start_admin(replace(SETTINGS, rate_interval_ms=1000))
     assert admin.ask("/commands/snapshot", "ip").status == 200
     assert admin.ask("/commands/snapshot", "ip").status == 429
-    assert admin.ask("/commands/restore", "ip", b"").status == 400, "each command has its own limit"
+    assert admin.ask("/commands/restore", "ip", b"").status == 400, "restores share the limit of snapshots"
     coordinator.pass_time(1000)
     assert admin.ask("/commands/snapshot", "ip").status == 200
     closed = start_admin(replace(SETTINGS, takes_snapshots=False, restores=False))
@@ -394,7 +395,8 @@ def test_snapshots_have_a_rate_limit(start_admin: StartAdmin, coordinator: Coord
 # ---- the port ----
 
 
-def send(admin: Admin, data: bytes) -> bytes:
+def send_raw(admin: Admin, data: bytes) -> bytes:
+    """Sends the bytes and returns everything received until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", admin.port), WAIT_SECONDS) as peer:
         with suppress(OSError):
             peer.sendall(data)
@@ -424,30 +426,30 @@ def send(admin: Admin, data: bytes) -> bytes:
         (b"TRACE /commands HTTP/1.1\r\n\r\n", 405),
     ],
 )
-def test_malformed_requests_are_refused(admin: Admin, data: bytes, status: int) -> None:
+def test_malformed_http_is_refused(admin: Admin, data: bytes, status: int) -> None:
     if status == 405:
         data = data.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-    assert send(admin, data).startswith(f"HTTP/1.1 {status} ".encode())
+    assert send_raw(admin, data).startswith(f"HTTP/1.1 {status} ".encode())
     assert admin.command("ruok")["error"] is None
 
 
-def test_a_connection_stays_open_for_more_requests(admin: Admin) -> None:
+def test_a_connection_is_kept_until_the_client_asks_to_close_it(admin: Admin) -> None:
     twice = (
         b"GET /commands/ruok HTTP/1.1\r\n\r\n" + b"HEAD /commands/ruok HTTP/1.1\r\nConnection: close\r\n\r\n"
     )
-    answer = send(admin, twice)
+    answer = send_raw(admin, twice)
     assert answer.count(b"HTTP/1.1 200 OK\r\n") == 2
-    assert answer.count(b'"error"') == 1, "a HEAD has no body"
+    assert answer.count(b'"error"') == 1, "the answer to HEAD has a body"
 
 
-def test_a_silent_connection_is_closed(start_admin: StartAdmin) -> None:
+def test_a_silent_client_is_cut_off(start_admin: StartAdmin) -> None:
     admin = start_admin(replace(SETTINGS, idle_ms=2000))
     for begun in (
         b"",
         b"GET /comm",
         PART_OF_A_BODY,
     ):
-        assert b"200 OK" not in send(admin, begun)
+        assert b"200 OK" not in send_raw(admin, begun)
     assert admin.command("ruok")["error"] is None
 
 
@@ -456,7 +458,7 @@ PART_OF_A_BODY = b"POST /commands/restore HTTP/1.1\r\nAuthorization: ip\r\nConte
 
 @pytest.fixture
 def connect_to(request: pytest.FixtureRequest) -> Callable[[int, bytes], socket.socket]:
-    """A factory of connections to a port that have sent this much."""
+    """A factory of connections to a port that have sent ``begun``."""
 
     def connect(port: int, begun: bytes = b"") -> socket.socket:
         peer = socket.create_connection(("127.0.0.1", port), WAIT_SECONDS)
@@ -471,7 +473,7 @@ ConnectTo = Callable[..., socket.socket]
 
 
 def has_ended(peer: socket.socket) -> bool:
-    """Waits until the server has closed it."""
+    """Waits until the server has closed the connection."""
     with suppress(ConnectionResetError):
         while peer.recv(65536):
             pass
@@ -487,25 +489,25 @@ def is_open(peer: socket.socket) -> bool:
     return False
 
 
-# If this failed, a peer could block the port with a few silent connections.
+# If this failed, a few silent connections could block the port for everyone.
 @pytest.mark.parametrize("begun", [b"", b"GET /comm", PART_OF_A_BODY])
 def test_a_new_connection_replaces_a_silent_one(
     start_admin: StartAdmin, connect_to: ConnectTo, begun: bytes
 ) -> None:
     admin = start_admin(replace(SETTINGS, idle_ms=3_600_000))
     for _ in range(3):
-        others = [connect_to(admin.port, begun) for _ in range(CONNECTIONS_MAX + 5)]
+        silent = [connect_to(admin.port, begun) for _ in range(CONNECTIONS_MAX + 5)]
         for _ in range(5):
             assert admin.command("ruok")["error"] is None
-        assert is_open(others[-1]), "the one that is silent longest is replaced"
+        assert is_open(silent[-1]), "not the longest silent connection was replaced"
 
 
-# If this failed, a peer could block a port with TLS.
+# If this failed, a few silent connections could block a port with TLS.
 @pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01", None])
 def test_a_new_connection_replaces_one_that_is_silent_in_tls(
     start_admin: StartAdmin, connect_to: ConnectTo, tmp_path: Path, begun: bytes | None
 ) -> None:
-    """None means silent after the handshake."""
+    """``begun`` is None for a client that completes the handshake and sends nothing more."""
     authority = Authority(tmp_path)
     context = authority.client_context()
     tls = TlsSettings(
@@ -519,19 +521,19 @@ def test_a_new_connection_replaces_one_that_is_silent_in_tls(
             return peer.recv(15)
 
     for _ in range(3):
-        others = [connect_to(admin.port, begun or b"") for _ in range(CONNECTIONS_MAX)]
+        silent = [connect_to(admin.port, begun or b"") for _ in range(CONNECTIONS_MAX)]
         if begun is None:
-            others = [context.wrap_socket(peer, server_hostname="localhost") for peer in others]
+            silent = [context.wrap_socket(peer, server_hostname="localhost") for peer in silent]
         for _ in range(5):
             assert ask() == b"HTTP/1.1 200 OK"
-        assert has_ended(others[0])
-        assert is_open(others[-1])
-        for peer in others:
+        assert has_ended(silent[0])
+        assert is_open(silent[-1])
+        for peer in silent:
             peer.close()
 
 
 class Slow:
-    """A server that answers when the test allows it."""
+    """A server that answers once the test sets ``may_end``."""
 
     def __init__(self, thread: LoopThread) -> None:
         self.thread = thread
@@ -548,7 +550,7 @@ class Slow:
         return Response(b"done")
 
     def begin(self, connect_to: ConnectTo, count: int) -> list[socket.socket]:
-        """Returns connections whose requests are being answered."""
+        """Opens ``count`` connections and waits until their requests are in progress."""
         before = self.begun
         asking = [connect_to(self.port, b"GET / HTTP/1.1\r\n\r\n") for _ in range(count)]
         self.thread.wait(lambda: self.begun == before + count)
@@ -562,22 +564,22 @@ def slow(loop_thread: LoopThread) -> Iterator[Slow]:
     loop_thread.run(slow.server.stop())
 
 
-# If this failed, new connections would end those that wait for their answers, or take unlimited memory.
-def test_a_connection_that_is_being_answered_is_not_replaced(slow: Slow, connect_to: ConnectTo) -> None:
+# If this failed, many connections would cut off clients that wait for answers, or take unbounded memory.
+def test_a_connection_with_a_request_in_progress_is_kept(slow: Slow, connect_to: ConnectTo) -> None:
     asking = slow.begin(connect_to, CONNECTIONS_MAX - 1)
     silent = connect_to(slow.port)
     asking += slow.begin(connect_to, 1)
-    assert has_ended(silent), "the only silent one is replaced"
-    assert has_ended(connect_to(slow.port)), "no other can be replaced"
+    assert has_ended(silent), "the only silent connection was kept"
+    assert has_ended(connect_to(slow.port)), "a connection above the limit was accepted"
     slow.thread.loop.call_soon_threadsafe(slow.may_end.set)
     for peer in asking:
         assert peer.recv(15) == b"HTTP/1.1 200 OK"
     slow.begin(connect_to, 3)
-    assert has_ended(asking[0]), "the one that was answered first is silent longest"
+    assert has_ended(asking[0]), "not the longest silent connection was replaced"
 
 
-# If this failed, peers that do not read large answers could block the port.
-def test_a_connection_that_leaves_its_answer_unread_is_replaced(
+# If this failed, clients that never read their large answers could block the port for everyone.
+def test_a_new_connection_replaces_one_that_does_not_read(
     slow: Slow, connect_to: ConnectTo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cluster.coordinator.ports.http.UNREAD_SECONDS", 0.0)
@@ -587,7 +589,7 @@ def test_a_connection_that_leaves_its_answer_unread_is_replaced(
     slow.begin(connect_to, 3)
 
 
-def test_https_with_a_certificate_of_the_client(
+def test_https_takes_a_clients_certificate(
     start_admin: StartAdmin, client: KazooClient, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
@@ -601,10 +603,10 @@ def test_https_with_a_certificate_of_the_client(
     )
     with opener.open(request, timeout=WAIT_SECONDS) as response:
         assert response.status == 200
-    assert send(admin, b"GET /commands/ruok HTTP/1.1\r\n\r\n") == b""
+    assert send_raw(admin, b"GET /commands/ruok HTTP/1.1\r\n\r\n") == b""
 
 
-def test_settings_are_used() -> None:
+def test_settings_of_the_admin_server_are_parsed() -> None:
     least = {"dataDir": "/data", "clientPort": "1"}
     assert parse_configuration(least).admin == AdminSettings("0.0.0.0", 8080, "/commands")
     assert parse_configuration(least | {"admin.enableServer": "false"}).admin is None
@@ -637,20 +639,19 @@ def test_settings_are_used() -> None:
         )
 
 
-def test_a_port_in_use_stops_the_start_as_with_zookeeper(tmp_path: Path) -> None:
+def test_a_used_port_stops_the_start_as_with_zookeeper(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         config = tmp_path / "zoo.cfg"
         config.write_text(
-            f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\nadmin.serverAddress=127.0.0.1\n"
-            f"admin.serverPort={port}\n"
+            f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\n"
+            f"admin.serverAddress=127.0.0.1\nadmin.serverPort={port}\n"
         )
         command = [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS * 2)
     assert done.returncode == 4
     assert done.stderr == (
         f"logcore coordinator: the admin server cannot listen on 127.0.0.1:{port}: Address already in use; "
-        "stop what uses "
-        "the port, choose another with admin.serverPort, or turn the admin server off with "
+        "stop what uses the port, choose another with admin.serverPort, or turn the admin server off with "
         "admin.enableServer=false\n"
     )

@@ -1,5 +1,8 @@
-"""Hostile clients. If these fail, a client can stop the coordinator, fill its memory, take over a session, or
-see a state older than one it has already seen."""
+"""Hostile clients.
+
+If these fail, a client can stop the coordinator, fill its memory, take over a session, or see an older state
+than before.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ TLS = bytes.fromhex("16030100c8010000c40303")
     ],
     ids=["http", "tls", "ones", "zeros", "long", "negative", "short"],
 )
-def test_garbage_costs_its_connection_only(client: KazooClient, open_raw: OpenRaw, garbage: bytes) -> None:
+def test_garbage_ends_only_its_own_connection(client: KazooClient, open_raw: OpenRaw, garbage: bytes) -> None:
     raw = open_raw()
     raw.socket.sendall(garbage)
     assert raw.receive() == b""
@@ -61,9 +64,9 @@ def test_a_frame_longer_than_allowed_is_refused_at_its_length(open_raw: OpenRaw)
 
 
 def test_the_largest_allowed_frame_is_served(client: KazooClient) -> None:
-    room = MAX_BUFFER - 200
-    client.create("/big", b"x" * room)
-    assert len(client.get("/big")[0]) == room
+    size = MAX_BUFFER - 200
+    client.create("/big", b"x" * size)
+    assert len(client.get("/big")[0]) == size
 
 
 def test_a_malformed_request_is_refused_and_the_next_is_served(open_raw: OpenRaw) -> None:
@@ -75,9 +78,7 @@ def test_a_malformed_request_is_refused_and_the_next_is_served(open_raw: OpenRaw
     assert raw.request(-2, Op.PING)[2] == 0
 
 
-def test_a_malformed_request_without_a_header_closes_the_connection_and_the_session_lives(
-    open_raw: OpenRaw,
-) -> None:
+def test_a_request_without_a_header_ends_the_connection_and_not_the_session(open_raw: OpenRaw) -> None:
     raw = open_raw()
     _timeout, session, password = raw.connect()
     raw.send(b"\0\0\0\1\0\0")
@@ -87,9 +88,7 @@ def test_a_malformed_request_without_a_header_closes_the_connection_and_the_sess
 
 
 @pytest.mark.parametrize("op", [999, Op.CHECK, Op.CREATE_SESSION, Op.ERROR, 0])
-def test_an_unknown_operation_is_answered_unimplemented_and_ends_the_connection(
-    open_raw: OpenRaw, op: int
-) -> None:
+def test_an_unknown_operation_is_answered_and_ends_the_connection(open_raw: OpenRaw, op: int) -> None:
     raw = open_raw()
     raw.connect()
     assert raw.request(7, op, struct.pack(">iii", 4000, 0, 0))[:3] == (7, -1, Code.UNIMPLEMENTED)
@@ -97,7 +96,7 @@ def test_an_unknown_operation_is_answered_unimplemented_and_ends_the_connection(
 
 
 def test_a_wrong_password_gets_no_session_and_ends_the_owners_connection(open_raw: OpenRaw) -> None:
-    """As with ZooKeeper. The owner reconnects with its password."""
+    """ZooKeeper does so too. The owner reconnects with its password."""
     owner = open_raw()
     _timeout, session, password = owner.connect()
     for guess in (bytes(16), b"", password[:-1]):
@@ -117,7 +116,7 @@ def test_a_session_moves_to_its_newest_connection(open_raw: OpenRaw) -> None:
     assert new.request(-2, Op.PING)[2] == 0
 
 
-def test_a_client_that_has_seen_a_newer_state_is_not_served(open_raw: OpenRaw) -> None:
+def test_a_client_that_has_seen_a_newer_state_is_refused(open_raw: OpenRaw) -> None:
     raw = open_raw()
     with pytest.raises(ConnectionError):
         raw.connect(last_zxid=1 << 40)
@@ -128,7 +127,7 @@ def test_requests_sent_together_with_the_handshake_are_served(open_raw: OpenRaw)
     handshake = struct.pack(">iqiqi", 0, 0, 10_000, 0, 16) + bytes(16) + b"\0"
     ping = struct.pack(">ii", -2, Op.PING)
     both = struct.pack(">i", len(handshake)) + handshake + struct.pack(">i", len(ping)) + ping
-    for position in range(len(both)):  # byte by byte
+    for position in range(len(both)):  # the slowest network sends single bytes
         raw.socket.sendall(both[position : position + 1])
     assert len(raw.receive()) == 37
     assert raw.reply()[0] == -2
@@ -149,7 +148,7 @@ def test_any_requests_leave_the_server_serving(open_raw: OpenRaw, ops: list[tupl
     assert other.request(-2, Op.PING)[2] == 0
 
 
-def test_a_client_that_never_reads_blocks_nobody(
+def test_a_client_that_never_reads_does_not_block_others(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient
 ) -> None:
     client.create("/large", os.urandom(500_000))
@@ -164,7 +163,7 @@ def test_a_client_that_never_reads_blocks_nobody(
     except BlockingIOError:
         pass
     assert client.get("/large")[1].dataLength == 500_000
-    # The server stopped reading this client when its replies piled up: a few are in memory, not thousands.
+    # The server stops reading from a client whose replies are not read, so it keeps only a few replies.
     connection = next(
         connection for connection in coordinator.server.connections if connection.buffered_bytes > 0
     )
@@ -180,8 +179,7 @@ SESSION_MS = 10_000
 
 
 def slow_client(coordinator: Coordinator, client: KazooClient, raw: RawClient, waits_for: str) -> Connection:
-    """Makes a client that has not read its output yet, more than the sockets' buffers have: replies, or
-    watch events."""
+    """Makes ``raw`` leave more unread than the socket buffers take: replies, or events of a watch."""
     long = "/" + "w" * 40_000
     client.create("/large", bytes(1_000_000))
     client.create(long)
@@ -204,8 +202,7 @@ def slow_client(coordinator: Coordinator, client: KazooClient, raw: RawClient, w
 def test_a_client_that_is_slow_to_read_keeps_its_session(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, waits_for: str
 ) -> None:
-    """If this failed, a client on a slow link with large replies or many watch events would lose its session,
-    its ephemeral nodes and its locks, although it reads and pings all the time."""
+    """If this failed, a client on a slow link would lose its session although it reads and pings."""
     raw = open_raw()
     connection = slow_client(coordinator, client, raw, waits_for)
     server, thread = coordinator.server, coordinator.thread
@@ -222,11 +219,10 @@ def test_a_client_that_is_slow_to_read_keeps_its_session(
 
 
 @pytest.mark.parametrize("waits_for", ["replies", "events"])
-def test_a_client_that_does_not_read_loses_its_connection_with_its_session(
+def test_an_expired_clients_connection_is_closed_with_unread_data(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, waits_for: str
 ) -> None:
-    """If this failed, the connections of a suspended host would count against its limit for ever, and it
-    could not connect."""
+    """If this failed, a suspended host's connections would count for ever and keep it from reconnecting."""
     raw = open_raw()
     connection = slow_client(coordinator, client, raw, waits_for)
     client.exists("/")
@@ -237,7 +233,7 @@ def test_a_client_that_does_not_read_loses_its_connection_with_its_session(
     assert not coordinator.server.is_watched()
 
 
-def test_a_client_that_does_not_read_is_not_waited_for(
+def test_a_connection_closed_for_garbage_does_not_wait_for_its_reader(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If this failed, a client that sends garbage and does not read would keep its connection."""
@@ -249,7 +245,7 @@ def test_a_client_that_does_not_read_is_not_waited_for(
 
 
 @pytest.mark.parametrize("asks", ["reads", "credentials"])
-def test_the_output_of_a_client_that_does_not_read_is_bounded(
+def test_few_requests_are_taken_from_a_client_that_does_not_read(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient, asks: str
 ) -> None:
     raw = open_raw()
@@ -261,21 +257,21 @@ def test_the_output_of_a_client_that_does_not_read_is_bounded(
     sender.start()
     coordinator.thread.wait(lambda: not connection.interest & 1)
     assert connection.traffic.received - before <= OUTSTANDING_MAX
-    # All of it is answered once the client reads.
-    shown = 0
-    while shown < 3_000:
+    # Everything is answered once the client reads.
+    replies = 0
+    while replies < 3_000:
         xid, _zxid, code, _body = raw.reply()
         assert code == 0
-        shown += xid != -1
+        replies += xid != -1
     sender.join(WAIT_SECONDS)
 
 
-def test_the_output_of_many_clients_that_do_not_read_is_bounded(
+def test_unread_data_of_all_clients_together_is_limited(
     coordinator: Coordinator, open_raw: OpenRaw, client: KazooClient
 ) -> None:
     client.create("/large", os.urandom(500_000))
     unread = coordinator.server.unread
-    deaf: list[RawClient] = []
+    silent: list[RawClient] = []
     get = struct.pack(">ii", 1, Op.GET_DATA) + struct.pack(">i", 6) + b"/large" + b"\0"
 
     def left() -> list[int]:
@@ -286,27 +282,27 @@ def test_the_output_of_many_clients_that_do_not_read_is_bounded(
     for _ in range(12):
         raw = open_raw()
         raw.connect()
-        # More than the sockets' buffers have.
+        # More than the socket buffers take.
         raw.socket.sendall((struct.pack(">i", len(get)) + get) * 40)
-        deaf.append(raw)
-        # Sent after its requests.
+        silent.append(raw)
+        # The server answers another client after the requests above.
         assert client.get("/large")[1].dataLength == 500_000
-        if len(deaf) == 1:
+        if len(silent) == 1:
             unread.most = 5 * sum(left())
         assert 0 < sum(left()) <= unread.most
-    assert len(left()) < len(deaf)
+    assert len(left()) < len(silent)
 
 
-def test_the_client_that_leaves_most_unread_is_disconnected_first() -> None:
+def test_the_client_with_the_most_unread_data_is_cut_off_first() -> None:
     class Fake:
         address = "here"
 
         def __init__(self) -> None:
             self.unread_bytes = 0
-            self.is_aborted = False
+            self.is_cut_off = False
 
         def abort(self) -> None:
-            self.is_aborted = True
+            self.is_cut_off = True
 
     unread = Unread(100)
     fakes = [Fake() for _ in range(4)]
@@ -317,21 +313,20 @@ def test_the_client_that_leaves_most_unread_is_disconnected_first() -> None:
 
     for number, left in enumerate((30, 40, 20)):
         report(number, left)
-    # It has read since, without a report.
+    # This client has read since its last report.
     fakes[1].unread_bytes = 5
     report(3, 30)
-    assert not any(fake.is_aborted for fake in fakes)
+    assert not any(fake.is_cut_off for fake in fakes)
     report(3, 46)
-    assert [fake.is_aborted for fake in fakes] == [False, False, False, True]
+    assert [fake.is_cut_off for fake in fakes] == [False, False, False, True]
     report(3, 0)
     report(0, 0)
     report(2, 75)
-    assert not fakes[2].is_aborted
+    assert not fakes[2].is_cut_off
 
 
-def test_the_answer_to_a_multi_read_is_bounded(client: KazooClient, open_raw: OpenRaw) -> None:
-    """If this failed, a request of a few kilobytes that names a large node many times would take all
-    memory."""
+def test_the_size_of_an_answer_is_limited(client: KazooClient, open_raw: OpenRaw) -> None:
+    """If this failed, one small request that reads a large node many times would take all memory."""
     client.create("/large", bytes(900_000))
     for count, is_answered in ((15, True), (20, False)):
         raw = open_raw()
@@ -346,7 +341,7 @@ def test_the_answer_to_a_multi_read_is_bounded(client: KazooClient, open_raw: Op
 
 
 class RushingClock(FakeClock):
-    """A clock on which every action takes longer than a time slice."""
+    """A clock on which every step takes more than a time slice."""
 
     def monotonic_ms(self) -> int:
         self.now_ms += TIME_SLICE_MS + 1
@@ -354,24 +349,24 @@ class RushingClock(FakeClock):
 
 
 @contextlib.contextmanager
-def turns_of(method: str, server: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Yields the numbers of the loop's turns in which a method of connections is called."""
+def loop_steps_of(method: str, server: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The numbers of the event loop's steps in which connections call the method."""
     call = getattr(Connection, method)
     called: list[int] = []
-    turns, is_over = 0, False
+    steps, is_over = 0, False
 
     def noted(connection: Connection, *arguments: object) -> None:
-        called.append(turns)
+        called.append(steps)
         call(connection, *arguments)
 
-    async def count_turns() -> None:
-        nonlocal turns
+    async def count_steps() -> None:
+        nonlocal steps
         while not is_over:
-            turns += 1
+            steps += 1
             await asyncio.sleep(0)
 
     monkeypatch.setattr(Connection, method, noted)
-    counting = asyncio.run_coroutine_threadsafe(count_turns(), server.thread.loop)
+    counting = asyncio.run_coroutine_threadsafe(count_steps(), server.thread.loop)
     try:
         yield called
     finally:
@@ -379,54 +374,53 @@ def turns_of(method: str, server: Coordinator, monkeypatch: pytest.MonkeyPatch) 
         counting.result(WAIT_SECONDS)
 
 
-def test_one_clients_requests_do_not_delay_the_others(
+def test_many_requests_of_one_client_do_not_delay_others(
     start_coordinator: StartCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If this failed, other clients would wait until everything that one client sent at once is answered."""
+    """If this failed, other clients would wait until all requests of one client are answered."""
     server = start_coordinator(tmp_path / "rushing", clock=RushingClock())
     raw = RawClient(server.port)
     raw.connect(timeout_ms=40_000)
     frame = Writer().i32(1).i32(Op.GET_ALL_CHILDREN_NUMBER).string("/").finish()
-    with turns_of("_handle", server, monkeypatch) as handled:
+    with loop_steps_of("_handle", server, monkeypatch) as handled:
         raw.socket.sendall((struct.pack(">i", len(frame)) + frame) * 50)
         for _ in range(50):
             assert raw.reply()[2] == 0
     raw.close()
-    assert len(set(handled)) == 50, "each in a turn of its own"
+    assert len(set(handled)) == 50, "two requests were handled in one step"
 
 
-class WaitingLog(EngineLog):
-    """A log whose append waits until the test calls ``go_on``."""
+class StalledLog(EngineLog):
+    """A log that appends the write of /stalled only when the test calls ``go_on``."""
 
     go_on: ClassVar[Callable[[], None] | None] = None
 
     def append(self, records: Sequence[bytes], done: Callable[[Exception | None], None]) -> None:
         append = super().append
-        if b"/waits" in records[0]:
-            WaitingLog.go_on = lambda: append(records, done)
+        if b"/stalled" in records[0]:
+            StalledLog.go_on = lambda: append(records, done)
         else:
             append(records, done)
 
 
-def test_large_reads_behind_a_write_stay_in_the_socket(
+def test_large_reads_behind_a_stalled_write_are_not_taken(
     start_coordinator: StartCoordinator, tmp_path: Path
 ) -> None:
-    """If this failed, a client could put a thousand requests of a megabyte into the server's memory while
-    its write waits."""
-    server = start_coordinator(tmp_path / "held", open_log=WaitingLog)
+    """If this failed, the server would keep 1,000 requests of a megabyte of a client whose write waits."""
+    server = start_coordinator(tmp_path / "stalled", open_log=StalledLog)
     raw = RawClient(server.port)
     raw.connect()
-    write = Writer().i32(1).i32(Op.CREATE).finish() + create("/waits")
+    write = Writer().i32(1).i32(Op.CREATE).finish() + create("/stalled")
     read = Writer().i32(2).i32(Op.EXISTS).string("/" + "x" * 1_000_000).boolean(False).finish()
     frames = b"".join(struct.pack(">i", len(frame)) + frame for frame in (write, *[read] * 20))
     sender = threading.Thread(target=raw.socket.sendall, args=(frames,))
     sender.start()
     [connection] = server.server.connections
-    server.thread.wait(lambda: WaitingLog.go_on is not None and not connection.interest & 1)
+    server.thread.wait(lambda: StalledLog.go_on is not None and not connection.interest & 1)
     assert server.thread.call(lambda: connection.outstanding) < 7
     assert server.thread.call(lambda: connection.buffered_bytes) < 2_000_000
-    assert WaitingLog.go_on is not None
-    server.thread.call(WaitingLog.go_on)
+    assert StalledLog.go_on is not None
+    server.thread.call(StalledLog.go_on)
     assert raw.reply()[2] == 0
     for _ in range(20):
         assert raw.reply()[2] == Code.NO_NODE
@@ -434,60 +428,57 @@ def test_large_reads_behind_a_write_stay_in_the_socket(
     raw.close()
 
 
-def wait_behind_a_write(server: Coordinator, raw: RawClient, frames: list[bytes], taken: int) -> None:
-    """Sends a write that waits for the disk, and these requests after it.
-
-    Waits until so many of all are in flight.
-    """
-    WaitingLog.go_on = None
-    write = Writer().i32(1).i32(Op.CREATE).finish() + create("/waits")
+def send_behind_a_stalled_write(
+    server: Coordinator, raw: RawClient, frames: list[bytes], outstanding: int
+) -> None:
+    """Sends a write that stalls, then the frames, and waits until ``outstanding`` requests are taken."""
+    StalledLog.go_on = None
+    write = Writer().i32(1).i32(Op.CREATE).finish() + create("/stalled")
     raw.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in (write, *frames)))
     [connection] = server.server.connections
-    server.thread.wait(lambda: WaitingLog.go_on is not None and connection.outstanding == taken)
+    server.thread.wait(lambda: StalledLog.go_on is not None and connection.outstanding == outstanding)
 
 
-def test_reads_behind_a_write_are_not_answered_in_one_turn(
+def test_reads_behind_a_write_do_not_delay_others(
     start_coordinator: StartCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If this failed, a thousand reads of one client, which waited for its write, would delay all other
-    clients."""
-    server = start_coordinator(tmp_path / "held", open_log=WaitingLog, clock=RushingClock())
+    """If this failed, other clients would wait for all the reads that one client has sent after a write."""
+    server = start_coordinator(tmp_path / "stalled", open_log=StalledLog, clock=RushingClock())
     raw = RawClient(server.port)
     raw.connect(timeout_ms=40_000)
     read = Writer().i32(2).i32(Op.EXISTS).string("/none").boolean(False).finish()
-    wait_behind_a_write(server, raw, [read] * 50, 51)
-    assert WaitingLog.go_on is not None
-    with turns_of("_answered", server, monkeypatch) as answered:
-        server.thread.call(WaitingLog.go_on)
+    send_behind_a_stalled_write(server, raw, [read] * 50, 51)
+    assert StalledLog.go_on is not None
+    with loop_steps_of("_answered", server, monkeypatch) as answered:
+        server.thread.call(StalledLog.go_on)
         assert [raw.reply()[2] for _ in range(51)] == [0, *[Code.NO_NODE] * 50]
     assert len(set(answered)) == len(answered) == 51
     closed = raw.request(3, Op.CLOSE_SESSION)
-    assert closed[2] == 0, "the last answer is sent before the connection ends"
+    assert closed[2] == 0, "the connection ended before the last answer"
     raw.close()
 
 
-def test_no_request_is_read_behind_a_read_that_may_take_long(
-    start_coordinator: StartCoordinator, tmp_path: Path
-) -> None:
-    """If this failed, one small packet could have all nodes counted a thousand times, while other clients
-    wait."""
-    server = start_coordinator(tmp_path / "held", open_log=WaitingLog)
+def test_no_request_is_taken_behind_a_slow_read(start_coordinator: StartCoordinator, tmp_path: Path) -> None:
+    """If this failed, one small packet that counts all nodes 1,000 times would delay every other client."""
+    server = start_coordinator(tmp_path / "stalled", open_log=StalledLog)
     raw = RawClient(server.port)
     raw.connect()
     count = Writer().i32(2).i32(Op.GET_ALL_CHILDREN_NUMBER).string("/").finish()
     write = Writer().i32(3).i32(Op.CREATE).finish() + create("/behind")
-    wait_behind_a_write(server, raw, [count, count, write, count], 2)
+    send_behind_a_stalled_write(server, raw, [count, count, write, count], 2)
     [connection] = server.server.connections
-    assert WaitingLog.go_on is not None
-    server.thread.call(WaitingLog.go_on)
+    assert StalledLog.go_on is not None
+    server.thread.call(StalledLog.go_on)
     assert [raw.reply()[2] for _ in range(5)] == [0] * 5
     assert server.thread.call(lambda: connection.outstanding) == 0
     raw.close()
 
 
 def reads_and_writes_unread(raw: RawClient, written: Callable[[], object]) -> None:
-    """A client writes, reads, writes and reads. It reads no reply until ``written`` has seen its second
-    write. Each of its reads must show the write before it."""
+    """Writes, reads, writes and reads; takes the replies only once ``written`` has seen the second write.
+
+    Each read must return the write before it.
+    """
     raw.connect()
     assert raw.request(1, Op.CREATE, create("/n", b"0"))[2] == 0
     assert raw.request(2, Op.CREATE, create("/large", bytes(1_000_000)))[2] == 0
@@ -504,7 +495,7 @@ def reads_and_writes_unread(raw: RawClient, written: Callable[[], object]) -> No
     for frame in frames:
         xid, zxid, code, body = raw.reply()
         assert (xid, code) == (struct.unpack_from(">i", frame)[0], 0)
-        assert zxid >= newest, "a session's zxids never go back"
+        assert zxid >= newest, "a zxid of the session went back"
         newest = zxid
         if frame is read:
             found.append(body[4:5])
@@ -512,13 +503,13 @@ def reads_and_writes_unread(raw: RawClient, written: Callable[[], object]) -> No
 
 
 UNREAD = 25
-"""Replies of a megabyte: more than the sockets' buffers have, and less than the limit of unread output."""
+"""Replies of a megabyte: more than the socket buffers take, less than the limit for a cut-off."""
 UNREAD_EVENTS = 400
-"""Replies of 40 kB, likewise."""
+"""Events of 40 kB: more than the socket buffers take, less than the limit for a cut-off."""
 
 
-def test_reads_come_before_a_later_write_of_the_same_client(client: KazooClient, open_raw: OpenRaw) -> None:
-    """If this failed, a slow client's read would show a write that it sent after the read."""
+def test_reads_do_not_see_later_writes_of_the_same_client(client: KazooClient, open_raw: OpenRaw) -> None:
+    """If this failed, a client that reads slowly would see data that it wrote after its read."""
     raw = open_raw()
 
     def written() -> None:
@@ -536,9 +527,8 @@ def create(path: str, data: bytes = b"") -> bytes:
     return Writer().string(path).buffer(data).acls(OPEN).i32(0).finish()
 
 
-def test_the_identities_of_a_client_are_bounded(client: KazooClient, open_raw: OpenRaw) -> None:
-    """If this failed, a client with a few identities of a megabyte could make a write that is too large for
-    the log, which ends the service."""
+def test_the_size_of_a_clients_identities_is_limited(client: KazooClient, open_raw: OpenRaw) -> None:
+    """If this failed, a client with huge identities could make a write too large for the log."""
     raw = open_raw()
     raw.connect()
     assert raw.request(-4, Op.AUTH, auth(b"x" * 60_000))[2] == 0
@@ -548,7 +538,7 @@ def test_the_identities_of_a_client_are_bounded(client: KazooClient, open_raw: O
     assert client.exists("/named")
 
 
-def test_a_larger_request_that_is_allowed_is_logged(
+def test_a_request_of_a_larger_allowed_size_is_logged(
     start_coordinator: StartCoordinator, tmp_path: Path
 ) -> None:
     size = 5_000_000
@@ -561,14 +551,14 @@ def test_a_larger_request_that_is_allowed_is_logged(
 
 
 def test_many_large_writes_at_once_are_logged(client: KazooClient) -> None:
-    room = MAX_BUFFER - 200
-    pending = [client.create_async(f"/many{number}", b"x" * room) for number in range(20)]
+    data = b"x" * (MAX_BUFFER - 200)
+    pending = [client.create_async(f"/many{number}", data) for number in range(20)]
     assert [answer.get(timeout=WAIT_SECONDS) for answer in pending] == [
         f"/many{number}" for number in range(20)
     ]
 
 
-def test_an_address_has_as_many_connections_as_it_may(
+def test_the_connections_of_an_address_are_limited(
     start_coordinator: StartCoordinator, tmp_path: Path
 ) -> None:
     server = start_coordinator(tmp_path / "few", settings=Settings(max_client_connections=2))

@@ -1,4 +1,4 @@
-"""The event loop's busy polling. If these fail, it sleeps although its client is quick, or never sleeps."""
+"""The event loop's busy polling. If these fail, it sleeps although its clients are quick, or never sleeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .support import RawClient
 
 
 class Sockets:
-    """A selector that reads from one end of a socket pair, a clock, and the timeouts that the system's selector got."""
+    """A selector on a socket pair, a fake clock, and the timeouts given to the system's selector."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -60,7 +60,7 @@ class Sockets:
         self._left -= 10e-6
 
     def wait(self, comes_after: float, timeout: float | None = None) -> list[float | None]:
-        """Waits for a byte that comes then. Returns the timeouts that the system's selector got."""
+        """Waits for a byte that arrives after ``comes_after``. Returns the system selector's timeouts."""
         self._left = comes_after
         self.timeouts.clear()
         [(key, events)] = self.selector.select(timeout)
@@ -97,7 +97,7 @@ def test_sleeps_again_after_a_poll_that_found_nothing(sockets: Sockets) -> None:
     assert last == 20.0
     assert sockets.gave_way <= POLL_SECONDS / 10e-6 + 1
     for _ in range(SHORT_WAITS):
-        assert sockets.wait(0) == [None], "the count begins again"
+        assert sockets.wait(0) == [None], "the count did not begin again"
     assert sockets.wait(0) == [0]
 
 
@@ -124,12 +124,12 @@ def test_does_not_poll_for_many_clients(sockets: Sockets) -> None:
             assert len(sockets.selector.select()) == DESCRIPTORS_MAX
         sockets.timeouts.clear()
         sockets.selector.select()
-        assert sockets.timeouts == [0], "it polls for two"
+        assert sockets.timeouts == [0], "it does not poll although a client has left"
         sockets.selector.register(others[-1][0], selectors.EVENT_READ)
         sockets.selector.select()
         sockets.timeouts.clear()
         sockets.selector.select()
-        assert sockets.timeouts == [None], "and not for three"
+        assert sockets.timeouts == [None], "it polls although a client was added"
     finally:
         for near, far in others:
             near.close()
@@ -140,7 +140,7 @@ def test_short_timeouts_are_passed_on_and_not_counted(sockets: Sockets) -> None:
     for _ in range(2 * SHORT_WAITS):
         assert sockets.wait(0, timeout=0) == [0]
         assert sockets.wait(0, timeout=POLL_SECONDS) == [POLL_SECONDS]
-    assert sockets.wait(0) == [None], "they do not show how quick clients are"
+    assert sockets.wait(0) == [None], "short timeouts were counted as short waits"
 
 
 def test_an_event_loop_runs_on_it() -> None:
@@ -178,8 +178,8 @@ class CountingLog(EngineLog):
         super().append(records, done)
 
 
-# If this failed, each of many clients' writes would have a flush of its own.
-def test_writes_of_one_turn_of_the_loop_are_one_append(
+# If this failed, each client's write would need its own flush.
+def test_writes_of_one_step_of_the_loop_are_one_append(
     start_coordinator: StartCoordinator, tmp_path: Path
 ) -> None:
     server = start_coordinator(tmp_path / "counting", open_log=CountingLog)

@@ -1,4 +1,7 @@
-"""zoo.cfg. If these fail, an operator's file has another meaning here, or a mistake in it is not reported."""
+"""zoo.cfg.
+
+If these fail, a file means something else here than for ZooKeeper, or a mistake is not reported.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def test_the_smallest_file_has_zookeepers_defaults() -> None:
     assert configuration.warnings == ()
 
 
-def test_every_setting_is_used() -> None:
+def test_every_setting_is_parsed() -> None:
     text = """
         # A comment, and a value with an escaped colon.
         dataDir=/var/lib/zoo\\:keeper
@@ -91,7 +94,7 @@ def test_every_setting_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "shown"),
+    ("changed", "message"),
     [
         ({"dataDir": ""}, "dataDir is not set"),
         ({"clientPort": "x"}, "clientPort is 'x', and has to be a whole number from 0 to 65535"),
@@ -113,9 +116,11 @@ def test_every_setting_is_used() -> None:
         ({"minSessionTimeout": "9", "maxSessionTimeout": "8"}, "larger than maxSessionTimeout"),
         ({"extendedTypesEnabled": "yes"}, "extendedTypesEnabled is 'yes', and has to be true or false"),
         ({"server.1": "a:1:2", "server.2": "b:1:2"}, "the file names 2 servers"),
-        # Without effect, but ZooKeeper does not start on them.
-        ({"autopurge.purgeInterval": "x"}, "autopurge.purgeInterval is 'x', and has to be a whole number "
-                                           "from -2147483648 to"),
+        # These settings have no effect here, but ZooKeeper does not start with a bad value.
+        (
+            {"autopurge.purgeInterval": "x"},
+            "autopurge.purgeInterval is 'x', and has to be a whole number from -2147483648 to",
+        ),
         ({"autopurge.purgeInterval": ""}, "autopurge.purgeInterval is ''"),
         ({"autopurge.purgeInterval": "1h"}, "autopurge.purgeInterval is '1h'"),
         ({"clientPortListenBacklog": "x"}, "clientPortListenBacklog is 'x'"),
@@ -128,14 +133,14 @@ def test_every_setting_is_used() -> None:
         ({"jvm.pause.warn-threshold.ms": "9" * 20}, "jvm.pause.warn-threshold.ms is '9999"),
     ],
 )  # fmt: skip
-def test_a_bad_value_is_named(changed: dict[str, str], shown: str) -> None:
+def test_a_bad_value_is_refused_by_name(changed: dict[str, str], message: str) -> None:
     with pytest.raises(CoordinatorError) as caught:
         parse_configuration(LEAST | changed)
-    assert shown in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_values_without_a_limit_as_with_zookeeper() -> None:
-    """Apache ZooKeeper 3.9.4 starts on each of these."""
+def test_negative_limits_mean_no_limit_as_with_zookeeper() -> None:
+    """Apache ZooKeeper 3.9.4 starts with each of these."""
     values = {
         "maxClientCnxns": "-1",
         "maxCnxns": "-1",
@@ -165,26 +170,26 @@ def test_values_without_a_limit_as_with_zookeeper() -> None:
     ("text", "number"),
     [("0xff", 255), ("#fF", 255), ("010", 8), ("+0", 0), ("0" * 5000 + "17", 15), ("-0x1", -1)],
 )
-def test_system_properties_may_be_hexadecimal_or_octal(text: str, number: int) -> None:
-    """As Integer.getInteger does. Other settings take only decimal numbers."""
+def test_numbers_of_system_properties_may_be_hexadecimal_or_octal(text: str, number: int) -> None:
+    """ZooKeeper reads them with Integer.getInteger, and all other numbers as decimals."""
     assert parse_configuration(LEAST | {"maxCnxns": text}).settings.max_connections == number
 
 
-def test_leading_zeros_have_no_effect() -> None:
+def test_leading_zeros_are_ignored() -> None:
     assert parse_configuration(LEAST | {"tickTime": "+" + "0" * 5000 + "10"}).settings.tick_time_ms == 10
 
 
-def test_numbers_without_an_effect_are_checked() -> None:
+def test_settings_without_effect_take_zookeepers_values() -> None:
     silent = {"autopurge.purgeInterval": "-1", "preAllocSize": "x", "commitLogCount": "x"}
-    shown = {"jvm.pause.warn-threshold.ms": "99999999999", "observerMasterPort": "2191"}
-    assert parse_configuration(LEAST | silent | shown).warnings == (
+    warned = {"jvm.pause.warn-threshold.ms": "99999999999", "observerMasterPort": "2191"}
+    assert parse_configuration(LEAST | silent | warned).warnings == (
         "jvm.pause.warn-threshold.ms=99999999999: this setting has no effect",
         "observerMasterPort=2191: this setting has no effect",
     )
 
 
 @pytest.mark.parametrize("myid", ["1\n", None])
-def test_the_line_of_a_standalone_server_has_its_client_address(tmp_path: Path, myid: str | None) -> None:
+def test_a_single_servers_line_gives_the_client_port(tmp_path: Path, myid: str | None) -> None:
     """The file that the official Docker image of ZooKeeper makes has no clientPort."""
     if myid is not None:
         (tmp_path / "myid").write_text(myid)
@@ -211,7 +216,7 @@ def test_the_line_of_a_standalone_server_has_its_client_address(tmp_path: Path, 
         parse_configuration(properties | {"clientPort": "2183"})
 
 
-def test_the_line_of_another_server_is_not_used(tmp_path: Path) -> None:
+def test_another_servers_line_gives_no_client_port(tmp_path: Path) -> None:
     (tmp_path / "myid").write_text("2\n")
     properties = {"dataDir": str(tmp_path), "server.1": "localhost:2888:3888;2182"}
     with pytest.raises(CoordinatorError, match="clientPort is not set"):
@@ -219,8 +224,11 @@ def test_the_line_of_another_server_is_not_used(tmp_path: Path) -> None:
     assert parse_configuration(properties | {"clientPort": "2183"}).port == 2183
 
 
-def test_java_flags_are_settings_with_and_without_zookeepers_prefix() -> None:
-    flags = "-Djute.maxbuffer=0x9fffff -Dreadonlymode.enabled=true -Dznode.container.checkIntervalMs=7 -Dzookeeper.snapCount=9 -Dother=1"
+def test_javas_flags_are_settings_with_and_without_zookeepers_prefix() -> None:
+    flags = (
+        "-Djute.maxbuffer=0x9fffff -Dreadonlymode.enabled=true -Dznode.container.checkIntervalMs=7 "
+        "-Dzookeeper.snapCount=9 -Dother=1"
+    )
     configuration = parse_configuration(system_properties({"SERVER_JVMFLAGS": flags}) | LEAST)
     assert configuration.settings == Settings(
         tick_time_ms=3000,
@@ -233,8 +241,8 @@ def test_java_flags_are_settings_with_and_without_zookeepers_prefix() -> None:
     assert configuration.warnings == ()
 
 
-# If this failed, a start would replay for seconds what a small snapshot has, a large tree would be written
-# again and again, or the administrator's setting would have no effect.
+# If this failed, a start would apply a long log although a snapshot is small, a large tree would be written
+# too often, or an administrator's snapCount would be ignored.
 @pytest.mark.parametrize(
     ("snap_count", "nodes", "data_bytes", "expected"),
     [
@@ -246,7 +254,7 @@ def test_java_flags_are_settings_with_and_without_zookeepers_prefix() -> None:
         (1_000_000, 5, 0, 1_000_000),
     ],
 )
-def test_a_small_tree_is_saved_sooner(
+def test_a_small_tree_gets_a_snapshot_sooner(
     snap_count: int | None, nodes: int, data_bytes: int, expected: int
 ) -> None:
     settings = Settings(snapshot_transactions=snap_count)
@@ -258,7 +266,8 @@ def test_a_file_without_a_port_is_refused() -> None:
         parse_configuration({"dataDir": "/data"})
 
 
-def test_settings_without_an_effect_are_reported() -> None:
+def test_settings_without_effect_give_warnings() -> None:
+    """A single line server.1 makes no ensemble, and gives no warning."""
     configuration = parse_configuration(
         LEAST
         | {
@@ -278,23 +287,23 @@ def test_settings_without_an_effect_are_reported() -> None:
     )
 
 
-def test_an_election_algorithm_that_zookeeper_removed_is_refused() -> None:
+def test_a_removed_election_algorithm_is_refused() -> None:
     with pytest.raises(CoordinatorError, match="electionAlg is '0'"):
         parse_configuration(LEAST | {"electionAlg": "0"})
 
 
 def test_read_only_mode_allows_the_word_isro() -> None:
-    """If this failed, a read-only client would stay so for ever: it looks for other servers with the word
-    `isro`."""
+    """If this failed, a read-only client could not find a server that takes writes: it asks with `isro`."""
     assert parse_configuration(LEAST).settings.words_whitelist == set()
     reading = parse_configuration(LEAST | {"readonlymode.enabled": "true"}).settings
     assert reading.words_whitelist == {"isro"}
 
 
-def test_the_command_serves_until_a_signal(tmp_path: Path) -> None:
+def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
     config = tmp_path / "zoo.cfg"
     config.write_text(
-        f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\ntypo=1\n"
+        f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\n"
+        "admin.enableServer=false\ntypo=1\n"
     )
     command = [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -336,7 +345,7 @@ _MEMBER = "initLimit=5\nsyncLimit=2\nstandaloneEnabled=false\nserver.1=127.0.0.1
 
 
 @pytest.mark.parametrize(
-    ("more", "file", "shown"),
+    ("more", "file", "message"),
     [
         ("", "data", "cannot use the coordinator's data directory {}/data: it is a file; "),
         ("", "logs", "cannot use the coordinator's data directory {}/logs: it is a file; "),
@@ -349,17 +358,16 @@ _MEMBER = "initLimit=5\nsyncLimit=2\nstandaloneEnabled=false\nserver.1=127.0.0.1
         (_MEMBER, "logs", "cannot use the coordinator's data directory {}/logs: it is a file; "),
     ],
 )
-def test_a_directory_that_cannot_be_used_has_an_exit_status(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, file: str, shown: str
+def test_an_unusable_directory_gives_exit_status_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, file: str, message: str
 ) -> None:
-    """If this failed, scripts that know ZooKeeper's exit statuses would misread it, or the path would
-    appear twice."""
+    """If this failed, scripts that know ZooKeeper's exit statuses would take it for another error."""
     data = tmp_path / "data"
     if file != "data":
         data.mkdir()
         (data / "myid").write_text("1\n")
     if file.endswith(".lock"):
-        # A path through a file fails for root, too.
+        # A path through a file fails even for root.
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).symlink_to(data / "myid" / "lock")
     else:
@@ -368,18 +376,18 @@ def test_a_directory_that_cannot_be_used_has_an_exit_status(
     config.write_text(f"dataDir={data}\ndataLogDir={tmp_path / 'logs'}\nclientPort=0\n{more}")
     assert main(["coordinator", str(config)]) == 3
     errors = capsys.readouterr().err
-    assert shown.format(tmp_path) in errors
+    assert message.format(tmp_path) in errors
     assert errors.count(f"{tmp_path}/{file}") == 1
 
 
 @pytest.mark.parametrize("more", ["", _MEMBER])
 @pytest.mark.parametrize("case", ["unseen", "nowhere", "gone"])
-def test_a_directory_that_cannot_be_read_has_an_exit_status(
+def test_an_unreadable_directory_gives_exit_status_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, case: str
 ) -> None:
-    """Root cannot read a name that is too long, either.
+    """``unseen``: a name too long, which fails even for root.
 
-    `gone`: the logs of a standalone server were removed.
+    ``gone``: a standalone server's logs are missing.
     """
     data, logs = tmp_path / "data", tmp_path / "logs"
     data.mkdir()
@@ -410,8 +418,8 @@ def test_a_directory_that_cannot_be_read_has_an_exit_status(
         )
 
 
-def test_a_server_does_not_start_without_the_expected_data(tmp_path: Path) -> None:
-    """If this failed, a server on Apache's dataDir, or with its disk unmounted, would serve an empty tree."""
+def test_a_server_does_not_start_empty_beside_existing_data(tmp_path: Path) -> None:
+    """If this failed, a server on Apache's dataDir, or with its disk not mounted, would serve no data."""
     data_dir, logs = tmp_path / "data", tmp_path / "logs"
     properties = {"dataDir": str(data_dir), "dataLogDir": str(logs), "clientPort": "0"}
 
@@ -430,7 +438,7 @@ def test_a_server_does_not_start_without_the_expected_data(tmp_path: Path) -> No
     assert refusal(datadir_autocreate="false").startswith(
         f"{data_dir} has no data of a coordinator, and datadir.autocreate is false: "
     )
-    # As zkServer-initialize.sh leaves it.
+    # zkServer-initialize.sh makes these directories.
     (data_dir / "version-2").mkdir(parents=True)
     assert refusal(datadir_autocreate="false").startswith(f"the dataLogDir {logs} is not there, ")
     (logs / "version-2").mkdir(parents=True)
@@ -438,27 +446,27 @@ def test_a_server_does_not_start_without_the_expected_data(tmp_path: Path) -> No
     for directory, name in ((data_dir, "snapshot.0"), (data_dir, "snapshot.1a.gz"), (logs, "log.100000001")):
         file = directory / "version-2" / name
         file.write_bytes(b"")
-        shown = refusal()
-        assert shown.startswith(f"{directory}/version-2 has the data of Apache ZooKeeper, ")
-        assert f"`logcore coordinator import {data_dir} DIR --log-dir {logs}`" in shown
+        message = refusal()
+        assert message.startswith(f"{directory}/version-2 has the data of Apache ZooKeeper, ")
+        assert f"`logcore coordinator import {data_dir} DIR --log-dir {logs}`" in message
         (data_dir / "quorum").mkdir()
-        assert refusal() == "", "there is a member's data"
+        assert refusal() == "", "refused although a member's data exists"
         (data_dir / "quorum").rmdir()
         (data_dir / f"snapshot.{1:016x}").write_bytes(b"")
-        assert refusal() == "", "there is the imported data"
+        assert refusal() == "", "refused although the imported data exists"
         (data_dir / f"snapshot.{1:016x}").unlink()
         file.unlink()
     assert refusal() == ""
 
 
-def test_a_data_directory_that_is_a_file_is_reported(tmp_path: Path) -> None:
+def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     with pytest.raises(DataDirectoryError, match="data: it is a file; "):
         TransactionLog(tmp_path / "data")
 
 
-def test_a_file_that_is_not_utf_8_is_read(tmp_path: Path) -> None:
-    """If this failed, a comment in another encoding would stop the start."""
+def test_a_file_in_another_encoding_than_utf_8_is_read(tmp_path: Path) -> None:
+    """If this failed, a comment in ISO 8859-1 would stop the start."""
     config = tmp_path / "zoo.cfg"
     config.write_bytes("# café\ndataDir=/data\nclientPort=2181\n".encode("iso-8859-1"))
     assert read_configuration(config)[0].port == 2181
@@ -466,15 +474,15 @@ def test_a_file_that_is_not_utf_8_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unknown", ["no-such-host.invalid", "a" * 64, "a..b"])
 @pytest.mark.parametrize(
-    ("setting", "shown"),
+    ("setting", "named"),
     [
         ("clientPortAddress", "clientPortAddress or this server's line server.N"),
         ("admin.serverAddress", "admin.serverAddress"),
         ("metricsProvider.httpHost", "metricsProvider.httpHost"),
     ],
 )
-def test_a_host_that_cannot_be_resolved_is_reported(
-    tmp_path: Path, unused_port: int, unknown: str, setting: str, shown: str
+def test_an_unresolvable_host_is_refused_by_its_setting(
+    tmp_path: Path, unused_port: int, unknown: str, setting: str, named: str
 ) -> None:
     settings = {
         "dataDir": str(tmp_path / "data"),
@@ -490,10 +498,10 @@ def test_a_host_that_cannot_be_resolved_is_reported(
     with pytest.raises(CoordinatorError) as caught:
         asyncio.run(run_coordinator(parse_configuration(settings), lambda _ports: None))
     assert f"{unknown} cannot be resolved (" in str(caught.value)
-    assert f"give {shown} an address of this machine, or a name" in str(caught.value)
+    assert f"give {named} an address of this machine, or a name" in str(caught.value)
 
 
-def test_an_address_of_another_machine_is_reported(tmp_path: Path) -> None:
+def test_another_machines_address_is_refused(tmp_path: Path) -> None:
     settings = {"dataDir": str(tmp_path), "clientPort": "0", "clientPortAddress": "192.0.2.1"}
     with pytest.raises(CoordinatorError, match=r"give clientPortAddress or .* an address of this machine$"):
         asyncio.run(run_coordinator(parse_configuration(settings), lambda _ports: None))

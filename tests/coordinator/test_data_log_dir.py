@@ -1,6 +1,8 @@
-"""The directories ``dataDir`` and ``dataLogDir``. If these fail, the operator's log disk is not used, or a
-server starts on logs that are not its own, or without its own, and loses transactions that clients got
-answers for."""
+"""The directories ``dataDir`` and ``dataLogDir``.
+
+If these fail, the operator's log disk is not used. Or a server starts with another server's logs or without
+its own, and loses acknowledged transactions.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,7 @@ STATES = states_after(history(COUNT))
 
 
 def live(data: Path, log_dir: Path | None, first: int = 0, last: int = COUNT, retained: int = 2) -> None:
-    """A server's life from one transaction to another, with a snapshot every ten, of which the newest ones
-    stay."""
+    """Logs transactions ``first`` to ``last``, with a snapshot every ten; keeps the newest ``retained``."""
     log = TransactionLog(data, snapshots_retained=retained, log_dir=log_dir)
     machine, _behind = log.recover()
     for each in history(COUNT)[first:last]:
@@ -49,10 +50,7 @@ def recover(data: Path, log_dir: Path | None) -> Machine:
 
 
 def refusal(data: Path, log_dir: Path | None) -> str:
-    """The error of a start, which is ZooKeeper's exit status 3.
-
-    Neither the start nor an export changes anything.
-    """
+    """The error of a start, which gives exit status 3. Neither the start nor an export may change a file."""
     before = contents(data, log_dir)
     with pytest.raises(DataDirectoryError) as exported:
         load_directory(data, log_dir)
@@ -105,17 +103,17 @@ def test_a_start_without_the_data_log_dir_is_refused(data: Path, logs: Path) -> 
     for path in logs.glob("log.*"):
         path.rename(data / path.name)
     (data / ID_FILE).unlink()
-    assert fingerprint(recover(data, None)) == STATES[-1], "as the message says"
+    assert fingerprint(recover(data, None)) == STATES[-1], "the refusal's instructions are wrong"
 
 
-def test_a_data_log_dir_for_a_server_that_had_none(data: Path, logs: Path) -> None:
-    """ZooKeeper refuses it, too (``FileTxnSnapLog.checkSnapDir``)."""
+def test_a_data_log_dir_for_a_server_that_had_none_is_refused(data: Path, logs: Path) -> None:
+    """ZooKeeper refuses it too (``FileTxnSnapLog.checkSnapDir``)."""
     live(data, None)
     assert "move every log from dataDir to the same name in dataLogDir" in refusal(data, logs)
     logs.mkdir(parents=True)
     for path in data.glob("log.*"):
         path.rename(logs / path.name)
-    assert fingerprint(recover(data, logs)) == STATES[-1], "as the message says"
+    assert fingerprint(recover(data, logs)) == STATES[-1], "the refusal's instructions are wrong"
     assert (data / ID_FILE).read_text() == (logs / ID_FILE).read_text()
 
 
@@ -139,19 +137,19 @@ def test_another_servers_logs_are_refused(data: Path, logs: Path, tmp_path: Path
     assert "are of different servers" in refusal(tmp_path / "third", logs)
 
 
-def test_another_servers_data_dir_cannot_be_the_data_log_dir(data: Path, tmp_path: Path) -> None:
+def test_another_servers_data_dir_is_refused_as_data_log_dir(data: Path, tmp_path: Path) -> None:
     live(tmp_path / "other", None, last=5)
     with pytest.raises(DataDirectoryError, match="is the dataDir of another server"):
         recover(data, tmp_path / "other")
 
 
-def test_a_new_server_does_not_take_the_logs_that_are_there(data: Path, logs: Path, tmp_path: Path) -> None:
+def test_a_new_server_refuses_existing_logs(data: Path, logs: Path, tmp_path: Path) -> None:
     live(data, logs)
     with pytest.raises(DataDirectoryError, match="are of different servers"):
         recover(tmp_path / "new", logs)
 
 
-def test_a_copy_of_both_directories_is_a_server_of_its_own(data: Path, logs: Path, tmp_path: Path) -> None:
+def test_a_copy_of_both_directories_is_another_server(data: Path, logs: Path, tmp_path: Path) -> None:
     live(data, logs, last=25)
     shutil.copytree(data, tmp_path / "copy")
     shutil.copytree(logs, tmp_path / "copied")
@@ -160,8 +158,8 @@ def test_a_copy_of_both_directories_is_a_server_of_its_own(data: Path, logs: Pat
     assert fingerprint(recover(tmp_path / "copy", tmp_path / "copied")) == STATES[40]
 
 
-def test_transactions_after_a_backup_of_data_dir_are_there(data: Path, logs: Path, tmp_path: Path) -> None:
-    """The logs were on another disk, and are whole. ZooKeeper reads them, too."""
+def test_a_restored_data_dir_reads_the_newer_logs(data: Path, logs: Path, tmp_path: Path) -> None:
+    """The logs are on another disk and complete. ZooKeeper reads them too."""
     live(data, logs, last=25)
     shutil.copytree(data, tmp_path / "backup")
     live(data, logs, 25, 40, retained=9)
@@ -171,7 +169,7 @@ def test_transactions_after_a_backup_of_data_dir_are_there(data: Path, logs: Pat
     assert fingerprint(recover(data, logs)) == STATES[40]
 
 
-def test_a_crash_between_the_two_ids_is_repaired(data: Path, logs: Path) -> None:
+def test_a_crash_between_the_two_id_files_is_repaired(data: Path, logs: Path) -> None:
     data.mkdir()
     Directories.of(data, logs).pair()
     (data / ID_FILE).unlink()
@@ -186,7 +184,9 @@ def test_a_data_log_dir_that_is_a_file_is_a_clear_error(data: Path, logs: Path) 
         recover(data, logs)
 
 
-def test_a_standalone_server_shows_both(tmp_path: Path, start_coordinator: StartCoordinator) -> None:
+def test_a_standalone_server_shows_both_directories(
+    tmp_path: Path, start_coordinator: StartCoordinator
+) -> None:
     properties = {
         "dataDir": str(tmp_path / "data"),
         "dataLogDir": str(tmp_path / "logs"),
@@ -213,7 +213,7 @@ def test_an_export_takes_the_data_log_dir(
     assert "up to zxid 0x28," in capsys.readouterr().out
 
 
-def test_a_member_of_an_ensemble_has_its_log_there(tmp_path: Path, loop_thread: LoopThread) -> None:
+def test_a_members_log_is_in_its_data_log_dir(tmp_path: Path, loop_thread: LoopThread) -> None:
     servers, logs = Servers(loop_thread, tmp_path, 1), tmp_path / "logs"
     try:
         servers.start(1, dataLogDir=str(logs))
@@ -225,7 +225,7 @@ def test_a_member_of_an_ensemble_has_its_log_there(tmp_path: Path, loop_thread: 
             servers.start(1)
         with pytest.raises(DataDirectoryError, match="mount the disk that has the logs"):
             servers.start(1, dataLogDir=str(tmp_path / "other"))
-        # The disk may be mounted elsewhere. The data can be exported from there, too.
+        # The disk may be mounted elsewhere, and the data can be exported from there.
         moved = logs.rename(tmp_path / "moved")
         assert any(path == "/a" for path, _node in load_directory(servers.data(1), moved).nodes)
         servers.start(1, dataLogDir=str(moved))
@@ -235,11 +235,8 @@ def test_a_member_of_an_ensemble_has_its_log_there(tmp_path: Path, loop_thread: 
         servers.stop()
 
 
-def test_the_logs_of_a_standalone_server_become_the_ensembles(
-    tmp_path: Path, loop_thread: LoopThread
-) -> None:
-    """If this failed, the data of a standalone server with a log disk would be lost when it becomes a member,
-    or no standalone server could start on it again."""
+def test_a_standalone_servers_logs_become_the_ensembles(tmp_path: Path, loop_thread: LoopThread) -> None:
+    """If this failed, a server with a log disk would lose its data when it becomes a member."""
     servers, logs = Servers(loop_thread, tmp_path, 1), tmp_path / "logs"
     live(servers.data(1), logs, last=15)
     try:

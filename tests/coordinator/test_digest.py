@@ -1,5 +1,8 @@
-"""The scheme digest: whether it is on, and its hash algorithm. If these fail, a client without access gets
-it, one with the password does not, or a changed setting changes the effect of old transactions."""
+"""The authentication scheme digest: whether it is enabled, and which algorithm hashes its passwords.
+
+If these fail, clients get in without or stay out with the right password, or a changed setting changes the
+replay of logged transactions.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def acl_of(client: RawClient, path: str) -> list[Acl] | None:
     return Reader(client.request(3, Op.GET_ACL, Writer().string(path).finish())[3]).acls()
 
 
-def test_without_the_scheme_it_gives_no_identities(start_coordinator: StartCoordinator) -> None:
+def test_a_disabled_scheme_authenticates_nobody(start_coordinator: StartCoordinator) -> None:
     server = start_coordinator(settings=configured(**SUPER, **OFF))
     for credentials in (b"ann:secret", b"super:secret"):
         client = connected(server)
@@ -77,7 +80,7 @@ def test_without_the_scheme_it_gives_no_identities(start_coordinator: StartCoord
     client.close()
 
 
-def test_identities_of_a_removed_scheme_do_not_count() -> None:
+def test_identities_of_a_disabled_scheme_grant_nothing() -> None:
     ann = (ANNS[0].id,)
     assert Subject(ann).may(1, ANNS)
     assert not Subject(ann, Rules.NO_DIGEST).may(1, ANNS)
@@ -87,7 +90,7 @@ def test_identities_of_a_removed_scheme_do_not_count() -> None:
     assert Subject((Id("sasl", "super"),), Rules.NO_DIGEST | Rules.SASL).may(1, [Acl(1, Id("sasl", "bob"))])
 
 
-def test_turning_the_scheme_on_and_off_changes_no_old_transaction(
+def test_disabling_the_scheme_does_not_change_logged_transactions(
     start_coordinator: StartCoordinator, tmp_path: Path
 ) -> None:
     directory = tmp_path / "kept"
@@ -105,7 +108,7 @@ def test_turning_the_scheme_on_and_off_changes_no_old_transaction(
     client.close()
     server.stop()
 
-    # There is no snapshot, so all of it is applied again.
+    # There is no snapshot, so the log is applied again.
     assert not list(directory.glob("snapshot.*"))
     server = start_coordinator(directory)
     client = connected(server)
@@ -115,7 +118,7 @@ def test_turning_the_scheme_on_and_off_changes_no_old_transaction(
     client.close()
 
 
-# Java's MessageDigest of super:test. Names are in any case.
+# The hashes of super:test by Java's MessageDigest; its names are case-insensitive.
 HASHES = {
     "MD5": "cb385c1a279701ed8d056874667c5ade",
     "SHA": "0ff22720749bef21046eb5b3f1bf65ef54636495",
@@ -131,7 +134,7 @@ HASHES = {
 
 
 @pytest.mark.parametrize("name", HASHES)
-def test_hash_algorithms_have_javas_names(name: str) -> None:
+def test_an_algorithm_has_javas_name(name: str) -> None:
     authentication = configured(**{ALGORITHM: name}).authentication
     hashed = base64.b64encode(bytes.fromhex(HASHES[name])).decode()
     expected = Id("digest", f"super:{hashed}")
@@ -140,7 +143,7 @@ def test_hash_algorithms_have_javas_names(name: str) -> None:
     assert found == (Id("super", ""), expected)
 
 
-def test_another_algorithm_makes_other_identities_of_the_same_passwords(
+def test_another_algorithm_gives_other_identities(
     start_coordinator: StartCoordinator, tmp_path: Path
 ) -> None:
     directory = tmp_path / "kept"
@@ -167,24 +170,24 @@ def test_another_algorithm_makes_other_identities_of_the_same_passwords(
     client.close()
 
 
-def test_settings_are_used() -> None:
+def test_settings_of_digest_are_parsed() -> None:
     assert configured() == Settings(tick_time_ms=3000)
     assert configured(**{ENABLED: "TRUE"}) == configured()
     off = configured(**OFF)
     assert (off.rules, off.authentication.digest_algorithm) == (Rules.NO_DIGEST, None)
-    # As in ZooKeeper, whose registry has the provider by its class name then.
+    # A provider that is named explicitly is enabled, as in ZooKeeper.
     assert configured(**OFF, **DIGEST_PROVIDER, **SUPER) == configured(**SUPER)
     assert configured(**{f"zookeeper.{ALGORITHM}": "SHA-512"}).authentication.digest_algorithm == "sha512"
 
 
-def test_a_super_user_without_the_scheme_is_reported() -> None:
+def test_a_super_user_without_the_scheme_gives_a_warning() -> None:
     configuration = parse_configuration(LEAST | SUPER | OFF)
     assert configuration.settings.super_digest == ""
     assert configuration.warnings == (f"{SUPER_DIGEST}=*****: this setting has no effect",)
 
 
 @pytest.mark.parametrize(
-    ("changed", "shown"),
+    ("changed", "message"),
     [
         ({ALGORITHM: "SHA-7"}, f"{ALGORITHM} is 'SHA-7', and has to be one of MD5, SHA-1, SHA-224,"),
         ({ALGORITHM: "sha_256"}, f"{ALGORITHM} is 'sha_256'"),
@@ -192,9 +195,12 @@ def test_a_super_user_without_the_scheme_is_reported() -> None:
         ({ALGORITHM: ""}, f"{ALGORITHM} is ''"),
         ({ALGORITHM: "SHA-7"} | OFF, f"{ALGORITHM} is 'SHA-7'"),
         ({ENABLED: "no"}, f"{ENABLED} is 'no', and has to be true or false"),
-        (OFF | {"enforce.auth.enabled": "true", "enforce.auth.schemes": "ip,digest"}, "'digest', which has no provider"),
+        (
+            OFF | {"enforce.auth.enabled": "true", "enforce.auth.schemes": "ip,digest"},
+            "'digest', which has no provider",
+        ),
     ],
-)  # fmt: skip
-def test_bad_settings_are_refused(changed: dict[str, str], shown: str) -> None:
-    with pytest.raises(CoordinatorError, match=re.escape(shown)):
+)
+def test_impossible_settings_are_refused(changed: dict[str, str], message: str) -> None:
+    with pytest.raises(CoordinatorError, match=re.escape(message)):
         configured(**changed)

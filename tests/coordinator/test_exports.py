@@ -1,6 +1,6 @@
-"""Snapshots that a member was asked for.
+"""The snapshots that administrators ask a member for.
 
-If these fail, a snapshot that was just made is missing, or they fill the disk.
+If these fail, a new one is deleted, or they fill the disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cluster.coordinator.ensemble.exports import Exports
 
 def make(exports: Exports, zxid: int) -> Path:
     file = exports.begin(zxid)
-    file.write(b"content")
+    file.write(b"what it has")
     return exports.keep(file)
 
 
@@ -25,12 +25,12 @@ def set_time(path: Path, seconds: float) -> None:
     os.utime(path, (seconds, seconds))
 
 
-def test_the_newest_ones_stay(tmp_path: Path) -> None:
+def test_only_the_newest_exports_are_kept(tmp_path: Path) -> None:
     exports = Exports(tmp_path / "exports", 3)
     exports.clean()
     made = []
     for zxid in (1 << 33, 1 << 32, 5, 7, 6, 8, 8):
-        # A new ensemble may have smaller zxids than the one before.
+        # The newest may have a smaller zxid: a new ensemble begins with small ones.
         made = [each for each in made if each != snapshot_path(tmp_path / "exports", zxid)]
         made.append(make(exports, zxid))
         for age, path in enumerate(reversed(made[-3:])):
@@ -38,7 +38,7 @@ def test_the_newest_ones_stay(tmp_path: Path) -> None:
         assert set((tmp_path / "exports").iterdir()) == set(made[-3:])
 
 
-def test_a_new_one_stays_whatever_the_clock_says(tmp_path: Path) -> None:
+def test_a_new_export_is_kept_when_the_clock_went_back(tmp_path: Path) -> None:
     exports = Exports(tmp_path, 3)
     made = [make(exports, zxid) for zxid in (1, 2, 3)]
     for number, path in enumerate(made):
@@ -46,10 +46,10 @@ def test_a_new_one_stays_whatever_the_clock_says(tmp_path: Path) -> None:
     with made[0].open("rb") as sent:
         last = make(exports, 4)
         assert set(tmp_path.iterdir()) == {made[1], made[2], last}
-        assert sent.read(4) == b"cont", "a download that has begun goes on"
+        assert sent.read(4) == b"what", "an export that is being sent was lost"
 
 
-def test_other_files_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_files_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     exports = Exports(tmp_path, 1)
     others = [tmp_path / name for name in ("notes", "snapshot.1", "snapshot.00000000000000zz")]
     for path in others:

@@ -1,5 +1,8 @@
-"""Requests that are well formed and mean harm. Every server applies what is in the log, and again each time it starts: if these
-fail, one client can end all of them for good, or keep them busy for as long as it likes."""
+"""Well-formed hostile requests.
+
+Every server applies the log, again at each start. If these fail, one client's request can stop all servers
+for good, or keep them busy for a long time.
+"""
 
 from __future__ import annotations
 
@@ -51,23 +54,23 @@ from .support import WAIT_SECONDS, Coordinator, RawClient
 
 LONG_MAX = (1 << 63) - 1
 DIGITS = "9" * 4300
-"""As many as Python reads as a number, and one more than it writes after the next is added."""
+"""The longest number that Python converts from text; the next number is too long to convert back."""
 MEMBERS = tuple(Member(n, f"h{n}", 2000 + n, 3000 + n, f"0.0.0.0:{4000 + n}", False) for n in (1, 2, 3))
 
 
 @pytest.mark.parametrize("number", [DIGITS, "1" + DIGITS, str(LONG_MAX + 1), "-" + str(LONG_MAX + 2)])
-def test_a_counter_beyond_64_bits_is_none(number: str) -> None:
+def test_a_counter_above_64_bits_is_refused(number: str) -> None:
     with pytest.raises(ValueError, match="64 bits"):
         quota.decode_track(f"count={number},bytes=0".encode())
 
 
-def test_a_counter_at_its_end_begins_anew_as_java_s_does() -> None:
+def test_a_counter_overflows_as_javas_long() -> None:
     track = quota.decode_track(f"count=+{'0' * 5000}{LONG_MAX},bytes=-{LONG_MAX + 1}".encode())
     assert track[:2] == (LONG_MAX, -LONG_MAX - 1)
     assert quota.decode_track(track.plus(1, -1).encode())[:2] == (-LONG_MAX - 1, LONG_MAX)
 
 
-def test_a_counter_that_somebody_made_unreadable_harms_nobody(
+def test_an_unreadable_counter_stops_no_write(
     coordinator: Coordinator, connect: Connect, start_coordinator: StartCoordinator
 ) -> None:
     client = connect()
@@ -101,46 +104,46 @@ def test_a_counter_that_somebody_made_unreadable_harms_nobody(
     ids=[
         "zeros-and-digits",
         "digits",
-        "beyond-64-bits",
+        "above-64-bits",
         "ports",
         "a-long-port",
         "half-a-character",
         "commas",
         "half-a-character-escaped",
-        "lines-that-go-on",
-        "a-line-that-goes-on",
+        "continued-lines",
+        "a-continued-server-line",
         "many-servers",
     ],
 )
 @pytest.mark.timeout(10)
-def test_texts_of_a_reconfig_are_judged_whatever_they_are(request_: Reconfig, code: Code) -> None:
+def test_hostile_texts_of_a_reconfig_are_refused(request_: Reconfig, code: Code) -> None:
     with pytest.raises(ZooKeeperError) as raised:
         reconfigured(MEMBERS, request_, Rules.NONE)
     assert raised.value.code is code
 
 
-def test_zeros_before_a_number_are_none() -> None:
+def test_leading_zeros_of_a_server_number_are_ignored() -> None:
     left = reconfigured(MEMBERS, Reconfig(None, "0" * 5000 + "3", None, -1), Rules.NONE)
     assert left == MEMBERS[:2]
 
 
 @pytest.mark.parametrize("host", ["[a b]", "[a\u2028b]", "a\x85b", "\udfff", "[::1;2]", "[a|b]"])
-def test_a_host_is_one_that_can_be_written_and_read(host: str) -> None:
+def test_a_host_that_cannot_be_written_and_read_is_refused(host: str) -> None:
     with pytest.raises(CoordinatorError, match="has to be"):
         parse_members({"server.1": f"{host}:1:2"})
 
 
-def test_a_line_goes_on_as_java_s_properties_do() -> None:
+def test_lines_continue_as_in_javas_properties() -> None:
     text = "a=1\\\n  2\\\n3\nb=\\\\\nc=x\\\\\\\n y\n\\\n# no comment\n#comment\\\nd=e\\"
     assert parse_properties(text) == {"a": "123", "b": "\\", "c": "x\\y", "#": "no comment", "d": "e"}
 
 
-class Counting(Sequence[Acl]):
-    """An ACL that knows how many of its entries were looked at."""
+class CountingAcl(Sequence[Acl]):
+    """An ACL that counts the entries that were read."""
 
     def __init__(self, entries: Sequence[Acl]) -> None:
         self._entries = entries
-        self.looked_at = 0
+        self.entries_read = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -154,37 +157,37 @@ class Counting(Sequence[Acl]):
 
     def __iter__(self) -> Iterator[Acl]:
         for entry in self._entries:
-            self.looked_at += 1
+            self.entries_read += 1
             yield entry
 
 
 def test_an_acl_is_read_up_to_the_entry_that_matches() -> None:
-    acl = Counting(
+    acl = CountingAcl(
         [Acl(1, Id("digest", "a:b")), Acl(31, ANYONE), *[Acl(31, Id("digest", f"{n}:x")) for n in range(9)]]
     )
     assert Subject(()).may(access.WRITE, acl)
-    assert acl.looked_at == 2
+    assert acl.entries_read == 2
 
 
-def test_one_request_asks_an_acl_once() -> None:
-    # Nobody there is who asks.
-    acl = Counting([Acl(31, Id("digest", f"{n}:x")) for n in range(1000)])
+def test_one_request_checks_an_acl_once() -> None:
+    # No entry matches the client's identities.
+    acl = CountingAcl([Acl(31, Id("digest", f"{n}:x")) for n in range(1000)])
     own = tuple(Id("digest", f"other-{n}:x") for n in range(1000))
     subject = Subject(own).remembering()
     for _ in range(1000):
         assert not subject.may(access.WRITE, acl)
-    assert acl.looked_at == 1000
+    assert acl.entries_read == 1000
     assert not subject.may(access.READ, acl)
-    assert acl.looked_at == 2000
+    assert acl.entries_read == 2000
 
 
-def test_a_multi_asks_an_acl_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
+def test_a_multi_checks_an_acl_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = 0
     granted = Subject._is_granted
 
     def counting(self: Subject, permission: int, acl: Sequence[Acl]) -> bool:
-        nonlocal asked
-        asked += 1
+        nonlocal checks
+        checks += 1
         return granted(self, permission, acl)
 
     machine = Machine()
@@ -193,10 +196,10 @@ def test_a_multi_asks_an_acl_once(monkeypatch: pytest.MonkeyPatch) -> None:
     done = _apply(machine, Multi([Check("/a", -1)] * 500), Op.MULTI)
     assert isinstance(done.result, MultiDone)
     assert len(done.result.results) == 500
-    assert asked == 1
+    assert checks == 1
 
 
-def test_what_is_no_address_is_not_kept() -> None:
+def test_invalid_addresses_are_not_cached() -> None:
     before = access._parsed_network.cache_info().currsize, access._parsed_address.cache_info().currsize
     for number in range(50):
         text = f"{number}." * 5000
@@ -204,12 +207,12 @@ def test_what_is_no_address_is_not_kept() -> None:
             access.resolve([Acl(31, Id("ip", text))], Subject(()), "/a")
         assert not Subject((Id("ip", "1.2.3.4"),)).may(1, [Acl(31, Id("ip", text))])
     after = access._parsed_network.cache_info().currsize, access._parsed_address.cache_info().currsize
-    # The client's own address may be.
+    # The client's own address may be cached.
     assert after[0] == before[0]
     assert after[1] <= before[1] + 1
 
 
-def test_a_new_counter_looks_at_what_it_counts_only() -> None:
+def test_a_new_counter_counts_its_own_subtree_only() -> None:
     machine = Machine()
     for path in ("/a", "/a/b", "/a/b/c", "/ab", "/zookeeper/quota/a"):
         _apply(machine, Create(path, b"12", list(OPEN), 0))
@@ -228,7 +231,7 @@ def _apply(machine: Machine, request: Write, op: Op = Op.CREATE) -> Outcome:
     return machine.apply(_command(machine, request, op, Rules.NONE))
 
 
-def test_a_defect_refuses_its_command_and_takes_back_what_it_did(
+def test_a_defect_refuses_its_command_and_undoes_its_changes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(self: Tree, *args: object) -> Change:
@@ -242,7 +245,7 @@ def test_a_defect_refuses_its_command_and_takes_back_what_it_did(
     assert "a defect" in caplog.text
 
 
-def test_what_cannot_be_applied_for_want_of_memory_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_memory_ends_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Tree, *args: object) -> Change:
         raise MemoryError
 
@@ -252,7 +255,7 @@ def test_what_cannot_be_applied_for_want_of_memory_ends_the_service(monkeypatch:
         _apply(machine, SetData("/", b"1", -1), Op.SET_DATA)
 
 
-def test_a_server_that_cannot_apply_says_so_and_serves_nobody(
+def test_a_server_that_cannot_apply_stops_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, coordinator: Coordinator, client: KazooClient
 ) -> None:
     def broken(self: Machine, command: Command) -> Outcome:
@@ -344,7 +347,7 @@ _TEXTS = st.one_of(
     ),
     rules=st.integers(0, Rules.ALL).map(access.rules_of),
 )
-def test_whatever_is_asked_has_an_outcome(
+def test_every_request_has_an_outcome_and_no_defect(
     requests: list[Create | Delete | SetData | SetAcl | Check | Multi], rules: Rules
 ) -> None:
     machine = Machine()
@@ -359,14 +362,14 @@ def test_whatever_is_asked_has_an_outcome(
             outcome = machine.apply(_command(machine, request, Op.SET_DATA, rules))
             assert outcome.result is not None
     assert not defects
-    # And what came of it is a state that a snapshot can hold.
+    # A snapshot can restore the resulting state.
     assert len(Tree.restore(machine.tree.export())) == len(machine.tree)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.builds(Reconfig, _TEXTS, _TEXTS, _TEXTS, st.just(-1)))
 @example(Reconfig("=", None, None, -1))
-def test_whatever_members_are_asked_for_there_is_an_answer(request: Reconfig) -> None:
+def test_every_reconfig_has_an_answer(request: Reconfig) -> None:
     try:
         found = reconfigured(MEMBERS, request, Rules.NONE)
     except ZooKeeperError as error:
@@ -390,7 +393,7 @@ def test_a_defect_in_a_reconfig_refuses_it(monkeypatch: pytest.MonkeyPatch) -> N
     assert agreed.apply(proposed.encode()).outcome == Outcome(Failed(Code.MARSHALLING_ERROR), [])
 
 
-# ---- numbers that do not fit, and defects ----
+# ---- overflowing numbers, and defects ----
 
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 PLAIN = NodeState(b"", OPEN, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -402,13 +405,14 @@ def stat_of(body: bytes) -> Stat:
 
 
 def wrapped(number: int) -> int:
-    """As Java's int has it."""
+    """The number as a Java int, which wraps."""
     return (number - INT_MIN) % (1 << 32) + INT_MIN
 
 
-# If this failed, a parent that an old ZooKeeper left with such a number would end the connection of every client that looks at it.
+# If this failed, a node from an old ZooKeeper with such a number would end the connection of every client
+# that reads it.
 @pytest.mark.parametrize("creations", [INT_MIN, -(1 << 30) - 1, -(1 << 30), -1, 1 << 30, INT_MAX])
-def test_a_cversion_wraps_as_java_s_int_in_every_answer(
+def test_a_cversion_wraps_as_javas_int_in_every_answer(
     start_coordinator: StartCoordinator, tmp_path: Path, creations: int
 ) -> None:
     machine = Machine()
@@ -428,7 +432,7 @@ def test_a_cversion_wraps_as_java_s_int_in_every_answer(
         _xid, _zxid, code, answer = client.request(1, op, body)
         assert code == 0, op
         assert stat_of(answer).cversion == wrapped(2 * creations - 1), op
-    # A multi of a write of it, and a read of several.
+    # A multi that writes the node, and a multi that reads it.
     set_data = (
         Writer().i32(Op.SET_DATA).boolean(False).i32(-1).finish()
         + path
@@ -445,7 +449,7 @@ def test_a_cversion_wraps_as_java_s_int_in_every_answer(
     _xid, _zxid, code, answer = client.request(1, Op.MULTI_READ, get_children + get_data + end)
     assert code == 0
     assert stat_of(answer[:-9]).cversion == wrapped(2 * creations - 1)
-    # A child more: the number is that of the creations, which end at the largest int.
+    # A sequential child's number is the count of creations, which stops at the largest int.
     create = Writer().string("/p/s-").buffer(b"").acls(OPEN).i32(SEQUENTIAL).finish()
     _xid, _zxid, code, answer = client.request(1, Op.CREATE, create)
     assert code == 0
@@ -475,9 +479,10 @@ def test_versions_wrap_and_skip_minus_one(start_coordinator: StartCoordinator, t
     client.close()
 
 
-# If this failed, one request that meets a defect would cost the client its connection, and the requests behind it their answers.
+# If this failed, a defect in one request would end the client's connection and lose the answers of its other
+# requests.
 @pytest.mark.parametrize("broken", ["answer", "decode_read", "decode_write", "encode_result"])
-def test_a_defect_in_answering_costs_its_request_only(
+def test_a_defect_in_one_request_does_not_affect_the_others(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
     module = {"answer": server_module, "encode_result": replies}.get(broken, connection_module)

@@ -1,6 +1,6 @@
 """The wire encoding.
 
-If these fail, a client's bytes are misread, or hostile bytes cost more than their connection.
+If these fail, a client's bytes are misread, or hostile bytes harm more than their connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_connect_with_and_without_the_read_only_flag() -> None:
     assert decode_connect(body + b"\1") == ConnectRequest(7, 9000, 0x1234, b"pw", True)
 
 
-def test_a_multi_as_clients_send_it() -> None:
+def test_a_multi_is_decoded_in_order() -> None:
     writer = Writer()
     writer.i32(Op.CREATE).boolean(False).i32(-1).string("/a").buffer(b"x").acls(
         [Acl(31, Id("world", "anyone"))]
@@ -55,7 +55,7 @@ def test_a_multi_as_clients_send_it() -> None:
     )
 
 
-def test_both_versions_of_set_watches() -> None:
+def test_set_watches_of_both_versions_is_decoded() -> None:
     writer = Writer().i64(5).strings(["/d"]).strings(["/e"]).strings(["/c"])
     assert decode_read(Op.SET_WATCHES, Reader(writer.finish())) == SetWatches(
         5, ["/d"], ["/e"], ["/c"], [], []
@@ -72,18 +72,18 @@ def test_stat_is_68_bytes_in_the_documented_order() -> None:
 
 
 @pytest.mark.parametrize("length", [-2, -(2**31), 5, 2**31 - 1])
-def test_a_length_beyond_the_end_is_refused_before_memory_is_allocated(length: int) -> None:
+def test_a_length_above_the_remaining_bytes_is_refused(length: int) -> None:
     with pytest.raises(JuteError):
         Reader(struct.pack(">i", length) + b"abcd").buffer()
 
 
 @pytest.mark.parametrize("count", [2, 2**31 - 1])
-def test_an_absurd_count_is_refused_before_memory_is_allocated(count: int) -> None:
+def test_a_count_above_the_remaining_bytes_is_refused(count: int) -> None:
     with pytest.raises(JuteError):
         Reader(struct.pack(">i", count) + b"\0\0\0\0").strings()
 
 
-def test_null_empty_and_malformed_text_read_as_in_java() -> None:
+def test_null_negative_counts_and_invalid_utf8_are_read_as_in_java() -> None:
     assert Reader(b"\xff\xff\xff\xff").string() is None
     assert Reader(b"\xff\xff\xff\xff").strings() is None
     assert Reader(b"\xff\xff\xff\xf9").strings() == []
@@ -95,8 +95,7 @@ def test_text_is_written_as_javas_chars() -> None:
     assert Writer().string(None).finish() == b"\xff\xff\xff\xff"
 
 
-# If this failed, the open ACL, which is recognised by its bytes, would be another one, or the bytes after it
-# would be misread.
+# If this failed, the most common ACL, which has a shortcut, would be misread, or the bytes after it.
 @pytest.mark.parametrize(
     "acls",
     [
@@ -114,7 +113,7 @@ def test_acls_read_as_they_were_written(acls: list[Acl]) -> None:
 
 def test_identities_read_as_they_were_written() -> None:
     identities = Id("ip", "127.0.0.1"), Id("digest", "ä:x"), Id("", "")
-    for _ in range(2):  # the second time they come from the cache
+    for _ in range(2):  # the second time they are cached
         reader = Reader(Writer().i32(7).ids(identities).i32(8).finish())
         assert (reader.i32(), reader.identities(), reader.i32(), reader.remaining) == (7, identities, 8, 0)
 
@@ -136,7 +135,7 @@ def test_malformed_identities_are_refused(data: bytes) -> None:
 
 @settings(deadline=None)
 @given(st.sampled_from([*Op, 77]), st.binary(max_size=200))
-def test_any_bytes_are_a_request_or_a_jute_error(op: int, body: bytes) -> None:
+def test_any_bytes_give_a_request_or_a_jute_error(op: int, body: bytes) -> None:
     for decode in (decode_write, decode_read):
         try:
             request = decode(op, Reader(body))
@@ -148,7 +147,7 @@ def test_any_bytes_are_a_request_or_a_jute_error(op: int, body: bytes) -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_handshake_a_command_a_snapshot_or_a_jute_error(body: bytes) -> None:
+def test_any_bytes_decode_or_give_a_jute_error(body: bytes) -> None:
     for decode in (decode_connect, decode_command, decode_snapshot):
         try:
             decode(body)

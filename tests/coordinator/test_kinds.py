@@ -1,6 +1,6 @@
-"""Containers, nodes with a TTL, and quotas.
+"""Containers, nodes with a TTL and quotas.
 
-If these fail, expired nodes stay, other nodes are deleted, or a counter is wrong.
+If these fail, nodes are deleted too early or never, or a quota's counter is wrong.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .support import Coordinator, RawClient
 BOTH = Rules.EXTENDED_TYPES | Rules.ENFORCE_QUOTA
 
 
-class Garden:
-    """A tree with all rules. Its transactions are a second apart."""
+class Changes:
+    """A tree with all rules on; each change is a transaction, a second after the last one."""
 
     def __init__(self) -> None:
         self.tree = Tree()
@@ -61,38 +61,38 @@ def refused(code: Code) -> pytest.RaisesExc[ZooKeeperError]:
     return pytest.raises(ZooKeeperError, match=code.name)
 
 
-def test_a_container_expires_once_it_was_used_and_is_empty() -> None:
-    garden = Garden()
-    garden.create("/c", op=Op.CREATE_CONTAINER, flags=CONTAINER)
-    assert garden.tree.node("/c").stat().ephemeral_owner == 0
-    assert garden.tree.expired(garden.now_ms + 10**9, never_used_ms=0) == []
-    assert garden.tree.expired(garden.now_ms + 501, never_used_ms=500) == ["/c"]
-    garden.create("/c/x")
-    assert garden.tree.expired(garden.now_ms + 501, never_used_ms=500) == []
-    garden.delete("/c/x")
-    assert garden.tree.expired(garden.now_ms, never_used_ms=0) == ["/c"]
+def test_an_empty_container_expires_once_it_was_used() -> None:
+    changes = Changes()
+    changes.create("/c", op=Op.CREATE_CONTAINER, flags=CONTAINER)
+    assert changes.tree.node("/c").stat().ephemeral_owner == 0
+    assert changes.tree.expired(changes.now_ms + 10**9, never_used_ms=0) == []
+    assert changes.tree.expired(changes.now_ms + 501, never_used_ms=500) == ["/c"]
+    changes.create("/c/x")
+    assert changes.tree.expired(changes.now_ms + 501, never_used_ms=500) == []
+    changes.delete("/c/x")
+    assert changes.tree.expired(changes.now_ms, never_used_ms=0) == ["/c"]
 
 
-def test_a_node_with_a_ttl_expires_when_it_was_not_written_for_that_time() -> None:
-    garden = Garden()
-    garden.create("/t", op=Op.CREATE_TTL, flags=TTL, ttl_ms=5000)
-    assert kind_of(garden.tree.node("/t").state.owner) is Kind.TTL
-    assert garden.tree.expired(garden.now_ms + 5000, 0) == []
-    assert garden.tree.expired(garden.now_ms + 5001, 0) == ["/t"]
-    garden.set_data("/t", b"again")
-    assert garden.tree.expired(garden.now_ms + 5000, 0) == []
-    garden.create("/t/x")
-    assert garden.tree.expired(garden.now_ms + 10**9, 0) == []
+def test_a_node_with_a_ttl_expires_after_its_last_write() -> None:
+    changes = Changes()
+    changes.create("/t", op=Op.CREATE_TTL, flags=TTL, ttl_ms=5000)
+    assert kind_of(changes.tree.node("/t").state.owner) is Kind.TTL
+    assert changes.tree.expired(changes.now_ms + 5000, 0) == []
+    assert changes.tree.expired(changes.now_ms + 5001, 0) == ["/t"]
+    changes.set_data("/t", b"again")
+    assert changes.tree.expired(changes.now_ms + 5000, 0) == []
+    changes.create("/t/x")
+    assert changes.tree.expired(changes.now_ms + 10**9, 0) == []
 
 
-def test_delete_container_deletes_only_containers_and_nodes_with_a_ttl() -> None:
-    garden = Garden()
-    garden.create("/plain")
-    garden.create("/c", op=Op.CREATE_CONTAINER)
-    garden.create("/c/x")
+def test_delete_container_deletes_empty_containers_only() -> None:
+    changes = Changes()
+    changes.create("/plain")
+    changes.create("/c", op=Op.CREATE_CONTAINER)
+    changes.create("/c/x")
 
-    def end(path: str | None, by_client: bool = True) -> None:
-        garden.tree.delete_container(DeleteContainer(path), garden.context(), Effects(), by_client)
+    def end(path: str | None, anybody: bool = True) -> None:
+        changes.tree.delete_container(DeleteContainer(path), changes.context(), Effects(), anybody)
 
     for path, code in (
         ("/plain", Code.BAD_VERSION),
@@ -103,67 +103,67 @@ def test_delete_container_deletes_only_containers_and_nodes_with_a_ttl() -> None
     ):
         with refused(code):
             end(path)
-    garden.delete("/c/x")
+    changes.delete("/c/x")
     end("/c")
-    assert garden.tree.find("/c") is None
+    assert changes.tree.find("/c") is None
 
 
-def test_kinds_outlive_a_snapshot() -> None:
-    garden = Garden()
-    garden.create("/c", op=Op.CREATE_CONTAINER)
-    garden.create("/t", op=Op.CREATE_TTL, flags=TTL, ttl_ms=7)
-    garden.create(quota.ROOT_OF_QUOTAS + "/t")
-    garden.create(quota.limits_of("/t"), b"count=2,bytes=-1")
-    garden.create(quota.stats_of("/t"))
-    garden.tree = Tree.restore(garden.tree.export())
-    assert garden.tree.expired(10**9, never_used_ms=1) == ["/c", "/t"]
-    garden.create("/t/x", b"12")
-    assert garden.stats("/t") == b"count=2,bytes=2"
+def test_kinds_of_nodes_survive_a_snapshot() -> None:
+    changes = Changes()
+    changes.create("/c", op=Op.CREATE_CONTAINER)
+    changes.create("/t", op=Op.CREATE_TTL, flags=TTL, ttl_ms=7)
+    changes.create(quota.ROOT_OF_QUOTAS + "/t")
+    changes.create(quota.limits_of("/t"), b"count=2,bytes=-1")
+    changes.create(quota.stats_of("/t"))
+    changes.tree = Tree.restore(changes.tree.export())
+    assert changes.tree.expired(10**9, never_used_ms=1) == ["/c", "/t"]
+    changes.create("/t/x", b"12")
+    assert changes.stats("/t") == b"count=2,bytes=2"
 
 
-def test_quotas_count_nodes_below_and_enforce_hard_limits() -> None:
-    garden = Garden()
-    garden.create("/a")
-    garden.create("/a/old", b"123")
-    garden.create(quota.ROOT_OF_QUOTAS + "/a")
-    garden.create(quota.limits_of("/a"), b"count=1,bytes=1=;byteHardLimit=10;countHardLimit=4")
-    garden.create(quota.stats_of("/a"), b"anything")
-    assert garden.stats("/a") == b"count=2,bytes=3"
-    before = garden.tree.node(quota.stats_of("/a")).state
-    garden.create("/a/b", b"1234567")
-    garden.create("/a/c")
-    assert garden.stats("/a") == b"count=4,bytes=10"
-    after = garden.tree.node(quota.stats_of("/a")).state
-    assert before._replace(data=after.data) == after, "counting changes no versions and times"
+def test_quotas_count_their_subtree_and_enforce_hard_limits() -> None:
+    changes = Changes()
+    changes.create("/a")
+    changes.create("/a/old", b"123")
+    changes.create(quota.ROOT_OF_QUOTAS + "/a")
+    changes.create(quota.limits_of("/a"), b"count=1,bytes=1=;byteHardLimit=10;countHardLimit=4")
+    changes.create(quota.stats_of("/a"), b"anything")
+    assert changes.stats("/a") == b"count=2,bytes=3"
+    before = changes.tree.node(quota.stats_of("/a")).state
+    changes.create("/a/b", b"1234567")
+    changes.create("/a/c")
+    assert changes.stats("/a") == b"count=4,bytes=10"
+    after = changes.tree.node(quota.stats_of("/a")).state
+    assert before._replace(data=after.data) == after, "counting changed a version or a time"
     with refused(Code.QUOTA_EXCEEDED):
-        garden.create("/a/d")
+        changes.create("/a/d")
     with refused(Code.QUOTA_EXCEEDED):
-        garden.set_data("/a/b", b"12345678")
-    garden.set_data("/a/b", b"")
-    garden.delete("/a/c")
-    garden.create("/a/d", b"1234567")
-    assert garden.stats("/a") == b"count=4,bytes=10"
-    garden.delete(quota.limits_of("/a"))
-    garden.create("/a/e", b"x" * 100)
-    assert garden.stats("/a") == b"count=4,bytes=10"
+        changes.set_data("/a/b", b"12345678")
+    changes.set_data("/a/b", b"")
+    changes.delete("/a/c")
+    changes.create("/a/d", b"1234567")
+    assert changes.stats("/a") == b"count=4,bytes=10"
+    changes.delete(quota.limits_of("/a"))
+    changes.create("/a/e", b"x" * 100)
+    assert changes.stats("/a") == b"count=4,bytes=10"
 
 
-def test_a_transaction_that_fails_leaves_counters_as_they_were() -> None:
-    garden = Garden()
-    garden.create("/a")
-    garden.create(quota.ROOT_OF_QUOTAS + "/a")
-    garden.create(quota.limits_of("/a"), b"count=9,bytes=9")
-    garden.create(quota.stats_of("/a"))
-    before = garden.tree.export()
-    effects, context = Effects(), garden.context()
-    garden.tree.create(Create("/a/b", b"12", list(OPEN), 0), context, effects)
-    garden.tree.set_data(SetData("/a/b", b"1", -1), context, effects)
-    garden.tree.delete(Delete("/a/b", -1), context, effects)
+def test_a_failed_transaction_does_not_change_counters() -> None:
+    changes = Changes()
+    changes.create("/a")
+    changes.create(quota.ROOT_OF_QUOTAS + "/a")
+    changes.create(quota.limits_of("/a"), b"count=9,bytes=9")
+    changes.create(quota.stats_of("/a"))
+    before = changes.tree.export()
+    effects, context = Effects(), changes.context()
+    changes.tree.create(Create("/a/b", b"12", list(OPEN), 0), context, effects)
+    changes.tree.set_data(SetData("/a/b", b"1", -1), context, effects)
+    changes.tree.delete(Delete("/a/b", -1), context, effects)
     effects.roll_back()
-    assert sorted(garden.tree.export()) == sorted(before)
+    assert sorted(changes.tree.export()) == sorted(before)
 
 
-def test_texts_of_quotas_are_as_zookeepers() -> None:
+def test_quotas_have_zookeepers_format() -> None:
     text = b"count=5,bytes=-1=;byteHardLimit=20;countHardLimit=3"
     assert quota.decode_track(text) == quota.Track(5, -1, 3, 20)
     assert quota.Track(5, -1, 3, 20).encode() == text
@@ -201,11 +201,10 @@ def test_the_server_deletes_expired_nodes(
 
 
 def _watch_until_gone(client: KazooClient, server: Coordinator) -> set[str]:
-    """Moves the server's clock by a tenth of a second, has it look for expired nodes, and waits for the
-    events."""
-    shown: queue.Queue[str] = queue.Queue()
+    """Moves the server's clock by 0.1 s, starts its check, and waits for the watches' events."""
+    events: queue.Queue[str] = queue.Queue()
     for path in ("/c", "/t"):
-        assert client.exists(path, watch=lambda event: shown.put(event.path))
+        assert client.exists(path, watch=lambda event: events.put(event.path))
     server.clock.now_ms += 101
     server.thread.call(server.server._containers.look)
-    return {shown.get(timeout=20) for _ in range(2)}
+    return {events.get(timeout=20) for _ in range(2)}

@@ -1,5 +1,8 @@
-"""Watches, sessions and access control, each separately. If these fail, events are lost or come twice,
-sessions end too early or too late, or a client gets a permission that it must not have."""
+"""Watches, sessions and access control, each alone.
+
+If these fail, events are lost or come twice, sessions end at a wrong time, or a client gets a permission that
+it must not have.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def test_a_data_watch_fires_once() -> None:
     assert len(watches) == 0
 
 
-def test_a_deletion_fires_both_kinds_of_watches_and_the_parents() -> None:
+def test_a_deletion_fires_watches_of_data_children_and_the_parent() -> None:
     watches: WatchManager[str] = WatchManager()
     for registry in Registry:
         watches.add(registry, Mode.STANDARD, "/a/b", "me")
@@ -42,7 +45,7 @@ def test_a_deletion_fires_both_kinds_of_watches_and_the_parents() -> None:
     ]
 
 
-def test_persistent_watches_stay_and_recursive_ones_see_everything_below() -> None:
+def test_persistent_watches_stay_and_recursive_ones_cover_the_subtree() -> None:
     watches: WatchManager[str] = WatchManager()
     watches.add_persistent("/a", "p", recursive=False)
     watches.add_persistent("/", "r", recursive=True)
@@ -56,7 +59,7 @@ def test_persistent_watches_stay_and_recursive_ones_see_everything_below() -> No
     assert watches.has(WatcherType.ANY, "/", "r")
 
 
-def test_modes_of_one_path_add_up_and_are_removed_one_by_one() -> None:
+def test_modes_of_one_path_are_added_and_removed_independently() -> None:
     watches: WatchManager[str] = WatchManager()
     watches.add(Registry.DATA, Mode.STANDARD, "/a", "me")
     watches.add_persistent("/a", "me", recursive=False)
@@ -70,7 +73,7 @@ def test_modes_of_one_path_add_up_and_are_removed_one_by_one() -> None:
     assert len(watches) == 0
 
 
-def test_the_watches_of_a_closed_connection_are_removed() -> None:
+def test_a_closed_connections_watches_are_removed() -> None:
     watches: WatchManager[str] = WatchManager()
     watches.add(Registry.DATA, Mode.STANDARD, "/a", "gone")
     watches.add(Registry.DATA, Mode.STANDARD, "/a", "here")
@@ -79,18 +82,18 @@ def test_the_watches_of_a_closed_connection_are_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "given"), [(1, 4000), (4000, 4000), (9000, 9000), (100_000, 40_000), (-1, 4000)]
+    ("requested", "expected"), [(1, 4000), (4000, 4000), (9000, 9000), (100_000, 40_000), (-1, 4000)]
 )
-def test_timeouts_are_between_2_and_20_ticks(asked: int, given: int) -> None:
-    assert Settings(tick_time_ms=2000).session_timeout_ms(asked) == given
+def test_timeouts_are_between_2_and_20_ticks(requested: int, expected: int) -> None:
+    assert Settings(tick_time_ms=2000).session_timeout_ms(requested) == expected
 
 
-def test_timeouts_have_bounds_of_their_own_and_the_upper_one_wins() -> None:
+def test_the_maximum_timeout_overrides_the_minimum() -> None:
     bounds = Settings(min_session_timeout_ms=500, max_session_timeout_ms=300)
-    assert [bounds.session_timeout_ms(asked) for asked in (1, 400, 1000)] == [300, 300, 300]
+    assert [bounds.session_timeout_ms(requested) for requested in (1, 400, 1000)] == [300, 300, 300]
 
 
-def test_a_session_expires_at_the_tick_after_its_timeout_unless_heard_from() -> None:
+def test_a_silent_session_expires_at_the_tick_after_its_timeout() -> None:
     expiry = SessionExpiry(100)
     expiry.track(1, 400, now_ms=50)
     expiry.track(2, 400, now_ms=50)
@@ -106,7 +109,8 @@ def test_a_session_expires_at_the_tick_after_its_timeout_unless_heard_from() -> 
     assert expiry.next_deadline() is None
 
 
-def test_after_the_process_did_not_run_sessions_get_that_time() -> None:
+def test_after_a_pause_of_the_server_sessions_expire_later() -> None:
+    """The server could not hear its clients during the pause."""
     expiry = SessionExpiry(100)
     expiry.track(1, 400, now_ms=50)
     expiry.postpone(200)
@@ -122,7 +126,7 @@ def test_a_touch_does_not_revive_an_expired_session() -> None:
     assert expiry.next_deadline() is None
 
 
-def test_a_session_needs_its_password() -> None:
+def test_only_the_password_proves_a_session() -> None:
     table = SessionTable()
     table.open(Session(5, 4000, b"secret"))
     assert table.proves(5, b"secret")
@@ -135,10 +139,10 @@ def test_session_ids_grow_with_time_and_stay_positive() -> None:
     assert 0 < early < late < 2**63
 
 
-def test_digest_identities_are_as_zookeepers() -> None:
-    # The example in ZooKeeper's administrator's guide: super:test.
+def test_digest_identities_are_zookeepers() -> None:
+    # super:test is the example of ZooKeeper's administrator's guide.
     assert access.digest_identity(b"super:test") == Id("digest", "super:D/InIHSb7yEEbrWz8b9l71RjZJU=")
-    # Without a colon all of it is the name, and all of it is hashed.
+    # Without a colon, the whole text is the name and is hashed.
     assert access.digest_identity(b"nobody").id.startswith("nobody:")
 
 
@@ -151,7 +155,7 @@ def test_digest_identities_are_as_zookeepers() -> None:
         ("::ffff:10.0.0.1", "10.0.0.1"),
     ],
 )
-def test_addresses_are_written_as_in_java(address: str, shown: str) -> None:
+def test_addresses_are_written_as_java_does(address: str, shown: str) -> None:
     assert access.address_identity(address) == Id("ip", shown)
 
 
@@ -159,7 +163,7 @@ def subject(*identities: Id, rules: access.Rules = access.Rules.NONE) -> access.
     return access.Subject(identities, rules)
 
 
-def test_permissions_are_those_of_the_identity() -> None:
+def test_permissions_are_per_identity() -> None:
     mine = Id("digest", "me:hash")
     acl = (Acl(access.ALL, mine), Acl(access.READ, Id("ip", "10.0.0.0/8")))
     assert subject(mine).may(access.WRITE, acl)
@@ -195,7 +199,7 @@ def test_permissions_are_those_of_the_identity() -> None:
         Acl(31, Id("ip", "::1/129")),
     ],
 )
-def test_an_impossible_acl_is_refused(entry: Acl) -> None:
+def test_an_invalid_acl_is_refused(entry: Acl) -> None:
     with pytest.raises(ZooKeeperError) as caught:
         access.resolve([entry], subject(Id("ip", "127.0.0.1")), "/a")
     assert caught.value.code is Code.INVALID_ACL
@@ -208,7 +212,7 @@ def test_an_impossible_acl_is_refused(entry: Acl) -> None:
         *(Id("ip", text) for text in ("010.0.0.1", "1.2.3.4/0", "::", "::1/128", "1:2:3:4:5:6:7:8", "a::b")),
     ],
 )
-def test_an_acl_that_java_accepts_is_accepted(wanted: Id) -> None:
+def test_an_acl_that_zookeeper_accepts_is_accepted(wanted: Id) -> None:
     entry = Acl(access.READ, wanted)
     assert access.resolve([entry], subject(), "/a") == (entry,)
 
@@ -227,10 +231,10 @@ def test_auth_is_replaced_by_the_creators_identities() -> None:
     assert access.resolve([Acl(1, Id("auth", ""))] * 2, me, "/a") == (Acl(1, mine),)
     many = [Acl(perms, Id("auth", "")) for perms in range(100)]
     assert len(access.resolve(many, me, "/a")) == 100
-    crowd = subject(*(Id("digest", f"{number}:x") for number in range(200)))
+    with_many_ids = subject(*(Id("digest", f"{number}:x") for number in range(200)))
     with pytest.raises(ZooKeeperError, match="INVALID_ACL"):
-        access.resolve(many, crowd, "/a")
-    # The identities are not compared with the other entries.
+        access.resolve(many, with_many_ids, "/a")
+    # Duplicates are removed before the replacement, not after it.
     assert access.resolve([Acl(1, Id("auth", "")), Acl(1, mine)], me, "/a") == (Acl(1, mine), Acl(1, mine))
     with pytest.raises(ZooKeeperError):
         access.resolve([], me, "/a")

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. If these fail, a dashboard for ZooKeeper shows nothing, or a wrong number."""
+"""Metrics for Prometheus. If these fail, a dashboard made for ZooKeeper shows nothing or wrong numbers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def measured(start_coordinator: StartCoordinator, tmp_path: Path) -> Coordinator
 
 @pytest.fixture
 def port(measured: Coordinator) -> Iterator[int]:
-    """The metrics port of `measured`."""
+    """The port of the metrics of ``measured``."""
     server = measured.server
     provider = measured.thread.call(
         lambda: PrometheusProvider(
@@ -60,7 +60,7 @@ def scrape(port: int) -> str:
         return response.read().decode()
 
 
-def test_requests_are_measured(measured: Coordinator, port: int, connect: Connect) -> None:
+def test_clients_requests_are_measured(measured: Coordinator, port: int, connect: Connect) -> None:
     client: KazooClient = connect(measured)
     client.create("/a", b"data")
     client.get("/a", watch=print)
@@ -113,7 +113,7 @@ def test_namespaces_and_their_quotas_are_measured(measured: Coordinator, port: i
     assert list(text_string_to_metric_families(text))
 
 
-def test_writes_above_a_quota_are_counted(start_coordinator: StartCoordinator, tmp_path: Path) -> None:
+def test_requests_refused_by_a_quota_are_counted(start_coordinator: StartCoordinator, tmp_path: Path) -> None:
     server = start_coordinator(tmp_path / "quota", settings=Settings(rules=Rules.ENFORCE_QUOTA))
     client = RawClient(server.port)
     client.connect()
@@ -136,7 +136,7 @@ def test_writes_above_a_quota_are_counted(start_coordinator: StartCoordinator, t
     assert server.thread.call(lambda: dict(server.server.metrics.quota_exceeded)) == {"app": 2}
 
 
-def test_namespaces_are_bounded() -> None:
+def test_the_number_of_namespaces_is_limited() -> None:
     metrics = ServerMetrics()
     for number in range(NAMESPACES_MAX * 2):
         metrics.add_in_namespace(READS, f"/{number}/a", 1)
@@ -147,7 +147,7 @@ def test_namespaces_are_bounded() -> None:
     assert metrics.values()["cnt_0_read_per_namespace"] == 2
 
 
-def test_other_paths_and_methods(port: int) -> None:
+def test_other_paths_and_methods_are_refused(port: int) -> None:
     for path, method, status in (("/", "GET", 404), ("/metrics", "POST", 405)):
         request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
         with pytest.raises(urllib.error.HTTPError) as caught:
@@ -156,7 +156,7 @@ def test_other_paths_and_methods(port: int) -> None:
         caught.value.close()
 
 
-def test_mntr_has_the_same_names_and_numbers(measured: Coordinator, port: int) -> None:
+def test_mntr_has_the_names_of_the_metrics(measured: Coordinator, port: int) -> None:
     raw = RawClient(measured.port)
     raw.socket.sendall(b"mntr")
     values = dict(line.split("\t") for line in raw.read_all().decode().splitlines())
@@ -167,7 +167,7 @@ def test_mntr_has_the_same_names_and_numbers(measured: Coordinator, port: int) -
     assert "zk_avg_readlatency" not in values
 
 
-def test_srst_does_not_reset_counters(measured: Coordinator, port: int) -> None:
+def test_srst_does_not_reset_the_counters(measured: Coordinator, port: int) -> None:
     raw = RawClient(measured.port)
     raw.connect()
     raw.close()
@@ -178,7 +178,7 @@ def test_srst_does_not_reset_counters(measured: Coordinator, port: int) -> None:
     assert "\nconnection_request_count 1.0\n" in scrape(port)
 
 
-def test_numbers_are_written_as_in_java() -> None:
+def test_numbers_are_written_as_java_writes_them() -> None:
     for value, text in (
         (0.0, "0.0"),
         (12.5, "12.5"),
@@ -191,7 +191,7 @@ def test_numbers_are_written_as_in_java() -> None:
         assert java_double(value) == text
 
 
-def test_quantiles_are_of_the_latest_numbers() -> None:
+def test_quantiles_are_those_of_the_latest_values() -> None:
     metrics = ServerMetrics()
     for value in range(2000):
         metrics.read_latency.add(value)
@@ -206,7 +206,7 @@ def test_quantiles_are_of_the_latest_numbers() -> None:
     assert "\nreadlatency_sum 1999000.0\n" in exposition(metrics, {})
 
 
-def test_settings_are_used() -> None:
+def test_settings_of_the_metrics_are_parsed() -> None:
     least = {"dataDir": "/data", "clientPort": "1", "admin.enableServer": "false"}
     assert parse_configuration(least).metrics is None
     chosen = least | {CLASS_NAME: PROMETHEUS}
@@ -230,7 +230,7 @@ def test_settings_are_used() -> None:
 @pytest.mark.parametrize(
     ("name", "text"), [("numWorkerThreads", "x"), ("maxQueueSize", "0"), ("workerShutdownTimeoutMs", "1s")]
 )
-def test_numbers_are_checked_as_by_zookeepers_provider(name: str, text: str) -> None:
+def test_bad_numbers_of_the_provider_are_refused(name: str, text: str) -> None:
     least = {"dataDir": "/data", "clientPort": "1", f"metricsProvider.{name}": text}
     assert parse_configuration(least).warnings == ()
     with pytest.raises(CoordinatorError, match=f"metricsProvider.{name} is '{text}', and has to be"):
@@ -240,8 +240,9 @@ def test_numbers_are_checked_as_by_zookeepers_provider(name: str, text: str) -> 
 def test_the_command_serves_metrics_and_commands(tmp_path: Path) -> None:
     config = tmp_path / "zoo.cfg"
     config.write_text(
-        f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\nadmin.serverAddress=127.0.0.1\n"
-        f"admin.serverPort=0\n{CLASS_NAME}={PROMETHEUS}\nmetricsProvider.httpHost=127.0.0.1\nmetricsProvider.httpPort=0\n"
+        f"dataDir={tmp_path}/data\nclientPort=0\nclientPortAddress=127.0.0.1\n"
+        f"admin.serverAddress=127.0.0.1\nadmin.serverPort=0\n{CLASS_NAME}={PROMETHEUS}\n"
+        "metricsProvider.httpHost=127.0.0.1\nmetricsProvider.httpPort=0\n"
     )
     command = [sys.executable, "-m", "cluster.cli", "coordinator", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -252,6 +253,6 @@ def test_the_command_serves_metrics_and_commands(tmp_path: Path) -> None:
             with urllib.request.urlopen(line[1], timeout=WAIT_SECONDS) as response:
                 assert part.strip(b'"') in response.read()
         process.send_signal(signal.SIGTERM)
-        _said, errors = process.communicate(timeout=WAIT_SECONDS)
+        _output, errors = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0
     assert errors == ""

@@ -1,6 +1,7 @@
-"""Java's properties files.
+"""Java properties files.
 
-If these fail, an operator's file has another meaning than in Java, or a file that Java refuses is accepted.
+If these fail, an operator's file means something else here than in Java, or a file that Java refuses is
+accepted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cluster.properties import (
 LINES = "# a\\\n\r\n ! b\n\ta=1\\\r\n  2\\\n\nb : \\u00e9\r\\\n\nc=\\\\\nd\\\n"
 
 
-def test_a_file_that_is_not_utf_8_is_read_as_in_java(tmp_path: Path) -> None:
+def test_a_file_in_another_encoding_than_utf_8_is_read_as_java_does(tmp_path: Path) -> None:
     path = tmp_path / "some.properties"
     path.write_bytes("# café\na=é\n".encode("iso-8859-1"))
     assert read_properties(path) == {"a": "é"}
@@ -30,7 +31,7 @@ def test_a_file_that_is_not_utf_8_is_read_as_in_java(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "message"),
     [
         ("a=1\nx=\\u12", r"^line 2: \\u12 of x is not a character"),
         ("x=\\u", r"^line 1: \\u of x"),
@@ -40,14 +41,14 @@ def test_a_file_that_is_not_utf_8_is_read_as_in_java(tmp_path: Path) -> None:
         ("a=1\\\n2\\\n3\\u1", r"^line 1: \\u1 of a"),
     ],
 )
-def test_malformed_escapes_are_refused(text: str, shown: str) -> None:
-    with pytest.raises(PropertiesError, match=shown):
+def test_invalid_escapes_are_refused(text: str, message: str) -> None:
+    with pytest.raises(PropertiesError, match=message):
         parse_properties(text)
     assert parse_properties(text, lenient=True)
 
 
 def test_escapes_are_decoded_as_in_java() -> None:
-    """As java.util.Properties of JDK 17."""
+    """The expected values are those of java.util.Properties of JDK 17."""
     text = "# \\u12\ne=\\ud83d\\ude00\nl=\\ud83d\nf=\\fx\nU=\\U12\nj=\\u00\\\n  e9\nb=\\\\u12\n\\\n\nz=2"
     expected = {"e": "😀", "l": "\ud83d", "f": "\fx", "U": "U12", "j": "é", "b": "\\u12", "z": "2"}
     assert parse_properties(text) == expected

@@ -1,5 +1,8 @@
-"""SASL logins and who has to be somebody. If these fail, a wrong password logs in, a right one does not, or a
-client that is nobody is served where everybody has to be somebody."""
+"""SASL logins and required authentication.
+
+If these fail, a wrong password logs in, a right one does not, or a client without a login is served where one
+is required.
+"""
 
 from __future__ import annotations
 
@@ -39,25 +42,26 @@ StartWith = Callable[..., RawClient]
 
 
 def response(challenge: bytes, user: str, password: str, **changed: str) -> bytes:
-    """A client's answer to a challenge, as Java's makes it."""
+    """The answer of Java's client to a challenge."""
     found = dict(re.findall(r'([a-z-]+)="?([^",]*)"?', challenge.decode()))
-    output = {
-        "charset": "utf-8", "username": user, "realm": found["realm"], "nonce": found["nonce"], "nc": "00000001", "cnonce": "abc",
-        "digest-uri": "zookeeper/zk-sasl-md5", "maxbuf": "65536", "qop": "auth",
+    fields = {
+        "charset": "utf-8", "username": user, "realm": found["realm"], "nonce": found["nonce"],
+        "nc": "00000001", "cnonce": "abc", "digest-uri": "zookeeper/zk-sasl-md5", "maxbuf": "65536",
+        "qop": "auth",
     }  # fmt: skip
-    encoded = {name: text.encode() for name, text in output.items()}
-    output["response"] = proofs(user, output["realm"], password, encoded)[0].decode()
-    output |= changed
+    encoded = {name: text.encode() for name, text in fields.items()}
+    fields["response"] = proofs(user, fields["realm"], password, encoded)[0].decode()
+    fields |= changed
     quoted = ("username", "realm", "nonce", "cnonce", "digest-uri")
     return ",".join(
-        f'{name}="{text}"' if name in quoted else f"{name}={text}" for name, text in output.items()
+        f'{name}="{text}"' if name in quoted else f"{name}={text}" for name, text in fields.items()
     ).encode()
 
 
 def log_in(
     client: RawClient, user: str = "bob", password: str = "bobsecret", **changed: str
 ) -> tuple[int, bytes | None]:
-    """The code of a whole login, and the server's last token."""
+    """Logs in. Returns the error code and the server's last token."""
     xid, zxid, code, body = client.request(5, Op.SASL, Writer().buffer(b"").finish())
     assert (xid, zxid, code) == (5, 0, 0)
     challenge = Reader(body).buffer() or b""
@@ -68,7 +72,7 @@ def log_in(
 
 @pytest.fixture
 def start_with(start_coordinator: StartCoordinator, tmp_path: Path) -> StartWith:
-    """Starts a server with settings of who clients are, and connects."""
+    """Starts a server with settings of :class:`Authentication`, and connects to it."""
 
     def start(**settings: object) -> RawClient:
         authentication = Authentication(**({"login": LOGIN} | settings))  # type: ignore[arg-type]
@@ -95,17 +99,17 @@ def read(path: str) -> bytes:
 
 
 def test_the_proofs_are_those_of_the_rfcs_example() -> None:
-    output = {
+    fields = {
         "nonce": b"OA6MG9tEQGm2hh", "cnonce": b"OA6MHXh6VqTrRk", "nc": b"00000001", "qop": b"auth",
         "digest-uri": b"imap/elwood.innosoft.com",
     }  # fmt: skip
-    assert proofs("chris", "elwood.innosoft.com", "secret", output) == (
+    assert proofs("chris", "elwood.innosoft.com", "secret", fields) == (
         b"d388dad90d4bbd760a152321f2143af7",
         b"ea40f60335c427b5527b84dbabcdfffd",
     )
 
 
-def test_who_logs_in_is_somebody_and_acls_hold(start_with: StartWith) -> None:
+def test_a_login_gives_an_identity_for_acls(start_with: StartWith) -> None:
     client = start_with()
     code, token = log_in(client)
     assert code == 0
@@ -117,7 +121,7 @@ def test_who_logs_in_is_somebody_and_acls_hold(start_with: StartWith) -> None:
     client.close()
 
 
-def test_super_users(start_with: StartWith) -> None:
+def test_a_super_user_may_read_everything(start_with: StartWith) -> None:
     client = start_with(sasl_super_users=frozenset({"ä€"}))
     assert client.request(1, Op.CREATE, create("/anns", [Acl(31, Id("sasl", "ann"))]))[2] == 0
     assert client.request(1, Op.CREATE, create("/digest", [Acl(31, Id("digest", "a:b"))]))[2] == 0
@@ -128,7 +132,7 @@ def test_super_users(start_with: StartWith) -> None:
     client.close()
 
 
-def test_the_name_super_is_everybody_who_logs_in(start_with: StartWith) -> None:
+def test_the_user_super_matches_every_sasl_entry(start_with: StartWith) -> None:
     client = start_with()
     assert client.request(1, Op.CREATE, create("/anns", [Acl(31, Id("sasl", "ann"))]))[2] == 0
     assert client.request(1, Op.CREATE, create("/digest", [Acl(31, Id("digest", "a:b"))]))[2] == 0
@@ -154,25 +158,25 @@ def test_the_name_super_is_everybody_who_logs_in(start_with: StartWith) -> None:
         {"realm": "elsewhere"},
     ],
 )
-def test_a_login_that_is_wrong_ends_the_connection(start_with: StartWith, wrong: dict[str, str]) -> None:
+def test_a_wrong_login_ends_the_connection(start_with: StartWith, wrong: dict[str, str]) -> None:
     client = start_with()
     assert log_in(client, **wrong) == (Code.AUTH_FAILED, None)  # type: ignore[arg-type]
     assert client.receive() == b""
     client.close()
 
 
-def test_an_acl_of_a_scheme_without_a_provider_lets_nobody_in() -> None:
+def test_an_acl_of_a_scheme_without_a_provider_grants_nothing() -> None:
     for scheme, rule in (("sasl", Rules.SASL), ("x509", Rules.X509)):
         identity = Id(scheme, "CN=bob")
         for rules in (Rules.NONE, rule):
             assert Subject((identity,), rules).may(1, (Acl(31, identity),)) is (rules is rule)
 
 
-def test_a_failed_login_may_be_let_in_as_nobody(start_with: StartWith) -> None:
+def test_a_failed_login_can_be_served_without_an_identity(start_with: StartWith) -> None:
     client = start_with(allows_failed_sasl=True)
     assert log_in(client, password="wrong") == (0, None)
     assert who(client) == [Id("ip", "127.0.0.1")]
-    assert log_in_again(client) == (0, None), "there is no second try"
+    assert log_in_again(client) == (0, None), "a second login was tried"
     assert who(client) == [Id("ip", "127.0.0.1")]
     client.close()
 
@@ -183,28 +187,28 @@ def log_in_again(client: RawClient) -> tuple[int, bytes | None]:
 
 
 @pytest.mark.parametrize("op", [Op.PING, Op.EXISTS, Op.CREATE, Op.CLOSE_SESSION, 999])
-def test_who_is_nobody_is_turned_away_where_sasl_is_required(start_with: StartWith, op: int) -> None:
+def test_a_client_without_a_login_is_refused_where_sasl_is_required(start_with: StartWith, op: int) -> None:
     client = start_with(schemes=frozenset({"sasl"}), allows_failed_sasl=True)
     assert client.request(1, op, create("/a", OPEN))[:3] == (1, 0, Code.SESSION_CLOSED_REQUIRE_AUTH)
     assert client.receive() == b""
     client.close()
 
 
-def test_who_logs_in_is_served_where_sasl_is_required(start_with: StartWith) -> None:
+def test_a_client_with_a_login_is_served_where_sasl_is_required(start_with: StartWith) -> None:
     client = start_with(schemes=frozenset({"sasl"}))
     assert log_in(client)[0] == 0
     assert client.request(1, Op.CREATE, create("/a", OPEN))[2] == 0
     client.close()
 
 
-def test_a_failed_login_where_sasl_is_required_says_so(start_with: StartWith) -> None:
+def test_a_failed_login_where_sasl_is_required_has_its_own_code(start_with: StartWith) -> None:
     client = start_with(schemes=frozenset({"sasl"}), allows_failed_sasl=True)
     assert log_in(client, password="wrong") == (Code.SESSION_CLOSED_REQUIRE_AUTH, None)
     assert client.receive() == b""
     client.close()
 
 
-def test_any_of_the_schemes_is_enough(start_with: StartWith) -> None:
+def test_one_of_the_required_schemes_is_enough(start_with: StartWith) -> None:
     client = start_with(schemes=frozenset({"digest", "sasl"}))
     auth = Writer().i32(0).string("digest").buffer(b"ann:secret").finish()
     assert client.request(-4, Op.AUTH, auth)[2] == 0
@@ -212,7 +216,7 @@ def test_any_of_the_schemes_is_enough(start_with: StartWith) -> None:
     client.close()
 
 
-def test_without_users_a_client_goes_on_as_nobody(coordinator: Coordinator, open_raw: OpenRaw) -> None:
+def test_without_users_a_login_gives_no_identity(coordinator: Coordinator, open_raw: OpenRaw) -> None:
     client = open_raw()
     client.connect()
     assert log_in_again(client) == (0, None)
@@ -237,8 +241,8 @@ def test_a_very_long_token_is_refused() -> None:
         login.answer(b"x" * 5000)
 
 
-def test_the_same_response_does_not_log_in_again() -> None:
-    """Else who overhears a login could repeat it."""
+def test_a_response_logs_in_only_once() -> None:
+    """If this failed, an eavesdropper could log in with a copied response."""
     first, second = DigestMd5(LOGIN), DigestMd5(LOGIN)
     token = response(first.answer(b""), "bob", "bobsecret")
     first.answer(token)
@@ -300,11 +304,8 @@ def test_the_users_are_those_of_the_file(jaas: Path) -> None:
 
 
 def test_javas_flags_name_the_file_as_for_zookeeper(jaas: Path) -> None:
-    environment = {
-        "SERVER_JVMFLAGS": f'-Xmx1g "-Djava.security.auth.login.config={jaas}" -Dzookeeper.superUser=bob '
-        "-Dother=1",
-        "JVMFLAGS": "-Dzookeeper.superUser=ann",
-    }
+    flags = f'-Xmx1g "-Djava.security.auth.login.config={jaas}" -Dzookeeper.superUser=bob -Dother=1'
+    environment = {"SERVER_JVMFLAGS": flags, "JVMFLAGS": "-Dzookeeper.superUser=ann"}
     found = system_properties(environment)
     assert found == {"java.security.auth.login.config": str(jaas), "superUser": "ann"}
     with pytest.raises(CoordinatorError, match="JVMFLAGS cannot be parsed"):
@@ -312,20 +313,29 @@ def test_javas_flags_name_the_file_as_for_zookeeper(jaas: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "shown"),
+    ("changed", "message"),
     [
         ({"java.security.auth.login.config": "/none"}, "/none cannot be read: No such file or directory"),
         ({"sasl.serverconfig": "Other"}, "has no section Other: it has Server, Client"),
-        ({"java.security.auth.login.config": "", "sessionRequireClientSASLAuth": "true"}, "there are no users"),
+        (
+            {"java.security.auth.login.config": "", "sessionRequireClientSASLAuth": "true"},
+            "there are no users",
+        ),
         ({"java.security.auth.login.config": "", "sasl.serverconfig": "Other"}, "no file is named"),
-        ({"authProvider.1": "org.apache.zookeeper.server.auth.IPAuthenticationProvider", "sessionRequireClientSASLAuth": "true"}, "'sasl', which has no provider"),
+        (
+            {
+                "authProvider.1": "org.apache.zookeeper.server.auth.IPAuthenticationProvider",
+                "sessionRequireClientSASLAuth": "true",
+            },
+            "'sasl', which has no provider",
+        ),
         ({"enforce.auth.enabled": "true"}, "enforce.auth.schemes is empty"),
         ({"enforce.auth.enabled": "true", "enforce.auth.schemes": "x509"}, "'x509', which has no provider"),
         ({"fips-mode": "true"}, "forbids DIGEST-MD5"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_is_refused(jaas: Path, changed: dict[str, str], shown: str) -> None:
-    with pytest.raises(CoordinatorError, match=re.escape(shown)):
+)
+def test_impossible_settings_are_refused(jaas: Path, changed: dict[str, str], message: str) -> None:
+    with pytest.raises(CoordinatorError, match=re.escape(message)):
         configured(jaas, **changed)
 
 
@@ -349,7 +359,7 @@ def test_login_configurations_are_read_as_java_reads_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "message"),
     [
         ("Server", "line 1: '{' is missing after Server"),
         ("Server {", "section Server has no closing brace"),
@@ -365,6 +375,6 @@ def test_login_configurations_are_read_as_java_reads_them() -> None:
         ("{ };", "'{' in the place of a section's name"),
     ],
 )
-def test_what_is_no_login_configuration_is_told_with_its_line(text: str, shown: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(shown)):
+def test_a_malformed_login_configuration_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         parse(text)

@@ -1,5 +1,8 @@
-"""The server as kazoo sees it. If these fail, brokers lose what they registered, or see their cluster's
-state late, in the wrong order, or not at all."""
+"""The server, seen by kazoo clients.
+
+If these fail, brokers lose their registrations, or see their cluster's state late, in the wrong order or not
+at all.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from .support import WAIT_SECONDS, Coordinator
 
 
 class Events:
-    """Collects what a watch reports."""
+    """A watch callback that collects its events."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[WatchedEvent] = queue.Queue()
@@ -52,7 +55,7 @@ class Events:
 
 
 def notification(reply: tuple[int, int, int, bytes]) -> tuple[int, str | None]:
-    """Type and path of a WatcherEvent."""
+    """The type and the path of a WatcherEvent."""
     xid, _zxid, error, body = reply
     assert (xid, error) == (-1, 0)
     reader = Reader(body)
@@ -73,7 +76,7 @@ class States:
             pass
 
 
-def test_create_get_set_delete(client: KazooClient) -> None:
+def test_create_get_set_and_delete_check_versions(client: KazooClient) -> None:
     assert client.create("/a", b"one") == "/a"
     data, stat = client.get("/a")
     assert (data, stat.version, stat.dataLength, stat.ephemeralOwner) == (b"one", 0, 3, 0)
@@ -93,7 +96,7 @@ def test_create_get_set_delete(client: KazooClient) -> None:
     assert client.exists("/a") is None
 
 
-def test_children_and_their_counters(client: KazooClient) -> None:
+def test_children_are_listed_and_counted(client: KazooClient) -> None:
     client.create("/p")
     for name in ("x", "y", "z"):
         client.create(f"/p/{name}")
@@ -113,7 +116,7 @@ def test_sequential_names_count_every_child_ever_created(client: KazooClient) ->
     assert (path, stat.dataLength) == ("/s/n-0000000002", 4)
 
 
-def test_ephemeral_nodes_go_with_their_session(client: KazooClient, connect: Connect) -> None:
+def test_ephemeral_nodes_are_deleted_with_their_session(client: KazooClient, connect: Connect) -> None:
     owner = connect()
     owner.create("/e", ephemeral=True)
     owner.create("/e-", ephemeral=True, sequence=True)
@@ -161,7 +164,7 @@ def test_data_watches_fire_once_and_before_the_new_data_is_seen(
     assert events.empty()
 
 
-def test_child_watches(client: KazooClient, connect: Connect) -> None:
+def test_child_watches_fire_for_children_only(client: KazooClient, connect: Connect) -> None:
     client.create("/c")
     watcher, events = connect(), Events()
     watcher.get_children("/c", watch=events)
@@ -213,10 +216,10 @@ def test_a_reconnect_keeps_the_session_and_its_ephemerals(coordinator: Coordinat
     assert owner.exists("/e").ephemeralOwner == session[0]
 
 
-def test_connections_that_are_dropped_and_sessions_that_come_again_are_counted(
+def test_dropped_connections_and_reconnected_sessions_are_counted(
     coordinator: Coordinator, open_raw: OpenRaw
 ) -> None:
-    """``connection_drop_count`` is of those that the client, or the network, has ended."""
+    """``connection_drop_count`` counts connections that the client or the network has ended."""
     counters = coordinator.server.metrics.counters
 
     def counted() -> tuple[int, int]:
@@ -234,13 +237,13 @@ def test_connections_that_are_dropped_and_sessions_that_come_again_are_counted(
     assert coordinator.thread.call(counted) == (2, 0)
     client, other = open_raw(), open_raw()
     assert client.connect(session_id=session, password=password)[1] == session
-    assert other.connect(session_id=session)[1] == 0, "a password that is wrong"
+    assert other.connect(session_id=session)[1] == 0, "a wrong password was accepted"
     assert client.receive() == b""
     coordinator.thread.wait(lambda: not coordinator.server.connections)
-    assert coordinator.thread.call(counted) == (2, 2), "these the server ended"
+    assert coordinator.thread.call(counted) == (2, 2), "a connection that the server ended was counted"
 
 
-def test_a_change_missed_while_away_is_told_on_return(
+def test_events_missed_while_disconnected_are_sent_on_reconnect(
     coordinator: Coordinator, client: KazooClient, open_raw: OpenRaw
 ) -> None:
     for path in ("/changed", "/gone", "/parent", "/same"):
@@ -258,8 +261,8 @@ def test_a_change_missed_while_away_is_told_on_return(
     watches = Writer().i64(seen)
     watches.strings(["/changed", "/gone", "/same"]).strings(["/born", "/never"]).strings(["/parent", "/same"])
     back.send(Writer().i32(-8).i32(Op.SET_WATCHES).finish() + watches.finish())
-    shown = [notification(back.reply()) for _ in range(4)]
-    assert shown == [
+    events = [notification(back.reply()) for _ in range(4)]
+    assert events == [
         (Event.DATA_CHANGED, "/changed"),
         (Event.DELETED, "/gone"),
         (Event.CREATED, "/born"),
@@ -269,49 +272,49 @@ def test_a_change_missed_while_away_is_told_on_return(
     client.set("/same", b"now")
     client.create("/never")
     client.create("/same/child")
-    shown = [notification(back.reply()) for _ in range(3)]
-    assert shown == [
+    events = [notification(back.reply()) for _ in range(3)]
+    assert events == [
         (Event.DATA_CHANGED, "/same"),
         (Event.CREATED, "/never"),
         (Event.CHILDREN_CHANGED, "/same"),
     ]
 
 
-def test_an_event_reaches_its_client_before_the_state_it_announces(
-    client: KazooClient, open_raw: OpenRaw
-) -> None:
+def test_an_event_reaches_its_client_before_the_new_data(client: KazooClient, open_raw: OpenRaw) -> None:
     client.create("/w", b"0")
     watcher = open_raw()
     watcher.connect()
     read = Writer().string("/w").boolean(True).finish()
     assert watcher.request(1, Op.GET_DATA, read)[3][4:5] == b"0"
     change = client.set_async("/w", b"1")
-    shown = False
+    notified = False
     for xid in range(2, 10_000):
         watcher.send(
             Writer().i32(xid).i32(Op.GET_DATA).finish() + Writer().string("/w").boolean(False).finish()
         )
         answer = watcher.reply()
         if answer[0] == -1:
-            shown = True
+            notified = True
             answer = watcher.reply()
         if answer[3][4:5] == b"1":
-            assert shown
+            assert notified
             break
     else:
         pytest.fail("the change never arrived")
     change.get(timeout=WAIT_SECONDS)
 
 
-def test_persistent_recursive_watches_and_their_removal(client: KazooClient, open_raw: OpenRaw) -> None:
+def test_a_persistent_recursive_watch_fires_until_it_is_removed(
+    client: KazooClient, open_raw: OpenRaw
+) -> None:
     watcher = open_raw()
     watcher.connect()
     assert watcher.request(1, Op.ADD_WATCH, Writer().string("/").i32(1).finish())[2] == 0
     client.create("/a")
     client.create("/a/b")
     client.set("/a/b", b"1")
-    shown = [notification(watcher.reply()) for _ in range(3)]
-    assert shown == [(Event.CREATED, "/a"), (Event.CREATED, "/a/b"), (Event.DATA_CHANGED, "/a/b")]
+    events = [notification(watcher.reply()) for _ in range(3)]
+    assert events == [(Event.CREATED, "/a"), (Event.CREATED, "/a/b"), (Event.DATA_CHANGED, "/a/b")]
     remove = Writer().string("/").i32(3).finish()
     assert watcher.request(2, Op.CHECK_WATCHES, remove)[2] == 0
     assert watcher.request(3, Op.REMOVE_WATCHES, remove)[2] == 0
@@ -320,7 +323,7 @@ def test_persistent_recursive_watches_and_their_removal(client: KazooClient, ope
     assert watcher.request(-2, Op.PING)[0] == -2
 
 
-def test_a_silent_session_expires_and_its_ephemerals_go(
+def test_a_silent_session_expires_with_its_ephemerals(
     coordinator: Coordinator, client: KazooClient, connect: Connect
 ) -> None:
     client.create("/stays")
@@ -329,7 +332,7 @@ def test_a_silent_session_expires_and_its_ephemerals_go(
     owner.create("/e", ephemeral=True)
     assert client.exists("/e", watch=gone)
     session = owner.client_id[0]
-    # 4 seconds are over for the owner; the observer's 10 are not.
+    # The owner's timeout of 4 s is over; the other client's of 10 s is not.
     coordinator.pass_time(6001)
     assert gone.next() == ("DELETED", "/e")
     states.wait(KazooState.LOST)
@@ -352,7 +355,7 @@ def test_timeouts_are_negotiated(open_raw: OpenRaw) -> None:
     assert open_raw().connect(timeout_ms=500_000)[0] == 40_000
 
 
-def test_sessions_survive_a_restart_unless_told_otherwise(
+def test_sessions_survive_a_restart_unless_they_are_set_to_expire(
     start_coordinator: StartCoordinator, coordinator: Coordinator, connect: Connect
 ) -> None:
     owner = connect(timeout=40.0)
@@ -391,10 +394,10 @@ def test_digest_acls_are_enforced(client: KazooClient, connect: Connect) -> None
     assert ann.set_acls("/private", [acl], version=0).aversion == 1
 
 
-def test_a_name_of_any_characters_has_its_nodes_after_a_restart(
+def test_an_identity_with_any_characters_owns_its_nodes_after_a_restart(
     start_coordinator: StartCoordinator, coordinator: Coordinator, connect: Connect
 ) -> None:
-    # One that Java's jute writes as two surrogates, which nobody reads back.
+    # Java's jute writes this character as two surrogates, which are not valid UTF-8.
     login = [("digest", "\N{GRINNING FACE}:secret")]
     owner = connect(auth_data=login)
     owner.create("/private", b"1", acl=CREATOR_ALL_ACL)
@@ -422,24 +425,24 @@ def test_an_unknown_authentication_scheme_fails(connect: Connect) -> None:
 
 def test_locks_and_elections_of_kazoo_work(connect: Connect) -> None:
     first, second = connect(), connect()
-    held, entered = threading.Event(), threading.Event()
+    finished, entered = threading.Event(), threading.Event()
     lock = first.Lock("/lock", "first")
     assert lock.acquire(timeout=WAIT_SECONDS)
 
     def contend() -> None:
         with second.Lock("/lock", "second"):
             entered.set()
-        held.set()
+        finished.set()
 
     thread = threading.Thread(target=contend)
     thread.start()
     assert not entered.is_set()
     lock.release()
-    assert held.wait(WAIT_SECONDS)
+    assert finished.wait(WAIT_SECONDS)
     thread.join(WAIT_SECONDS)
 
 
-def test_a_reconnect_gets_the_timeout_it_asks_for(coordinator: Coordinator, open_raw: OpenRaw) -> None:
+def test_a_reconnect_negotiates_its_timeout(coordinator: Coordinator, open_raw: OpenRaw) -> None:
     first = open_raw()
     _timeout, session, password = first.connect(timeout_ms=10_000)
     first.close()
@@ -449,7 +452,7 @@ def test_a_reconnect_gets_the_timeout_it_asks_for(coordinator: Coordinator, open
     assert again.request(-2, Op.PING)[2] == 0
 
 
-def test_members_are_not_for_one_server_to_change(open_raw: OpenRaw) -> None:
+def test_a_standalone_server_refuses_reconfig(open_raw: OpenRaw) -> None:
     raw = open_raw()
     raw.connect()
     body = Writer().string(None).string(None).string("server.1=a:1:2").i64(-1).finish()

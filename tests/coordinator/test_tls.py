@@ -1,5 +1,8 @@
-"""TLS on the client port. If these fail, somebody is served as another or without a certificate, a key store
-that others read is not, or a peer that says nothing keeps others waiting."""
+"""TLS on the client port.
+
+If these fail, a client gets another's identity or is served without a certificate. Or a common key store
+cannot be read, or a silent peer delays others.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,8 @@ Secured = Callable[..., Coordinator]
 
 
 class Certificates:
+    """The certificates of the server and its clients. Another authority has signed ``stranger``."""
+
     def __init__(self, directory: Path) -> None:
         self.authority = Authority(directory)
         self.server = self.authority.issue("server", "/CN=localhost")
@@ -96,7 +101,7 @@ def read(path: str) -> bytes:
 
 
 def is_refused(port: int, context: ssl.SSLContext, opened: list[RawClient]) -> bool:
-    """With TLS 1.3 a client hears of it after its own handshake."""
+    """Whether the server refuses the client. With TLS 1.3 that shows only after the client's handshake."""
     try:
         client = over_tls(opened, port, context)
         client.connect()
@@ -105,7 +110,7 @@ def is_refused(port: int, context: ssl.SSLContext, opened: list[RawClient]) -> b
     return False
 
 
-def test_a_client_is_its_certificates_subject_and_acls_hold(
+def test_a_clients_identity_is_its_certificates_subject(
     secured: Secured, certificates: Certificates, opened: list[RawClient]
 ) -> None:
     server = secured()
@@ -132,7 +137,7 @@ def test_a_client_is_its_certificates_subject_and_acls_hold(
     assert plain.request(-4, Op.AUTH, auth)[2] == Code.AUTH_FAILED
 
 
-def test_the_super_user_by_certificate(
+def test_a_certificate_can_be_the_super_user(
     secured: Secured, certificates: Certificates, opened: list[RawClient]
 ) -> None:
     server = secured(settings=Settings(rules=Rules.X509, authentication=Authentication(x509_super_user=ANN)))
@@ -151,7 +156,7 @@ def test_the_super_user_by_certificate(
     ("client_auth", "without", "with_strangers"),
     [("need", False, False), ("want", True, False), ("none", True, True)],
 )
-def test_whose_certificate_is_asked_for(
+def test_client_auth_decides_which_certificates_are_required(
     secured: Secured,
     certificates: Certificates,
     opened: list[RawClient],
@@ -171,7 +176,7 @@ def test_whose_certificate_is_asked_for(
     assert server.thread.call(lambda: server.server.metrics.counters["unsuccessful_handshake"]) == refused
 
 
-def test_silent_peers_cost_their_own_time_only(
+def test_silent_peers_do_not_delay_others(
     secured: Secured, certificates: Certificates, opened: list[RawClient]
 ) -> None:
     server = secured(settings=Settings(handshake_timeout_ms=8000, max_handshakes=4))
@@ -182,7 +187,7 @@ def test_silent_peers_cost_their_own_time_only(
     assert client.connect()[1] != 0
     more = [socket.create_connection(("127.0.0.1", port), WAIT_SECONDS) for _ in range(4)]
     ended = sum(_ended(each) for each in [*silent, *more])
-    assert ended == 7, "each is closed, at once or when its time is over"
+    assert ended == 7, "a silent peer was not closed"
     while server.thread.call(lambda: server.server.handshakes) > 0:
         pass
     counters = server.thread.call(lambda: dict(server.server.metrics.counters))
@@ -209,25 +214,25 @@ def test_handshakes_count_as_connections_of_their_address(secured: Secured, open
         each.close()
 
 
-def test_what_is_no_tls_gets_nothing_on_the_secure_port(
+def test_a_peer_without_tls_gets_no_answer_on_the_secure_port(
     secured: Secured, certificates: Certificates, opened: list[RawClient]
 ) -> None:
     server = secured()
     port = server.server.secure_port
     for garbage in (b"srvr", b"\0" * 64, b"\x16" + b"\xff" * 600, b"GET / HTTP/1.1\r\n\r\n"):
-        heard = b""
+        received = b""
         with socket.create_connection(("127.0.0.1", port), WAIT_SECONDS) as peer:
             peer.sendall(garbage)
-            with suppress(OSError):  # it may be closed by now
+            with suppress(OSError):  # the server may have closed it
                 peer.shutdown(socket.SHUT_WR)
             with suppress(ConnectionResetError):
                 while part := peer.recv(1000):
-                    heard += part
-        assert heard == b"" or heard[0] == 0x15, "an alert of TLS at most"
+                    received += part
+        assert received == b"" or received[0] == 0x15, "more than a TLS alert was sent"
     assert not is_refused(port, certificates.authority.client_context(certificates.ann), opened)
 
 
-def test_words_tell_of_their_own_port(
+def test_words_list_the_connections_of_their_own_port(
     secured: Secured, certificates: Certificates, opened: list[RawClient]
 ) -> None:
     server = secured()
@@ -237,19 +242,19 @@ def test_words_tell_of_their_own_port(
     plain = RawClient(server.port)
     opened.append(plain)
     plain.socket.sendall(b"stat")
-    output = plain.read_all().decode()
-    assert output.count("/127.0.0.1:") == 1
-    assert "Connections: 2\n" in output
+    answer = plain.read_all().decode()
+    assert answer.count("/127.0.0.1:") == 1
+    assert "Connections: 2\n" in answer
     secure = over_tls(opened, server.server.secure_port, context)
     secure.socket.sendall(b"cons")
-    output = secure.read_all().decode()
-    assert output.count("/127.0.0.1:") == 2
+    answer = secure.read_all().decode()
+    assert answer.count("/127.0.0.1:") == 2
     secure = over_tls(opened, server.server.secure_port, context)
     secure.socket.sendall(b"conf")
     assert f"secureClientPort={server.server.secure_port}\n" in secure.read_all().decode()
 
 
-def test_one_port_for_both(
+def test_a_unified_port_takes_clients_with_and_without_tls(
     start_coordinator: StartCoordinator, certificates: Certificates, tmp_path: Path, opened: list[RawClient]
 ) -> None:
     server = start_coordinator(tmp_path / "both", settings=SETTINGS, unified=certificates.tls())
@@ -267,7 +272,7 @@ def test_one_port_for_both(
     assert word.read_all() == b"imok"
 
 
-def test_who_says_nothing_on_a_port_for_both_is_cut_off(
+def test_a_silent_client_on_a_unified_port_is_cut_off(
     start_coordinator: StartCoordinator, certificates: Certificates, tmp_path: Path
 ) -> None:
     settings = Settings(handshake_timeout_ms=500)
@@ -278,7 +283,7 @@ def test_who_says_nothing_on_a_port_for_both_is_cut_off(
             assert _ended(peer)
 
 
-def test_only_a_secure_port(
+def test_a_secure_port_can_be_the_only_one(
     start_coordinator: StartCoordinator, certificates: Certificates, tmp_path: Path, opened: list[RawClient]
 ) -> None:
     server = start_coordinator(
@@ -288,7 +293,7 @@ def test_only_a_secure_port(
     assert not is_refused(server.port, certificates.authority.client_context(certificates.ann), opened)
 
 
-def test_kazoo_over_tls_with_large_answers(secured: Secured, certificates: Certificates) -> None:
+def test_kazoo_gets_large_answers_over_tls(secured: Secured, certificates: Certificates) -> None:
     server = secured()
     client = KazooClient(
         hosts=f"127.0.0.1:{server.server.secure_port}",
@@ -313,7 +318,7 @@ def test_kazoo_over_tls_with_large_answers(secured: Secured, certificates: Certi
 
 
 class Stores:
-    """Those of a server that follows them, and what it warns of."""
+    """The key store and trust store of a server that reloads them, and the server's warnings."""
 
     def __init__(self, directory: Path, certificates: Certificates) -> None:
         self.key_store = directory / "key.pem"
@@ -327,13 +332,13 @@ class Stores:
         return TlsSettings(Store(self.key_store), Store(self.trust_store), reloads=reloads)
 
     def put(self, text: str) -> None:
-        """Puts another key store in the old one's place at once."""
+        """Replaces the key store atomically."""
         new = self.key_store.with_suffix(".new")
         new.write_text(text)
         new.replace(self.key_store)
 
     def shown(self, port: int) -> bytes | None:
-        """The server's certificate."""
+        """The certificate that the server presents."""
         with (
             socket.create_connection(("127.0.0.1", port), WAIT_SECONDS) as peer,
             self.context.wrap_socket(peer, server_hostname="localhost") as secure,
@@ -349,7 +354,7 @@ class Stores:
 
 
 def until(what: Callable[[], bool]) -> None:
-    """Nobody tells of it: it is looked at until it holds."""
+    """Polls the condition until it holds."""
     end = monotonic() + WAIT_SECONDS
     while not what():
         assert monotonic() < end
@@ -359,23 +364,22 @@ def until(what: Callable[[], bool]) -> None:
 def stores(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stores]:
     monkeypatch.setattr(renewal, "LOOK_SECONDS", 0.01)
     found = Stores(tmp_path, certificates)
-    message = logging.Handler(logging.WARNING)
-    message.emit = found.warnings.put  # type: ignore[method-assign]
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = found.warnings.put  # type: ignore[method-assign]
     logger = logging.getLogger("cluster.coordinator.ports.renewal")
-    logger.addHandler(message)
+    logger.addHandler(handler)
     yield found
-    logger.removeHandler(message)
+    logger.removeHandler(handler)
 
 
-def test_a_renewed_certificate_is_shown_to_who_comes_later(
+def test_a_renewed_certificate_is_presented_to_new_clients(
     start_coordinator: StartCoordinator,
     certificates: Certificates,
     stores: Stores,
     tmp_path: Path,
     opened: list[RawClient],
 ) -> None:
-    """On both kinds of port; who is there stays, and a server that is not told to follow its stores does
-    not."""
+    """On both kinds of port. Open connections stay, and a server without the setting does not reload."""
     secure = SecurePort("127.0.0.1", 0, stores.tls())
     server = start_coordinator(
         tmp_path / "follows", settings=SETTINGS, secure=secure, unified=stores.tls()
@@ -393,7 +397,7 @@ def test_a_renewed_certificate_is_shown_to_who_comes_later(
     assert not is_refused(server.secure_port, stores.context, opened)
 
 
-def test_stores_that_cannot_be_used_leave_the_old_ones_until_they_change_again(
+def test_unusable_stores_are_ignored_until_they_change_again(
     start_coordinator: StartCoordinator, certificates: Certificates, stores: Stores, tmp_path: Path
 ) -> None:
     secure = SecurePort("127.0.0.1", 0, stores.tls())
@@ -401,24 +405,24 @@ def test_stores_that_cannot_be_used_leave_the_old_ones_until_they_change_again(
     port = server.server.secure_port
     renewed = certificates.authority.issue("renewed", "/CN=renewed")
     key = renewed.with_suffix(".key").read_text()
-    message = r"ssl\.keyStore\.location=\S+key\.pem"
+    setting = r"ssl\.keyStore\.location=\S+key\.pem"
     for broken in (key, "", key + certificates.server.with_suffix(".crt").read_text()):
         stores.put(broken)
         assert re.match(
-            message + r" has .*; new connections use the last stores that could be read, until",
+            setting + r" has .*; new connections use the last stores that could be read, until",
             stores.warning(),
         )
         stores.wait_until_shown(certificates.server, port)
     stores.key_store.unlink()
-    assert re.match(message + " cannot be read: No such file", stores.warning())
-    # A port that moves meanwhile has the old ones, too.
+    assert re.match(setting + " cannot be read: No such file", stores.warning())
+    # A port that moves meanwhile uses the old stores too.
     moved = free_port()
     server.thread.call(lambda: server.server.listen_at("127.0.0.1", moved))
     server.thread.wait(lambda: is_listened_at(moved))
     stores.wait_until_shown(certificates.server, port, moved)
     stores.put(renewed.read_text())
     stores.wait_until_shown(renewed, port, moved)
-    assert stores.warnings.empty(), "each state is told once"
+    assert stores.warnings.empty(), "a warning was repeated"
 
 
 def is_listened_at(port: int) -> bool:
@@ -426,7 +430,7 @@ def is_listened_at(port: int) -> bool:
         return peer.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_an_authority_that_is_added_is_trusted(
+def test_an_added_authority_is_trusted(
     start_coordinator: StartCoordinator, certificates: Certificates, stores: Stores, tmp_path: Path
 ) -> None:
     secure = SecurePort("127.0.0.1", 0, stores.tls())
@@ -442,7 +446,7 @@ def test_an_authority_that_is_added_is_trusted(
         client.close()
 
 
-def test_a_defect_does_not_end_the_look_at_the_stores_and_a_stop_does(
+def test_a_defect_does_not_end_the_reloads_and_a_stop_does(
     start_coordinator: StartCoordinator,
     certificates: Certificates,
     stores: Stores,
@@ -465,12 +469,12 @@ def test_a_defect_does_not_end_the_look_at_the_stores_and_a_stop_does(
     stores.put(renewed.read_text())
     stores.wait_until_shown(renewed, coordinator.server.secure_port)
 
-    def follows() -> bool:
+    def reloads() -> bool:
         return any("_follow" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
-    assert coordinator.thread.call(follows)
+    assert coordinator.thread.call(reloads)
     coordinator.stop()
-    assert not coordinator.thread.call(follows)
+    assert not coordinator.thread.call(reloads)
 
 
 # ---- stores and settings ----
@@ -494,32 +498,35 @@ def test_stores_of_every_kind_are_read(certificates: Certificates, tmp_path: Pat
 
 
 @pytest.mark.parametrize("password", ["", "wrong"])
-def test_a_wrong_password_is_told(certificates: Certificates, password: str) -> None:
+def test_a_wrong_password_of_a_store_is_refused(certificates: Certificates, password: str) -> None:
     for store in (encrypted(certificates.server), pkcs12(certificates.server)):
         with pytest.raises(CoordinatorError, match=r"ssl\.keyStore\.location=.*password"):
             server_context(TlsSettings(Store(store, password), client_auth="none"))
 
 
-def test_a_trust_store_has_a_key_in_it_only_where_nobody_is_asked(certificates: Certificates) -> None:
-    """It is not said whether those that the key's certificate comes from are to be trusted."""
+def test_a_trust_store_with_a_private_key_is_refused(certificates: Certificates) -> None:
+    """It would be unclear whether the key's certificates are trusted.
+
+    Without client_auth it does not matter.
+    """
     both = Store(pkcs12(certificates.server), PASSWORD)
     assert server_context(TlsSettings(both, both, client_auth="none")).verify_mode == ssl.CERT_NONE
-    for asked in ("want", "need"):
+    for client_auth in ("want", "need"):
         with pytest.raises(
             CoordinatorError, match=r"ssl\.trustStore\.location=.*a private key in it"
         ) as caught:
-            server_context(TlsSettings(both, both, client_auth=asked))
+            server_context(TlsSettings(both, both, client_auth=client_auth))
         assert PASSWORD not in str(caught.value)
 
 
-def test_a_java_key_store_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_a_java_key_store_is_refused_with_the_command_to_convert_it(tmp_path: Path) -> None:
     store = tmp_path / "keys.jks"
     store.write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
     with pytest.raises(CoordinatorError, match=r"keytool -importkeystore .*keys\.p12 -deststoretype PKCS12"):
         server_context(TlsSettings(Store(store), client_auth="none"))
 
 
-def test_protocols_and_cipher_suites(certificates: Certificates) -> None:
+def test_protocols_and_cipher_suites_are_set(certificates: Certificates) -> None:
     def context(**settings: str) -> ssl.SSLContext:
         texts = {"ssl." + name: text for name, text in settings.items()}
         texts |= {"ssl.keyStore.location": str(certificates.server), "ssl.clientAuth": "none"}
@@ -556,7 +563,7 @@ LEAST = {
 }
 
 
-def test_the_settings_of_a_secure_port(tmp_path: Path) -> None:
+def test_settings_of_a_secure_port_are_parsed(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("from a file\n")
     configuration = parse_configuration(
@@ -583,17 +590,17 @@ def test_the_settings_of_a_secure_port(tmp_path: Path) -> None:
     assert unified == TlsSettings(Store(Path("/k")), Store(Path("/t")), reloads=True)
 
 
-def test_who_follows_its_stores() -> None:
-    """The ports that clients connect to; the quorum's setting has no effect, and is told."""
+def test_client_ports_reload_their_stores_by_default() -> None:
+    """The quorum's setting has no effect and gives a warning."""
     both = {"clientPort": "1", "client.portUnification": "true"}
     provider = {"ssl.authProvider": "x509"}
-    for output, reloads in (
+    for changed, reloads in (
         ({}, True),
         (provider, False),
         (provider | {"zookeeper.client.certReload": "True"}, True),
         ({"client.certReload": "false"}, False),
     ):
-        configuration = parse_configuration(LEAST | both | output)
+        configuration = parse_configuration(LEAST | both | changed)
         assert configuration.secure is not None
         assert configuration.unified == configuration.secure.tls
         assert configuration.secure.tls.reloads == reloads
@@ -631,7 +638,7 @@ def test_who_follows_its_stores() -> None:
         ({"client.certReload": "yes"}, r"client\.certReload is 'yes', and has to be true or false"),
     ],
 )
-def test_what_cannot_be_is_refused(changed: dict[str, str], message: str) -> None:
+def test_impossible_settings_are_refused(changed: dict[str, str], message: str) -> None:
     with pytest.raises(CoordinatorError, match=message):
         parse_configuration(LEAST | changed)
 
@@ -659,13 +666,13 @@ def test_a_subject_is_written_as_java_writes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 100, 250])
-def test_what_is_no_certificate_is_refused(cut: int, certificates: Certificates) -> None:
+def test_a_truncated_certificate_is_refused(cut: int, certificates: Certificates) -> None:
     whole = ssl.PEM_cert_to_DER_cert(certificates.ann.with_suffix(".crt").read_text())
     with pytest.raises(ValueError, match=r"\w"):
         subject(whole[:cut])
 
 
-def test_names_that_java_takes() -> None:
+def test_names_are_valid_as_in_java() -> None:
     for name in (
         "",
         "CN=a",

@@ -1,5 +1,8 @@
-"""The znode tree against a small model. If these fail, clients see versions, children, sequence numbers or
-error codes that ZooKeeper would not give them, or a refused multi leaves something behind."""
+"""The znode tree against a small model.
+
+If these fail, clients get other versions, children, sequence numbers or error codes than from ZooKeeper, or a
+refused multi leaves changes behind.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ from cluster.coordinator.state.tree import (
 NAMES = ("a", "b", "c")
 PATHS = [f"/{x}" for x in NAMES] + [f"/{x}/{y}" for x in NAMES for y in NAMES] + ["/a/b/c", ROOT]
 Operation = Create | Delete | SetData | SetAcl | Check
-# Anybody may do everything under each of them.
+# Each of them permits everything to everyone.
 ACLS = [
     OPEN,
     (*OPEN, Acl(READ, Id("ip", "127.0.0.1"))),
@@ -48,7 +51,7 @@ ACLS = [
 
 @dataclass(frozen=True)
 class ModelNode:
-    """A znode as the documentation describes it: plain counters."""
+    """A znode as ZooKeeper's documentation describes it, with plain counters."""
 
     data: bytes | None
     acl: tuple[Acl, ...] = OPEN
@@ -70,7 +73,7 @@ def children_of(model: Model, path: str) -> set[str]:
 
 
 def model_apply(model: Model, operation: Operation, zxid: int, session: int) -> Code:
-    """Changes the model, or says why not."""
+    """Changes the model, or returns the error code."""
     assert operation.path is not None
     node = model.get(operation.path)
     if isinstance(operation, Create):
@@ -129,7 +132,7 @@ paths = st.sampled_from(PATHS)
 versions = st.sampled_from([-1, -1, 0, 1, 2])
 data = st.one_of(st.none(), st.binary(max_size=3))
 flags = st.sampled_from([0, 0, EPHEMERAL, SEQUENTIAL, EPHEMERAL | SEQUENTIAL])
-# Others each time, as they come from a client.
+# A new list each time, because a client's requests do not share lists.
 acls = st.sampled_from(ACLS).map(list)
 operations = st.one_of(
     st.builds(Create, paths, data, acls, flags, st.just(Op.CREATE), st.just(-1)),
@@ -190,11 +193,11 @@ class TreeAgainstModel(RuleBasedStateMachine):
     @rule(session=st.sampled_from([1, 2]))
     def end_session(self, session: int) -> None:
         context, effects = self.context(session), Effects()
-        held = sorted(path for path, node in self.model.items() if node.owner == session)
+        ephemerals = sorted(path for path, node in self.model.items() if node.owner == session)
         self.tree.delete_ephemerals(session, context.zxid, effects)
-        for path in held:
+        for path in ephemerals:
             assert model_apply(self.model, Delete(path, -1), context.zxid, session) is Code.OK
-        assert [change[:2] for change in effects.changes] == [(Event.DELETED, path) for path in held]
+        assert [change[:2] for change in effects.changes] == [(Event.DELETED, path) for path in ephemerals]
 
     @rule()
     def restore(self) -> None:
@@ -254,14 +257,14 @@ def test_bad_paths_are_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/a", "/a/b", "/...", "/.a", "/a.", "/ä/日本", "/a b", "/a\u00a0"])
-def test_good_paths_pass(path: str) -> None:
+def test_good_paths_are_accepted(path: str) -> None:
     validate_path(path)
 
 
 def test_a_sequential_child_may_have_only_its_number_for_a_name() -> None:
     tree, effects = Tree(), Effects()
     create = Create("/", b"", list(OPEN), SEQUENTIAL)
-    # The root has counted no creation: the nodes every tree starts with were not created by requests.
+    # The root's counter is 0: no request has created the nodes that every tree starts with.
     assert tree.create(create, Context(1, 0, 1, ()), effects) == "/0000000000"
 
 

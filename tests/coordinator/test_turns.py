@@ -1,7 +1,7 @@
-"""How a snapshot is written while others are served: in turns, each some slices for every millisecond that others had the loop.
+"""A snapshot is written in turns on the event loop: the longer others had the loop, the larger the next turn.
 
-If these fail, a snapshot that is begun under load is not whole before the load ends, and a start after a crash applies all of it;
-or one takes the loop for itself.
+If these fail, a snapshot under load is not finished before the load ends, and a start after a crash applies a
+long log; or a snapshot keeps the loop from its clients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUSY_MS = 10
 
 
 @pytest.mark.parametrize(("milliseconds", "slices"), [(-5, 1), (0, 1), (1, 4), (20, 80), (5000, 128)])
-def test_slices_for_every_millisecond_within_bounds(milliseconds: int, slices: int) -> None:
+def test_a_turn_has_slices_for_every_millisecond_within_bounds(milliseconds: int, slices: int) -> None:
     assert len(list(turn_of(iter([b"x"] * 200), milliseconds))) == slices
 
 
@@ -41,9 +41,9 @@ def test_a_turn_ends_with_the_slice_that_makes_it_large() -> None:
     assert [sum(map(len, turn_of(large, 5000))) for _ in range(6)] == [2_800_000] * 4 + [1_400_000, 0]
 
 
-# If this failed, a slow disk would have an idle loop stand still for tens of milliseconds, and take as much memory.
+# If this failed, a slow disk would stop an idle loop for tens of milliseconds.
 @pytest.mark.timeout(60)
-def test_a_slow_disks_turns_are_no_larger(tmp_path: Path) -> None:
+def test_a_slow_disk_does_not_make_turns_larger(tmp_path: Path) -> None:
     turns: list[int] = []
 
     class Slow(SnapshotFile):
@@ -60,11 +60,12 @@ def test_a_slow_disks_turns_are_no_larger(tmp_path: Path) -> None:
 
     asyncio.run(write_in_turns(make, pieces(), SnapshotFile.finish, None, lambda: False))
     assert sum(turns) == 200
-    assert sorted(turns)[len(turns) // 2] == 10, turns  # this loop has nothing else to do
+    # The loop is idle, so most turns have one slice.
+    assert sorted(turns)[len(turns) // 2] == 10, turns
 
 
-class _Here(Executor):
-    """In the thread that asks: another would have to wait for Python's lock until the busy loop gives it away."""
+class _InlineExecutor(Executor):
+    """Runs calls in the calling thread; another thread would wait for the busy loop to release the GIL."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         done: Future[T] = Future()
@@ -87,7 +88,11 @@ def test_a_busy_loops_snapshot_is_written_in_few_turns(tmp_path: Path) -> None:
     async def written() -> tuple[Path, int]:
         writing = asyncio.ensure_future(
             write_in_turns(
-                lambda: SnapshotFile(tmp_path, 7), pieces(), SnapshotFile.finish, _Here(), lambda: False
+                lambda: SnapshotFile(tmp_path, 7),
+                pieces(),
+                SnapshotFile.finish,
+                _InlineExecutor(),
+                lambda: False,
             )
         )
         turns = 0
@@ -102,7 +107,7 @@ def test_a_busy_loops_snapshot_is_written_in_few_turns(tmp_path: Path) -> None:
     path, turns = asyncio.run(written())
     assert path.read_bytes()[:-4] == b"".join(each.to_bytes(2, "big") for each in range(SLICES))
     assert closed == [SLICES - 1]
-    # One to write and one to wait for each forty slices, and some at the ends.
+    # For each 40 slices a turn to write and a turn to wait, and some at the begin and the end.
     assert turns <= 2 * SLICES // (4 * BUSY_MS) + 10
 
 
@@ -141,7 +146,7 @@ class _Sink:
         self.finished = True
 
     def abort(self) -> None:
-        raise AssertionError("nothing is wrong with it")
+        raise AssertionError("the snapshot was aborted without a failure")
 
 
 class _Quorum:
@@ -159,7 +164,7 @@ class _Service:
         self.clock = _Clock()
 
 
-def test_a_members_turn_has_slices_for_every_millisecond_until_its_disk_is_slower(
+def test_a_members_turns_follow_the_loop_and_the_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(saving, "walk", lambda agreed: (bytes([each]) for each in range(150)))
@@ -168,7 +173,7 @@ def test_a_members_turn_has_slices_for_every_millisecond_until_its_disk_is_slowe
     sink = quorum.sink
     taking.applied(1, cast(Quorum, quorum), Agreed())
     assert (sink.pieces, timers.due) == (1, [PAUSE_SECONDS])
-    service.clock.now += 2  # an idle loop, whose timer is a little late
+    service.clock.now += 2  # an idle loop; timers come a little late
     taking._write_turn()
     assert (sink.pieces, timers.due[-1]) == (2, PAUSE_SECONDS)
     service.clock.now += 10

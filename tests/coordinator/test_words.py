@@ -52,16 +52,17 @@ def test_a_word_outside_the_whitelist_is_refused(coordinator: Coordinator) -> No
     assert ask(coordinator, "what") == ""
 
 
-def test_short_words(open_server: Coordinator) -> None:
+def test_short_words_have_zookeepers_answers(open_server: Coordinator) -> None:
     assert ask(open_server, "ruok") == "imok"
     assert ask(open_server, "isro") == "rw"
     assert ask(open_server, "crst") == "Connection stats reset.\n"
     assert ask(open_server, "srst") == "Server stats reset.\n"
 
 
-def test_srvr_and_stat(open_server: Coordinator, busy: KazooClient) -> None:
+def test_srvr_and_stat_have_zookeepers_lines(open_server: Coordinator, busy: KazooClient) -> None:
     summary = (
-        r"Latency min/avg/max: \d+/\d+\.\d+/\d+\nReceived: \d+\nSent: \d+\nConnections: 2\nOutstanding: 0\n"
+        r"Latency min/avg/max: \d+/\d+\.\d+/\d+\nReceived: \d+\nSent: \d+\nConnections: 2\n"
+        r"Outstanding: 0\n"
         r"Zxid: 0x2\nMode: standalone\nNode count: 6\n"
     )
     version = r"Zookeeper version: 3\.9\.4-logcore, built on \d{4}-\d\d-\d\d \d\d:\d\d UTC\n"
@@ -71,8 +72,8 @@ def test_srvr_and_stat(open_server: Coordinator, busy: KazooClient) -> None:
     assert busy.server_version() == (3, 9, 4)
 
 
-# What clients and exporters expect of the line with the version: kazoo, Datadog's check, parsers of "srvr" in Java and
-# JavaScript, Telegraf's plugin, and dabealu's exporter, which takes the whole line.
+# The patterns that clients and exporters match the version's line with: kazoo, Datadog's check, parsers of
+# "srvr" in Java and JavaScript, Telegraf's plugin, and dabealu's exporter.
 VERSION_LINES = (
     ("envi", r"zookeeper\.version=([\d.]*).*", "3.9.4"),
     ("stat", r".*?(\d+\.\d+\.\d+).*", "3.9.4"),
@@ -84,7 +85,7 @@ VERSION_LINES = (
 
 
 @pytest.mark.parametrize(("word", "pattern", "version"), VERSION_LINES)
-def test_the_version_is_one_that_clients_and_exporters_parse(
+def test_clients_and_exporters_can_parse_the_version(
     open_server: Coordinator, word: str, pattern: str, version: str
 ) -> None:
     found = [match for line in ask(open_server, word).splitlines() if (match := re.fullmatch(pattern, line))]
@@ -103,33 +104,36 @@ def test_the_admin_server_has_the_same_version(open_server: Coordinator, name: s
     assert line == f"Zookeeper version: {answer[field]}"
 
 
-def test_cons(open_server: Coordinator, busy: KazooClient) -> None:
+def test_cons_has_the_state_of_each_connection(open_server: Coordinator, busy: KazooClient) -> None:
     session = busy.client_id[0]
     line = (
-        rf"\(queued=0,recved=\d+,sent=\d+,sid={session:#x},lop=GETC,est=\d+,to=10000,lcxid=0x3,lzxid=0x2,lresp=\d+,"
-        r"llat=\d+,minlat=\d+,avglat=\d+,maxlat=\d+\)\n"
+        rf"\(queued=0,recved=\d+,sent=\d+,sid={session:#x},lop=GETC,est=\d+,to=10000,lcxid=0x3,lzxid=0x2,"
+        r"lresp=\d+,llat=\d+,minlat=\d+,avglat=\d+,maxlat=\d+\)\n"
     )
     text = ask(open_server, "cons")
     assert re.search(line, text), text
     assert text.endswith(")\n\n")
 
 
-def test_watches(open_server: Coordinator, busy: KazooClient) -> None:
+def test_watches_are_listed_by_session_and_by_path(open_server: Coordinator, busy: KazooClient) -> None:
     session = busy.client_id[0]
     assert ask(open_server, "wchs") == "1 connections watching 1 paths\nTotal watches:1\n"
     assert ask(open_server, "wchc") == f"{session:#x}\n\t/e\n\n"
     assert ask(open_server, "wchp") == f"/e\n\t{session:#x}\n\n"
 
 
-def test_dump(open_server: Coordinator, busy: KazooClient) -> None:
+def test_dump_lists_sessions_and_ephemerals(open_server: Coordinator, busy: KazooClient) -> None:
     session = busy.client_id[0]
     text = ask(open_server, "dump")
     assert "SessionTracker dump:\nSession Sets (1)/(1):\n1 expire at " in text
     assert f"ephemeral nodes dump:\nSessions with Ephemerals (1):\n{session:#x}:\n\t/e\n" in text
 
 
-def test_dump_has_the_time_at_which_each_connection_ends(open_server: Coordinator) -> None:
-    """With its session, or when the time to get a session is over. Times are rounded to ticks, and in order."""
+def test_dump_has_the_time_at_which_each_connection_expires(open_server: Coordinator) -> None:
+    """A connection expires with its session, or when the handshake's timeout is over.
+
+    Times are whole ticks.
+    """
     clock, tick_ms = open_server.clock, open_server.server.settings.tick_time_ms
     began = clock.now_ms // tick_ms * tick_ms
     open_server.thread.call(lambda: setattr(clock, "now_ms", began))
@@ -159,7 +163,7 @@ def test_dump_has_the_time_at_which_each_connection_ends(open_server: Coordinato
         each.close()
 
 
-def test_conf_dirs_and_envi(open_server: Coordinator, busy: KazooClient) -> None:
+def test_conf_dirs_and_envi_have_their_values(open_server: Coordinator, busy: KazooClient) -> None:
     conf = dict(line.split("=", 1) for line in ask(open_server, "conf").splitlines())
     assert conf["clientPort"] == str(open_server.port)
     assert conf["dataDir"] == str(open_server.directory)

@@ -1,4 +1,4 @@
-"""Three servers in one process over a perfect log, for clients that block."""
+"""Three servers in one process over a fake replicated log, for blocking clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = Settings(
 
 
 class Ensemble:
-    """``quorums`` and ``servers`` by number. Calls that touch them go through ``call``."""
+    """Servers and their quorums by number. They belong to the loop's thread; use :meth:`call` from a test."""
 
     def __init__(self, thread: LoopThread, directory: Path, settings: Settings) -> None:
         self.thread = thread
@@ -76,7 +76,7 @@ class Ensemble:
         return found
 
     def cut(self, *numbers: int) -> None:
-        """These are cut off, the others are not."""
+        """Cuts off these members and reconnects all others."""
 
         def change() -> None:
             self.log.cut = set(numbers)
@@ -127,7 +127,7 @@ def ensemble(start_ensemble: StartEnsemble) -> Ensemble:
 
 @pytest.fixture
 def connect_to(ensemble: Ensemble) -> Iterator[Connect]:
-    """A factory of started kazoo clients, of one server or of all."""
+    """A factory of connected kazoo clients, for one server or for all."""
     clients: list[KazooClient] = []
 
     def start(number: int = 0, **options: Any) -> KazooClient:

@@ -1,6 +1,9 @@
-"""An ensemble's log that is perfect, in one process: what :mod:`cluster.coordinator.quorum` promises, with
-everything seeded that it leaves open. Delays, changes of the leader, members out of contact, resent commands
-that come twice and count once, snapshots, and members that start anew with one."""
+"""A perfect replicated log in one process, which keeps the promises of
+:mod:`cluster.coordinator.ensemble.quorum`.
+
+A seed decides everything that the promises leave open: delays, elections, members without contact, commands
+that are resent and count once, snapshots, and members that start from one.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class LogEntry:
 
 @dataclass
 class Delays:
-    """Seconds, each drawn between the two."""
+    """Ranges of seconds, from which each delay is drawn."""
 
     proposal: tuple[float, float] = (0.0005, 0.004)
     delivery: tuple[float, float] = (0.0005, 0.006)
@@ -39,7 +42,7 @@ class Delays:
 
 
 class FakeEnsemble:
-    """The log, and who leads. Everything happens on one event loop."""
+    """The log and its leader. All methods run on one event loop."""
 
     def __init__(
         self,
@@ -59,11 +62,11 @@ class FakeEnsemble:
             for number in sorted([*ids, *observers])
         ]
         self.candidates = list(self.members)
-        """Those that there are, members or not."""
+        """All servers, whether they are members now or not."""
         self.voters = set(ids)
         self.observers = set(observers)
         self.changes = 0
-        """Changes of the members that a leader began."""
+        """Changes of the members that were requested."""
         self.log: list[LogEntry] = []
         self.term = 0
         self.leader = 0
@@ -83,7 +86,7 @@ class FakeEnsemble:
         self.loop.call_later(seconds, call, *arguments)
 
     def run(self, call: Callable[[], None]) -> None:
-        """On the loop, whichever thread asks."""
+        """Runs the call on the loop and waits for it, from any thread."""
         try:
             on_loop = asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -97,7 +100,7 @@ class FakeEnsemble:
 
         asyncio.run_coroutine_threadsafe(once(), self.loop).result(20)
 
-    # ---- who is there ----
+    # ---- members and elections ----
 
     def connected(self) -> set[int]:
         return {number for number in self.running if number not in self.cut}
@@ -106,15 +109,14 @@ class FakeEnsemble:
         return len(self.connected() & self.voters) * 2 > len(self.voters)
 
     def changed(self) -> None:
-        """Somebody came, went, or was cut off: the leader may be gone, and who is without contact gets to
-        know it."""
+        """Reacts to a change of the connected members: drops a lost leader, elects one, updates roles."""
         is_out = self.leader not in self.connected() & self.voters
         if self.leader and (is_out or not self.has_majority()):
             self.leader = 0
         if not self.leader and self.has_majority() and not self.electing:
             self.electing = True
             self.later(self.draw(self.delays.election), self.elect)
-        self.tell_roles()
+        self.update_roles()
 
     def elect(self) -> None:
         self.electing = False
@@ -126,25 +128,25 @@ class FakeEnsemble:
         if not self.log:
             self.append([], list(self.members), term=0)
         self.append([])
-        self.tell_roles()
+        self.update_roles()
         for number in self.connected():
             self.running[number].resend()
 
     def depose(self) -> None:
-        """Another election, with everybody there."""
+        """Starts another election although the leader is connected."""
         if self.leader:
             self.leader = 0
             self.changed()
 
     def become(self, members: list[MemberTuple]) -> None:
-        """The members are these."""
+        """Replaces the members."""
         self.members = sorted(members)
         self.observers = {member[0] for member in members if member[5]}
         self.voters = {member[0] for member in members} - self.observers
         self.append([], list(self.members))
         self.changed()
 
-    def tell_roles(self) -> None:
+    def update_roles(self) -> None:
         for number, quorum in self.running.items():
             quorum.role_changed(self.leader if number not in self.cut else 0)
 
@@ -156,10 +158,10 @@ class FakeEnsemble:
         counts = []
         for member, ticket, data in commands:
             last = self.counted.get(member)
-            begins_anew = (last is None or ticket >> SEQUENCE_BITS > last >> SEQUENCE_BITS) and (
+            is_first_of_start = (last is None or ticket >> SEQUENCE_BITS > last >> SEQUENCE_BITS) and (
                 ticket & ((1 << SEQUENCE_BITS) - 1)
             ) == 0
-            if begins_anew or (last is not None and ticket == last + 1):
+            if is_first_of_start or (last is not None and ticket == last + 1):
                 self.counted[member] = ticket
                 counts.append((member, ticket, data))
         time_ms = self.now_ms() + self.chance.randint(-50, 50) if commands else 0
@@ -217,36 +219,35 @@ class Sink:
 
 
 class FakeQuorum:
-    """One member.
-
-    With ``wiped`` it has lost its disk, and gets another member's snapshot if the log's front is not kept.
-    """
+    """One member. ``wiped``: it has lost its disk, and may need another member's snapshot."""
 
     awaits_state = False
 
-    def __init__(self, ensemble: FakeEnsemble, number: int, room: int = 1000, wiped: bool = False) -> None:
+    def __init__(
+        self, ensemble: FakeEnsemble, number: int, outstanding_max: int = 1000, wiped: bool = False
+    ) -> None:
         self.ensemble = ensemble
         self.number = number
-        self.room = room
+        self.outstanding_max = outstanding_max
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.stopped = False
         self.events: deque[Event] = deque()
-        self.delivered = 0  # entries that are in self.events or were taken
+        self.delivered = 0  # entries that were put into self.events
         self.due = 0  # entries that may be delivered
-        self.shown: tuple[str, int, int, bool] | None = None
+        self.role: tuple[str, int, int, bool] | None = None
         self.led_in = 0
         self.start_number = ensemble.starts[number] = ensemble.starts.get(number, 0) + 1
         self.sequence = 0
         self.outstanding: deque[tuple[int, bytes]] = deque()
         self.rounds = 0
-        self.patience_ms = 1
+        self.wake_interval_ms = 1
         self.barriers = 0
         self.applied_index = -1
         self.fail_text: str | None = None
         others = [saved[0] for member, saved in ensemble.saved.items() if member != number]
         if wiped and others:
             ensemble.saved.pop(number, None)
-            # Who has a disk has its log from its own snapshot on.
+            # A member with a disk keeps its log from its own snapshot on.
             ensemble.first_kept = min(ensemble.first_kept, max(others) + 1)
 
     # ---- called by the driver ----
@@ -278,7 +279,7 @@ class FakeQuorum:
 
     def propose(self, commands: Sequence[bytes]) -> int:
         self.require_running()
-        if self.outstanding and len(self.outstanding) + len(commands) > self.room:
+        if self.outstanding and len(self.outstanding) + len(commands) > self.outstanding_max:
             raise QuorumFullError(f"{len(self.outstanding)} commands wait")
         first = self.start_number << SEQUENCE_BITS | self.sequence
         for number, data in enumerate(commands):
@@ -305,7 +306,7 @@ class FakeQuorum:
 
     def set_wake_interval(self, milliseconds: int) -> None:
         self.require_running()
-        self.patience_ms = milliseconds
+        self.wake_interval_ms = milliseconds
 
     def applied(self, index: int) -> None:
         assert self.applied_index <= index < self.delivered
@@ -337,7 +338,7 @@ class FakeQuorum:
         self.ensemble.later(delay, self.members_change, term, [tuple(server) for server in servers])
 
     def members_change(self, term: int, servers: list[MemberTuple]) -> None:
-        """If it leads still; else it is for who leads next."""
+        """Changes the members if this member still leads; otherwise the next leader must do it."""
         ensemble = self.ensemble
         ensemble.changes += 1
         if self.in_contact and ensemble.leader == self.number and ensemble.term == term:
@@ -355,13 +356,13 @@ class FakeQuorum:
         return Sink(self, index, counted)
 
     def first_state(self) -> Sink:
-        raise AssertionError("this ensemble begins with nothing")
+        raise AssertionError("this ensemble begins without data")
 
     def require_running(self) -> None:
         if self.stopped or self.fail_text is not None:
             raise QuorumStoppedError(self.fail_text or "it has stopped")
 
-    # ---- what happens ----
+    # ---- events ----
 
     @property
     def in_contact(self) -> bool:
@@ -382,7 +383,7 @@ class FakeQuorum:
         self.fail_text = text
 
     def send(self) -> None:
-        """All that is outstanding, some of it again: it counts once."""
+        """Sends all outstanding commands, also those sent before; each counts once."""
         if self.in_contact and self.outstanding:
             delay = self.ensemble.draw(self.ensemble.delays.proposal)
             self.ensemble.later(delay, self.arrives, list(self.outstanding), self.ensemble.term)
@@ -395,7 +396,7 @@ class FakeQuorum:
         self.send()
 
     def advance(self) -> None:
-        """There are entries that this member may get to know of; in its own time."""
+        """Schedules the delivery of the log's new entries, after a delay of this member's own."""
         if self.in_contact and self.due < len(self.ensemble.log):
             self.ensemble.later(
                 self.ensemble.draw(self.ensemble.delays.delivery), self.deliver, len(self.ensemble.log)
@@ -433,7 +434,7 @@ class FakeQuorum:
             entries = entries[some:]
 
     def install(self, index: int, data: bytes, counted: dict[int, int]) -> None:
-        assert index >= self.delivered, "a snapshot that takes a member back"
+        assert index >= self.delivered, "the snapshot is older than the member's state"
         last = counted.get(self.number, -1)
         while self.outstanding and self.outstanding[0][0] <= last:
             self.outstanding.popleft()
@@ -444,26 +445,27 @@ class FakeQuorum:
         self.put(("install", Source(index, self.ensemble.log[index].term, data), my_next))
 
     def role_changed(self, leader: int) -> None:
-        """After a while, and after all that was agreed on before."""
+        """Schedules the report of the member's role."""
         delay = self.ensemble.delays.detection if not leader else self.ensemble.draw((0.001, 0.02))
-        self.ensemble.later(delay, self.tell_role)
+        self.ensemble.later(delay, self.report_role)
 
-    def tell_role(self) -> None:
+    def report_role(self) -> None:
+        """Delivers all entries agreed on before, then reports the role if it has changed."""
         if self.stopped:
             return
         contact = self.in_contact
         if contact:
             self.deliver(len(self.ensemble.log))
-            role = "leader" if self.ensemble.leader == self.number else "follower"
+            name = "leader" if self.ensemble.leader == self.number else "follower"
             if self.number in self.ensemble.observers:
-                role = "observer"
-            shown = (role, self.ensemble.term, self.ensemble.leader, True)
+                name = "observer"
+            role = (name, self.ensemble.term, self.ensemble.leader, True)
             self.send()
         else:
-            shown = ("looking", self.ensemble.term, 0, False)
-        if shown != self.shown:
-            self.shown = shown
-            self.put(("role", *shown))
+            role = ("looking", self.ensemble.term, 0, False)
+        if role != self.role:
+            self.role = role
+            self.put(("role", *role))
 
     def renewal_arrives(self, number: int, sessions: bytes, term: int) -> None:
         ensemble = self.ensemble

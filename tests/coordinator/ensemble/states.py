@@ -1,4 +1,4 @@
-"""A member's state, comparable."""
+"""Compares the states of members."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cluster.coordinator.ensemble.agreed import Agreed
 
 
 def fingerprint(agreed: Agreed) -> tuple[object, ...]:
-    """All of a member's state, comparable."""
+    """A member's whole state, in a comparable form."""
     machine = agreed.machine
     return (
         agreed.index,

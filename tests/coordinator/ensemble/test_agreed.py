@@ -1,5 +1,8 @@
-"""What members agree on. If these fail, two members give one command different zxids, ids or answers, a client's late write
-counts, a session that lives is ended, or a snapshot is not the state it was taken of."""
+"""The state that members apply from the agreed log.
+
+If these fail, members give one command different zxids, ids or answers. Or a late write is done after its
+session moved, a live session is ended, or a snapshot has a wrong state.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def begun(term: int = 1) -> Agreed:
     return agreed
 
 
-def test_commands_read_back_as_they_were_proposed() -> None:
+def test_proposed_commands_are_read_back_unchanged() -> None:
     body = Writer().string("/a").buffer(b"x").acls(OPEN).i32(0).finish()
     one = Proposed(
         5,
@@ -96,7 +99,7 @@ ACLS = st.lists(
 
 
 def made(*fields: tuple[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[bytes]:
-    """Bodies of these fields, each a method of :class:`Writer` and what it is given."""
+    """Bodies of these fields. A field is a method of :class:`Writer` and a strategy for its argument."""
 
     def written(*values: Any) -> bytes:
         writer = Writer()
@@ -122,7 +125,7 @@ SINGLE = {
 
 
 def joined(operations: list[tuple[Op, bytes]]) -> bytes:
-    """A multi's body."""
+    """The body of a multi."""
     headers = [Writer().i32(op).boolean(False).i32(-1).finish() + body for op, body in operations]
     return b"".join([*headers, Writer().i32(-1).boolean(True).i32(-1).finish()])
 
@@ -142,20 +145,20 @@ BODIES = {
 
 @settings(deadline=None, max_examples=500)
 @given(st.data(), st.sampled_from(list(BODIES)), st.lists(st.builds(Id, TEXTS, TEXTS), max_size=3))
-def test_a_command_is_what_its_bytes_say(data: st.DataObject, op: Op, identities: list[Id]) -> None:
-    """Who proposed a client's write applies what it read of the client, everybody else what is in the log."""
+def test_a_command_is_the_same_after_decoding(data: st.DataObject, op: Op, identities: list[Id]) -> None:
+    """The proposing member applies the client's request as it read it; all others apply the log's bytes."""
     body = data.draw(BODIES[op]) + data.draw(st.sampled_from([b"", b"more"]))
     request = decode_write(op, Reader(b"before" + body, 6))
     proposed = Proposed(1, 2, 0, op, Rules.ALL, tuple(identities), request, body)
     assert decode_proposed(proposed.encode()) == proposed
 
 
-def test_every_write_of_a_client_is_among_them() -> None:
+def test_the_test_above_covers_every_write() -> None:
     assert set(BODIES) == {*WRITES.values(), Op.CHECK, Op.ERROR}
 
 
 @pytest.mark.parametrize("length", range(0, 60, 7))
-def test_what_is_no_command_is_refused(length: int) -> None:
+def test_a_malformed_command_is_refused(length: int) -> None:
     with pytest.raises(JuteError):
         decode_proposed(created(1, 1, "/a")[:length])
     with pytest.raises(JuteError, match="version is 3"):
@@ -164,23 +167,23 @@ def test_what_is_no_command_is_refused(length: int) -> None:
 
 def test_zxids_follow_the_term() -> None:
     agreed = begun(term=5)
-    assert agreed.machine.last_zxid == 5 << 32, "as after an election of ZooKeeper"
+    assert agreed.machine.last_zxid == 5 << 32, "the epoch is not that of ZooKeeper after an election"
     agreed.begin(2, 5, 1000)
     assert [agreed.apply(born(1)).command.zxid for _ in range(2)] == [5 << 32 | 1, 5 << 32 | 2]
     agreed.begin(3, 5, 0)
-    assert agreed.apply(created(0, 0, "/x/y")).command.zxid == 5 << 32 | 3, "refused ones take one, too"
+    assert agreed.apply(created(0, 0, "/x/y")).command.zxid == 5 << 32 | 3, "a refused command took no zxid"
     agreed.begin(4, 8, 0)
     assert agreed.machine.last_zxid == 8 << 32
 
 
-def test_a_counter_that_is_used_up_begins_an_epoch_which_the_terms_follow() -> None:
+def test_a_counter_that_overflows_begins_a_new_epoch() -> None:
     agreed = begun()
     agreed.counter = 0xFFFF_FFFE
     agreed.begin(2, 1, 0)
     zxids = [agreed.apply(born(1)).command.zxid for _ in range(2)]
     assert zxids == [1 << 32 | 0xFFFF_FFFF, 2 << 32 | 1]
     agreed.begin(3, 2, 0)
-    assert agreed.machine.last_zxid == 3 << 32, "zxids grow, whatever the term"
+    assert agreed.machine.last_zxid == 3 << 32, "a zxid went back"
 
 
 def test_times_do_not_go_back() -> None:
@@ -192,17 +195,17 @@ def test_times_do_not_go_back() -> None:
     assert times == [5000, 5000, 6000]
 
 
-def test_each_server_gives_session_ids_of_its_own() -> None:
+def test_each_server_assigns_its_own_session_ids() -> None:
     agreed = begun()
     agreed.begin(2, 1, 1_700_000_000_000)
     ids = [agreed.apply(born(server)).command.session_id for server in (1, 3, 1, 3, 129)]
     assert len(set(ids)) == 5
     assert [number >> 56 for number in ids] == [1, 3, 1, 3, 1]
     assert ids[2] == ids[0] + 1
-    assert ids[4] == ids[2] + 1, "129's begin as 1's do"
+    assert ids[4] == ids[2] + 1, "servers 1 and 129 share the first byte and not the ids"
 
 
-def test_of_a_sessions_connections_the_last_counts() -> None:
+def test_only_a_sessions_last_connection_may_write() -> None:
     agreed = begun()
     agreed.begin(2, 1, 1000)
     session = agreed.apply(born(1)).command.session_id
@@ -224,7 +227,7 @@ def test_of_a_sessions_connections_the_last_counts() -> None:
     assert not agreed.attachments
 
 
-def test_a_wrong_password_moves_no_session() -> None:
+def test_a_wrong_password_does_not_move_a_session() -> None:
     agreed = begun()
     agreed.begin(2, 1, 1000)
     session = agreed.apply(born(1)).command.session_id
@@ -232,7 +235,7 @@ def test_a_wrong_password_moves_no_session() -> None:
     assert agreed.attachments == {session: 1}
 
 
-def test_what_a_leader_ends_counts_in_its_own_term_only() -> None:
+def test_a_leader_can_end_a_session_in_its_own_term_only() -> None:
     agreed = begun()
     agreed.begin(2, 1, 1000)
     session = agreed.apply(born(1)).command.session_id
@@ -240,20 +243,24 @@ def test_what_a_leader_ends_counts_in_its_own_term_only() -> None:
     agreed.begin(4, 2, 2000)
     assert agreed.apply(closed(session, 1, term=1)).outcome.result == Failed(Code.SESSION_MOVED)
     assert agreed.apply(attached(session)).attachment == 2
-    assert agreed.apply(closed(session, 1, term=2)).outcome.closed_session == 0, "it moved meanwhile"
+    moved = agreed.apply(closed(session, 1, term=2))
+    assert moved.outcome.closed_session == 0, "a session was ended after it had moved"
     assert agreed.apply(closed(session, 2, term=2)).outcome.closed_session == session
 
 
-def test_the_members_are_written_where_clients_look() -> None:
+def test_the_members_are_written_to_the_configuration_node() -> None:
     agreed = Agreed()
     agreed.begin(0, 0, 0)
     assert agreed.apply_members(MEMBERS) is None
-    text = "server.1=host:1001:2001:participant\nserver.2=host:1002:2002:participant\nserver.3=host:1003:2003:observer\n"
+    text = (
+        "server.1=host:1001:2001:participant\nserver.2=host:1002:2002:participant\n"
+        "server.3=host:1003:2003:observer\n"
+    )
     node = agreed.machine.tree.node(CONFIG)
     assert node.state.data == f"{text}version=0".encode()
     assert node.stat().mzxid == 0
     agreed.begin(1, 1, 0)
-    assert agreed.apply_members(MEMBERS[::-1]) is None, "it says so already"
+    assert agreed.apply_members(MEMBERS[::-1]) is None, "the node was written without a change"
     agreed.begin(2, 1, 0)
     changed = agreed.apply_members(MEMBERS[:2])
     assert changed is not None
@@ -285,9 +292,7 @@ def random_command(chance: random.Random, agreed: Agreed) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_walk_is_the_state_it_began_with_whatever_is_applied_meanwhile(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_walk_has_the_state_of_its_begin(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.coordinator.durability.snapshot.SLICE_NODES", 2)
     chance = random.Random(seed)
     agreed = begun()
@@ -308,12 +313,12 @@ def test_a_walk_is_the_state_it_began_with_whatever_is_applied_meanwhile(
     whole = b"".join(walk(agreed))
     copy = read(whole)
     assert fingerprint(copy) == fingerprint(agreed)
-    # And both go on alike.
+    # Both states apply later commands alike.
     following = [random_command(chance, agreed) for _ in range(10)]
     assert [agreed.apply(each) for each in following] == [copy.apply(each) for each in following]
 
 
-def test_what_is_no_snapshot_is_refused() -> None:
+def test_a_malformed_snapshot_is_refused() -> None:
     agreed = begun()
     agreed.apply(born(1))
     agreed.apply_members(MEMBERS)
@@ -328,7 +333,7 @@ def test_what_is_no_snapshot_is_refused() -> None:
 # ---- reports of sessions ----
 
 
-def test_what_the_leader_heard_counts_from_when_it_was_said() -> None:
+def test_an_acknowledged_report_has_the_time_of_its_sending() -> None:
     reports = SessionReports()
     reports.established(1, 100)
     assert reports.reported_ms(1) == 100
@@ -336,7 +341,7 @@ def test_what_the_leader_heard_counts_from_when_it_was_said() -> None:
     assert unpack(packed) == sessions == (1,)
     reports.sent(1, 500, sessions)
     reports.heard(1)
-    assert reports.reported_ms(1) == 100, "that it was sent says nothing"
+    assert reports.reported_ms(1) == 100, "a report counted before it was acknowledged"
     reports.acknowledged(1)
     assert reports.reported_ms(1) == 500
     reports.sent(2, 900, reports.pack()[1])
@@ -346,7 +351,7 @@ def test_what_the_leader_heard_counts_from_when_it_was_said() -> None:
     assert reports.reported_ms(1) == 900
 
 
-def test_a_lost_round_is_in_the_next() -> None:
+def test_a_lost_report_is_repeated_in_the_next() -> None:
     reports = SessionReports()
     for session in (1, 2, 3):
         reports.established(session, 0)
@@ -361,7 +366,7 @@ def test_a_lost_round_is_in_the_next() -> None:
     assert reports.pack()[1] == ()
 
 
-def test_rounds_that_nobody_acknowledges_are_few() -> None:
+def test_the_number_of_unacknowledged_reports_is_limited() -> None:
     reports = SessionReports()
     reports.established(1, 0)
     for number in range(3 * REPORTS_MAX):

@@ -1,4 +1,4 @@
-"""kazoo's clients on three servers. If these fail, an ensemble is not one ZooKeeper to those who use it."""
+"""kazoo clients on three servers. If these fail, clients see more than one ZooKeeper in an ensemble."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create(path: str, flags: int = 0) -> bytes:
     return Writer().string(path).buffer(b"x").acls(OPEN).i32(flags).finish()
 
 
-def test_what_is_written_at_one_server_is_read_at_the_others(connect_to: Connect) -> None:
+def test_a_write_at_one_server_is_read_at_the_others(connect_to: Connect) -> None:
     clients = [connect_to(number) for number in (1, 2, 3)]
     for number, client in enumerate(clients):
         client.create(f"/n{number}", str(number).encode(), ephemeral=number == 1)
@@ -39,10 +39,10 @@ def test_what_is_written_at_one_server_is_read_at_the_others(connect_to: Connect
     assert len({client.client_id[0] for client in clients}) == 3
     stats = [client.get("/n0")[1] for client in clients]
     assert stats[0] == stats[1] == stats[2]
-    assert stats[0].czxid >> 32 >= 1, "zxids have the epoch of an election"
+    assert stats[0].czxid >> 32 >= 1, "the zxid has no epoch of an election"
 
 
-def test_a_change_of_the_leader_is_a_delay(ensemble: Ensemble, connect_to: Connect) -> None:
+def test_an_election_only_delays_writes(ensemble: Ensemble, connect_to: Connect) -> None:
     client = connect_to(1)
     states = States(client)
     client.create("/c", b"")
@@ -52,12 +52,12 @@ def test_a_change_of_the_leader_is_a_delay(ensemble: Ensemble, connect_to: Conne
         if number % 100 == 50:
             ensemble.call(ensemble.log.depose)
     versions = [each.get(timeout=WAIT_SECONDS).version for each in pending]
-    assert versions == list(range(1, 401)), "each write counts once, in order"
+    assert versions == list(range(1, 401)), "a write was lost, done twice or out of order"
     assert client.state == KazooState.CONNECTED
-    assert states._queue.empty(), "the client noticed"
+    assert states._queue.empty(), "the client lost its connection"
 
 
-def test_a_session_goes_on_at_another_server(ensemble: Ensemble, connect_to: Connect) -> None:
+def test_a_session_continues_at_another_server(ensemble: Ensemble, connect_to: Connect) -> None:
     owner, watcher = connect_to(), connect_to(2)
     session = owner.client_id[0]
     owner.create("/e", b"1", ephemeral=True)
@@ -84,21 +84,20 @@ def test_a_session_goes_on_at_another_server(ensemble: Ensemble, connect_to: Con
     assert watcher.exists("/e") is None
 
 
-def test_of_two_connections_of_a_session_the_last_counts(ensemble: Ensemble) -> None:
-    """A write that comes behind the session's move to another server is refused, as ZooKeeper does it: by
-    closing."""
+def test_a_late_write_of_a_moved_session_closes_its_connection(ensemble: Ensemble) -> None:
+    """ZooKeeper does so too when the session has moved to another server."""
     first, second = RawClient(ensemble.ports[1]), RawClient(ensemble.ports[2])
     _timeout, session, password = first.connect()
     assert first.request(1, Op.CREATE, create("/mine", 1))[2] == 0
     quorum = ensemble.quorums[1]
-    # What server 1 proposes from here on arrives after the move.
+    # Later proposals of server 1 arrive after the session's move.
     ensemble.call(lambda: ensemble.log.cut.add(1))
     first.send(struct.pack(">ii", 2, Op.CREATE) + create("/late"))
     ensemble.wait(lambda: len(quorum.outstanding) == 1)
     assert second.connect(session_id=session, password=password)[1] == session
     assert second.request(3, Op.CREATE, create("/second"))[2] == 0
     ensemble.cut()
-    assert first.receive() == b"", "the first connection is closed, and told nothing"
+    assert first.receive() == b"", "the late write was answered"
     ensemble.wait(lambda: not quorum.outstanding)
     assert second.request(4, Op.SYNC, Writer().string("/").finish())[2] == 0
     assert second.request(5, Op.EXISTS, Writer().string("/late").boolean(False).finish())[2] == Code.NO_NODE
@@ -107,7 +106,7 @@ def test_of_two_connections_of_a_session_the_last_counts(ensemble: Ensemble) -> 
     second.close()
 
 
-def test_reads_come_before_a_later_write_of_the_same_client(ensemble: Ensemble, connect_to: Connect) -> None:
+def test_reads_do_not_see_later_writes_of_the_same_client(ensemble: Ensemble, connect_to: Connect) -> None:
     raw, other = RawClient(ensemble.ports[2]), connect_to(2)
 
     def written() -> None:
@@ -118,23 +117,25 @@ def test_reads_come_before_a_later_write_of_the_same_client(ensemble: Ensemble, 
     raw.close()
 
 
-def test_a_wrong_password_finds_no_session(ensemble: Ensemble) -> None:
+def test_a_wrong_password_gets_no_session(ensemble: Ensemble) -> None:
     first, second = RawClient(ensemble.ports[1]), RawClient(ensemble.ports[2])
     _timeout, session, _password = first.connect()
     assert second.connect(session_id=session, password=b"x" * 16)[1] == 0
-    assert first.request(-2, Op.PING)[0] == -2, "a guess costs nobody the session at another server"
+    assert first.request(-2, Op.PING)[0] == -2, "a guess ended the session at another server"
     first.close()
     second.close()
 
 
-def test_a_client_from_the_future_is_closed(ensemble: Ensemble) -> None:
+def test_a_client_that_has_seen_a_newer_state_is_refused(ensemble: Ensemble) -> None:
     raw = RawClient(ensemble.ports[3])
     with pytest.raises(ConnectionError):
         raw.connect(last_zxid=1 << 60)
     raw.close()
 
 
-def test_without_a_majority_clients_are_closed_and_come_back(ensemble: Ensemble, connect_to: Connect) -> None:
+def test_without_a_majority_clients_are_disconnected_and_reconnect(
+    ensemble: Ensemble, connect_to: Connect
+) -> None:
     client = connect_to(timeout=40.0)
     client.create("/e", ephemeral=True)
     states = States(client)
@@ -176,15 +177,14 @@ def test_read_only_clients_are_served_without_a_majority(ensemble: Ensemble, con
 def test_a_server_that_has_applied_nothing_serves_no_reads(
     start_ensemble: StartEnsemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If this failed, a member that is started alone would tell read-only clients that there are no nodes,
-    whatever is in its log."""
+    """If this failed, a member that starts alone would show an empty tree to read-only clients."""
     monkeypatch.setattr("cluster.coordinator.ensemble.contact.READ_ONLY_MS_MIN", 10)
     ensemble = start_ensemble(replace(SETTINGS, tick_time_ms=50), numbers=(1,))
     ensemble.wait(lambda: "no reads are served, either" in caplog.text)
     assert ensemble.ask(1, "isro") == "null"
     raw = RawClient(ensemble.ports[1])
     raw.send(struct.pack(">iqiqi", 0, 0, 10_000, 0, 16) + bytes(16) + b"\1")
-    assert raw.receive() == b"", "it may be read-only, and is closed all the same"
+    assert raw.receive() == b"", "a read-only client was served"
     raw.close()
     ensemble.start(2)
     ensemble.wait_until_serving(1, 2)
@@ -192,7 +192,7 @@ def test_a_server_that_has_applied_nothing_serves_no_reads(
     ensemble.wait(lambda: ensemble.servers[1].replication.is_reading_only)
 
 
-def test_a_server_without_contact_serves_nobody(start_ensemble: StartEnsemble) -> None:
+def test_a_server_without_contact_refuses_clients(start_ensemble: StartEnsemble) -> None:
     ensemble = start_ensemble(numbers=(1,))
     raw = RawClient(ensemble.ports[1])
     with pytest.raises(ConnectionError):
@@ -205,7 +205,7 @@ def test_a_server_without_contact_serves_nobody(start_ensemble: StartEnsemble) -
     client.close()
 
 
-def test_the_words_name_the_mode(ensemble: Ensemble, connect_to: Connect) -> None:
+def test_the_words_show_the_mode(ensemble: Ensemble, connect_to: Connect) -> None:
     client = connect_to()
     client.create("/x")
     modes = {}
@@ -216,21 +216,21 @@ def test_the_words_name_the_mode(ensemble: Ensemble, connect_to: Connect) -> Non
     leader = ensemble.call(lambda: ensemble.log.leader)
     assert modes == {number: "leader" if number == leader else "follower" for number in (1, 2, 3)}
     ensemble.wait(lambda: ensemble.replication(leader).gauges()["synced_followers"] == 2)
-    shown = dict(line.split("\t") for line in ensemble.ask(leader, "mntr").splitlines())
-    assert shown["zk_server_state"] == "leader"
-    assert (shown["zk_learners"], shown["zk_synced_followers"], shown["zk_quorum_size"]) == ("2", "2", "3")
-    assert shown["zk_peer_state"] == "leading - broadcast"
+    values = dict(line.split("\t") for line in ensemble.ask(leader, "mntr").splitlines())
+    assert values["zk_server_state"] == "leader"
+    assert (values["zk_learners"], values["zk_synced_followers"], values["zk_quorum_size"]) == ("2", "2", "3")
+    assert values["zk_peer_state"] == "leading - broadcast"
     follower = next(number for number in modes if number != leader)
-    shown = dict(line.split("\t") for line in ensemble.ask(follower, "mntr").splitlines())
-    assert shown["zk_server_state"] == "follower"
-    assert "zk_learners" not in shown
+    values = dict(line.split("\t") for line in ensemble.ask(follower, "mntr").splitlines())
+    assert values["zk_server_state"] == "follower"
+    assert "zk_learners" not in values
     conf = ensemble.ask(follower, "conf")
     assert f"serverId={0}\n" in conf
     assert "syncLimit=2\nelectionAlg=3\n" in conf
     assert "peerType=0\nmembership: \nserver.1=127.0.0.1:2001:3001:participant\n" in conf
 
 
-def test_the_configuration_is_a_node(ensemble: Ensemble, connect_to: Connect) -> None:
+def test_the_configuration_node_follows_the_members(ensemble: Ensemble, connect_to: Connect) -> None:
     client = connect_to(1)
     data, stat = client.get("/zookeeper/config")
     lines = "".join(f"server.{n}=127.0.0.1:{2000 + n}:{3000 + n}:participant\n" for n in (1, 2, 3))
@@ -245,9 +245,7 @@ def test_the_configuration_is_a_node(ensemble: Ensemble, connect_to: Connect) ->
     assert changed.mzxid > stat.mzxid
 
 
-def test_a_member_that_comes_late_begins_with_a_snapshot(
-    start_ensemble: StartEnsemble,
-) -> None:
+def test_a_late_member_begins_with_a_snapshot(start_ensemble: StartEnsemble) -> None:
     ensemble = start_ensemble(replace(SETTINGS, snapshot_transactions=40), (1, 2))
     ensemble.wait_until_serving(1, 2)
     client = KazooClient(hosts=ensemble.hosts, timeout=10.0)
@@ -270,8 +268,8 @@ def test_a_member_that_comes_late_begins_with_a_snapshot(
     client.close()
 
 
-def test_locks_of_kazoo_are_held_by_one(ensemble: Ensemble, connect_to: Connect) -> None:
-    held: queue.Queue[str] = queue.Queue()
+def test_only_one_client_has_kazoos_lock(ensemble: Ensemble, connect_to: Connect) -> None:
+    acquired: queue.Queue[str] = queue.Queue()
     clients = [connect_to(number) for number in (1, 2, 3)]
     first = clients[0].Lock("/lock", "first")
     assert first.acquire(timeout=WAIT_SECONDS)
@@ -279,10 +277,10 @@ def test_locks_of_kazoo_are_held_by_one(ensemble: Ensemble, connect_to: Connect)
     for number, client in enumerate(clients[1:], 2):
         lock = client.Lock("/lock", str(number))
         result = client.handler.spawn(
-            lambda lock=lock, number=number: (lock.acquire(), held.put(str(number)), lock.release())
+            lambda lock=lock, number=number: (lock.acquire(), acquired.put(str(number)), lock.release())
         )
         others.append(result)
     ensemble.call(ensemble.log.depose)
-    assert held.empty()
+    assert acquired.empty()
     first.release()
-    assert {held.get(timeout=WAIT_SECONDS), held.get(timeout=WAIT_SECONDS)} == {"2", "3"}
+    assert {acquired.get(timeout=WAIT_SECONDS), acquired.get(timeout=WAIT_SECONDS)} == {"2", "3"}

@@ -1,6 +1,8 @@
-"""The data of a server by itself becomes an ensemble's, on real members over loopback. If these fail, an
-ensemble begins without what one of its servers had, with half of it, or with two kinds of it; or a crash in
-the middle leaves nobody with the whole."""
+"""The data of a standalone server becomes an ensemble's, on real members over loopback.
+
+If these fail, an ensemble begins without its server's data, with half of it or with two versions of it. Or a
+crash on the way loses data.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ MEMBERS = parse_members({"server.1": "a:1:2", "server.2": "b:1:2:observer"}).mem
 
 
 class Servers:
-    """Members of one ensemble by their numbers; ``start`` is given their settings."""
+    """The members of one ensemble, by number."""
 
     def __init__(self, thread: LoopThread, directory: Path, count: int) -> None:
         self.thread = thread
@@ -83,12 +85,14 @@ class Servers:
         return replication.agreed
 
     def create(self, number: int, path: str) -> int:
-        """Has one member's client create a node, and returns the zxid; the member has all that was agreed
-        on before, then."""
+        """Creates a node through one member and returns the zxid.
+
+        The member has then applied all earlier entries.
+        """
         while True:
             self.thread.wait(lambda: self.running[number].is_serving)
             client = RawClient(self.running[number].port)
-            # It is closed when the state comes.
+            # The member closes its clients when it installs the ensemble's state.
             with contextlib.closing(client), contextlib.suppress(ConnectionError):
                 assert client.connect()[1]
                 return create(client, path)
@@ -108,18 +112,18 @@ def servers(loop_thread: LoopThread, tmp_path: Path) -> Iterator[Servers]:
 
 
 def one_of_each() -> State:
-    """One of everything that a node can be, and sessions that outlive a test."""
+    """A state with every kind of node and value, and with sessions that outlive a test."""
     state = rich_state()
     return state._replace(sessions=[each._replace(timeout_ms=600_000) for each in state.sessions])
 
 
 def nodes_of(state: State) -> dict[str, NodeState]:
-    """All but the configuration, which is the ensemble's own."""
+    """All nodes except the configuration, which is the ensemble's own."""
     return {path: node for path, node in state.nodes if path != CONFIG}
 
 
 def create(client: RawClient, path: str) -> int:
-    """Returns the zxid."""
+    """Creates a node and returns the zxid."""
     body = Writer().string(path).buffer(b"").acls(OPEN).i32(0).finish()
     _xid, zxid, error, _body = client.request(1, Op.CREATE, body)
     assert error == 0
@@ -130,14 +134,15 @@ def has(agreed: Agreed, path: str) -> bool:
     return agreed.machine.tree.find(path) is not None
 
 
-def put_aside(data: Path) -> list[Path]:
+def moved_away(data: Path) -> list[Path]:
+    """The directories with the files of the former standalone server."""
     return sorted(data.glob("standalone.*"))
 
 
-# ---- from one to all ----
+# ---- the begin of an ensemble ----
 
 
-def test_what_one_had_all_have(servers: Servers) -> None:
+def test_all_members_get_the_data_of_one(servers: Servers) -> None:
     before = one_of_each()
     begin_directory(servers.data(2), before)
     for number in (1, 2, 3):
@@ -150,15 +155,15 @@ def test_what_one_had_all_have(servers: Servers) -> None:
         state = agreed.machine.export()
         now = nodes_of(state)
         for path, node in nodes_of(before).items():
-            # The root has more children; all else is what it was.
+            # Only the root has changed: it has more children.
             assert now[path]._replace(creations=0, pzxid=0) == node._replace(creations=0, pzxid=0), path
         assert set(before.sessions) <= set(state.sessions)
-        shown = dict(state.nodes)[CONFIG]
-        assert shown.data == agreed.configuration
-        assert shown.data.endswith(b"version=0")
-        assert shown.mzxid == before.last_zxid + 1
+        configuration = dict(state.nodes)[CONFIG]
+        assert configuration.data == agreed.configuration
+        assert configuration.data.endswith(b"version=0")
+        assert configuration.mzxid == before.last_zxid + 1
 
-    # The session goes on at another server, with its password only, and its node goes with it.
+    # The session continues at another server, with its password only, and its node is deleted with it.
     stranger = RawClient(servers.running[1].port)
     assert stranger.connect(session_id=SESSION, password=b"p" * 16)[1] == 0
     stranger.close()
@@ -170,9 +175,9 @@ def test_what_one_had_all_have(servers: Servers) -> None:
     servers.thread.wait(lambda: all(not has(servers.agreed(number), "/e") for number in (1, 2, 3)))
     assert has(servers.agreed(1), "/n")
 
-    # The files are where a server by itself finds them, and nothing else does.
+    # The old files are in a directory of their own.
     assert not Directories.of(servers.data(2)).has_standalone_data()
-    (kept,) = put_aside(servers.data(2))
+    (kept,) = moved_away(servers.data(2))
     assert kept.name == f"standalone.{before.last_zxid:016x}"
     servers.stop()
     assert nodes_of(load_directory(kept)) == nodes_of(before)
@@ -181,7 +186,7 @@ def test_what_one_had_all_have(servers: Servers) -> None:
     servers.create(2, "/again")
 
 
-def test_one_server_by_itself_grows(servers: Servers, start_coordinator: StartCoordinator) -> None:
+def test_a_standalone_server_grows_to_three(servers: Servers, start_coordinator: StartCoordinator) -> None:
     alone = start_coordinator(servers.data(1))
     client = RawClient(alone.port)
     _timeout, session, password = client.connect()
@@ -204,7 +209,7 @@ def test_one_server_by_itself_grows(servers: Servers, start_coordinator: StartCo
         (port,) = free_ports(1)
         joining = f"{name}={others[name]};127.0.0.1:{port}"
         body = Writer().string(joining).string(None).string(None).i64(-1).finish()
-        # It is refused until the server has followed for a moment.
+        # The change is refused until the new server has followed the leader for a moment.
         while (error := client.request(3, Op.RECONFIG, body)[2]) != 0:
             assert error == Code.NEW_CONFIG_NO_QUORUM
     servers.thread.wait(lambda: all(len(servers.agreed(number).members) == 3 for number in (1, 2, 3)))
@@ -215,22 +220,21 @@ def test_one_server_by_itself_grows(servers: Servers, start_coordinator: StartCo
     client.close()
 
 
-# ---- who must not begin ----
+# ---- refused begins ----
 
 
-def test_two_with_data_refuse(servers: Servers) -> None:
+def test_two_members_with_data_do_not_start(servers: Servers) -> None:
     for number in (1, 3):
         begin_directory(servers.data(number), no_nodes(number))
     for number in (1, 2, 3):
         servers.start(number)
     for number in (1, 3):
-        shown = servers.failure(number)
-        assert "have data of their own" in shown
+        assert "have data of their own" in servers.failure(number)
     servers.stop(1, 3)
-    # Nothing has become of it, on either.
+    # The data of both is unchanged.
     for number in (1, 3):
         assert load_directory(servers.data(number)).last_zxid == number
-        assert put_aside(servers.data(number)) == []
+        assert moved_away(servers.data(number)) == []
     shutil.rmtree(servers.data(1))
     servers.start(1)
     servers.start(3)
@@ -238,7 +242,7 @@ def test_two_with_data_refuse(servers: Servers) -> None:
         servers.create(number, f"/{number}")
 
 
-def test_data_joins_no_ensemble(servers: Servers) -> None:
+def test_a_member_with_data_cannot_join_an_ensemble(servers: Servers) -> None:
     for number in (1, 2):
         servers.start(number)
     servers.create(1, "/there")
@@ -253,8 +257,8 @@ def test_data_joins_no_ensemble(servers: Servers) -> None:
     servers.create(3, "/joined")
 
 
-def test_an_ensemble_does_not_begin_with_less_than_there_was(servers: Servers) -> None:
-    """Its only snapshot is damaged: neither kind of server takes nothing for it."""
+def test_an_ensemble_does_not_begin_with_damaged_data(servers: Servers) -> None:
+    """The only snapshot is damaged; neither kind of server may start with an empty state."""
     begin_directory(servers.data(1), no_nodes(7))
     path = snapshot_path(servers.data(1), 7)
     path.write_bytes(path.read_bytes()[:-1])
@@ -267,28 +271,28 @@ def test_an_ensemble_does_not_begin_with_less_than_there_was(servers: Servers) -
         load_directory(servers.data(1))
 
 
-def test_data_in_use_is_left_alone(servers: Servers, start_coordinator: StartCoordinator) -> None:
+def test_data_in_use_is_not_touched(servers: Servers, start_coordinator: StartCoordinator) -> None:
     start_coordinator(servers.data(1))
     with pytest.raises(CoordinatorError, match="is in use by another process"):
         servers.start(1)
 
 
-# ---- in the middle ----
+# ---- crashes and interruptions ----
 
 
-def test_until_a_majority_is_there_a_server_by_itself_can_have_it(
+def test_without_a_majority_the_data_stays_usable_by_a_standalone_server(
     servers: Servers, start_coordinator: StartCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    give, given = OwnData.give, threading.Event()
+    give, was_given = OwnData.give, threading.Event()
 
     def note(own: OwnData, sink: SnapshotSink, time_ms: int) -> None:
         give(own, sink, time_ms)
-        given.set()
+        was_given.set()
 
     monkeypatch.setattr(OwnData, "give", note)
     begin_directory(servers.data(1), no_nodes(5))
     servers.start(1)
-    assert given.wait(WAIT_SECONDS)
+    assert was_given.wait(WAIT_SECONDS)
     with pytest.raises(CoordinatorError, match="is in use by another process"):
         start_coordinator(servers.data(1))
     servers.stop(1)
@@ -299,7 +303,7 @@ def test_until_a_majority_is_there_a_server_by_itself_can_have_it(
     last = create(client, "/added")
     client.close()
     alone.stop()
-    # What it has become meanwhile is what the ensemble begins with.
+    # The ensemble begins with the later changes too.
     for number in (1, 2, 3):
         servers.start(number)
     assert servers.create(3, "/in-the-ensemble") > last
@@ -312,7 +316,7 @@ def test_until_a_majority_is_there_a_server_by_itself_can_have_it(
 
 
 def with_logs(directory: Path) -> State:
-    """Data in more than one file."""
+    """Makes data in several files."""
     begin_directory(directory, no_nodes(7))
     log = TransactionLog(directory)
     machine, _behind = log.recover()
@@ -323,7 +327,7 @@ def with_logs(directory: Path) -> State:
     return load_directory(directory)
 
 
-def test_files_are_moved_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_while_files_are_moved_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = with_logs(tmp_path / "data")
     (tmp_path / "data" / "quorum").mkdir()
     (tmp_path / "data" / "quorum" / "vote").write_bytes(b"")
@@ -348,19 +352,19 @@ def test_files_are_moved_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             patch.setattr(Path, "rename", until_then)
             own.put_away()
         assert Directories.of(data).has_member_data()
-        assert put_aside(data) == [data / "standalone.tmp"]
+        assert moved_away(data) == [data / "standalone.tmp"]
         own = OwnData(data, MEMBERS)
         assert own.take() == (step < steps)
         own.put_away()
-        (kept,) = put_aside(data)
+        (kept,) = moved_away(data)
         state = load_directory(kept)
         assert nodes_of(state) == nodes_of(before)
         assert state.last_zxid == before.last_zxid
         assert not Directories.of(data).has_standalone_data()
 
 
-def test_half_of_the_files_are_nobodys_data(servers: Servers, start_coordinator: StartCoordinator) -> None:
-    """The member that they were moved for is gone."""
+def test_half_of_the_files_are_refused(servers: Servers, start_coordinator: StartCoordinator) -> None:
+    """A member was moving its files when it crashed, and its own data is gone."""
     data = servers.data(1)
     with_logs(data)
     (data / "standalone.tmp").mkdir()
@@ -375,13 +379,13 @@ def test_half_of_the_files_are_nobodys_data(servers: Servers, start_coordinator:
     assert "has some of the data" in servers.failure(1)
 
 
-def test_what_makes_a_directory_a_members(tmp_path: Path) -> None:
+def test_a_directory_is_a_members_if_it_has_a_members_data(tmp_path: Path) -> None:
     assert not Directories.of(tmp_path).has_member_data()
     quorum = tmp_path / "quorum"
     (quorum / "log").mkdir(parents=True)
     (quorum / "snapshots").mkdir()
     (quorum / "identity").write_bytes(b"x")
-    assert Directories.of(tmp_path).has_member_data(), "with nothing beside it"
+    assert Directories.of(tmp_path).has_member_data(), "an empty member's directory was not recognised"
     begin_directory_beside(tmp_path)
     (quorum / "log" / "0.log").write_bytes(b"")
     (quorum / "snapshots" / "0.part").write_bytes(b"x")
@@ -406,15 +410,15 @@ def begin_directory_beside(directory: Path) -> None:
 # ---- the first state ----
 
 
-def test_the_first_state_goes_on_where_the_server_was() -> None:
-    # Its clock was ahead.
+def test_the_first_state_continues_the_servers() -> None:
+    # A session id of a clock that was ahead.
     last_id = first_session_id(1_900_000_000_000, SESSION >> 56)
     before = rich_state()._replace(last_session_id=last_id)
     agreed = first_agreed(Machine(before), MEMBERS, 1_700_000_000_000)
     assert fingerprint(read(b"".join(walk(agreed)))) == fingerprint(agreed)
-    assert [member.server_id for member in agreed.members] == [1], "observers join"
+    assert [member.server_id for member in agreed.members] == [1], "an observer is a member from the begin"
     assert agreed.machine.last_zxid == before.last_zxid + 1
-    # The first leader's first.
+    # The first entry of the first leader.
     agreed.begin(2, 1, 1_700_000_000_001)
     birth = CreateSession(5000, b"p" * 16)
     body = encode_create_session(birth)
@@ -430,12 +434,12 @@ def test_the_first_state_goes_on_where_the_server_was() -> None:
     assert agreed.apply(attach.encode()).attachment == 2
 
 
-def test_zxids_that_are_used_up_are_told() -> None:
+def test_too_few_remaining_zxids_are_refused() -> None:
     with pytest.raises(CoordinatorError, match="too few are left"):
         first_agreed(Machine(no_nodes((1 << 63) - 1)), MEMBERS, 0)
 
 
-# ---- and out again ----
+# ---- the export ----
 
 
 def test_a_members_directory_is_exported(servers: Servers, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,8 @@
-"""reconfig: who the members are to be, and what comes of it. If these fail, a change of the members is answered with another code
-than ZooKeeper's, counts twice or is lost with a leader, overtakes its client's other requests, or the server's files name others."""
+"""Changes of the members with reconfig.
+
+If these fail, a change has another error code than ZooKeeper's, is done twice, or is lost with a leader. Or
+it overtakes its client's other requests, or the configuration files have other members.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def request(
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("change", "expected"),
     [
         (request(FOUR_TEXT), (*MEMBERS, FOUR)),
         (request("4=host:1004:2004:participant;0.0.0.0:3004"), (*MEMBERS, FOUR)),
@@ -91,12 +94,12 @@ def request(
         (request(), MEMBERS),
     ],
 )
-def test_who_the_members_are_to_be(asked: Reconfig, expected: tuple[Member, ...]) -> None:
-    assert reconfigured(MEMBERS, asked, Rules.NONE) == expected
+def test_a_request_gives_the_new_members(change: Reconfig, expected: tuple[Member, ...]) -> None:
+    assert reconfigured(MEMBERS, change, Rules.NONE) == expected
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("change", "code"),
     [
         (request("4"), Code.BAD_ARGUMENTS),
         (request("server.4=host:1004:2004"), Code.BAD_ARGUMENTS),
@@ -124,9 +127,9 @@ def test_who_the_members_are_to_be(asked: Reconfig, expected: tuple[Member, ...]
         (request(members=""), Code.BAD_ARGUMENTS),
     ],
 )
-def test_texts_that_are_wrong_have_zookeepers_codes(asked: Reconfig, code: Code) -> None:
+def test_malformed_requests_have_zookeepers_codes(change: Reconfig, code: Code) -> None:
     with pytest.raises(ZooKeeperError) as caught:
-        reconfigured(MEMBERS, asked, Rules.NONE)
+        reconfigured(MEMBERS, change, Rules.NONE)
     assert caught.value.code is code
 
 
@@ -136,18 +139,18 @@ def test_one_participant_is_enough_where_standalone_is_disabled() -> None:
         reconfigured(MEMBERS, request(leaving="1,2,3"), Rules.ONE_VOTER)
 
 
-# ---- what is agreed on ----
+# ---- the agreed commands ----
 
 
 def proposed(
-    asked: Reconfig | EndReconfig, rules: Rules = Rules.SKIP_ACL, session: int = 0, term: int = 0
+    change: Reconfig | EndReconfig, rules: Rules = Rules.SKIP_ACL, session: int = 0, term: int = 0
 ) -> bytes:
-    if isinstance(asked, EndReconfig):
-        op, body = Op.END_RECONFIG, encode_end_reconfig(asked)
+    if isinstance(change, EndReconfig):
+        op, body = Op.END_RECONFIG, encode_end_reconfig(change)
     else:
         op = Op.RECONFIG
-        body = encode_reconfig(asked)
-    return Proposed(session, 1, term, op, rules, (), asked, body).encode()
+        body = encode_reconfig(change)
+    return Proposed(session, 1, term, op, rules, (), change, body).encode()
 
 
 @pytest.fixture
@@ -193,7 +196,7 @@ def test_a_change_begins_with_its_command_and_ends_with_the_members_entry(agreed
     assert late.outcome.result == Failed(Code.BAD_VERSION)
 
 
-def test_a_leaders_refusal_ends_the_change_it_means(agreed: Agreed) -> None:
+def test_a_leaders_refusal_ends_only_its_own_change(agreed: Agreed) -> None:
     begun = agreed.apply(proposed(request(FOUR_TEXT), session=session_of(agreed)))
     refused = EndReconfig(begun.command.zxid, Code.NEW_CONFIG_NO_QUORUM)
     for other, term in ((EndReconfig(7, Code.NO_AUTH), 1), (refused, 2)):
@@ -206,7 +209,7 @@ def test_a_leaders_refusal_ends_the_change_it_means(agreed: Agreed) -> None:
     assert not agreed.apply(proposed(refused, term=1)).ends_reconfig
 
 
-def test_whether_it_is_allowed_is_asked_last(agreed: Agreed) -> None:
+def test_the_permission_is_checked_last(agreed: Agreed) -> None:
     session = session_of(agreed)
     wrong = agreed.apply(proposed(request(leaving="x"), Rules.NONE, session))
     assert wrong.outcome.result == Failed(Code.MARSHALLING_ERROR)
@@ -217,20 +220,20 @@ def test_whether_it_is_allowed_is_asked_last(agreed: Agreed) -> None:
     assert not agreed.reconfiguration.is_allowed
 
 
-def test_one_that_changes_nothing_gives_the_configuration_a_version(agreed: Agreed) -> None:
+def test_a_change_without_effect_gives_the_configuration_a_new_version(agreed: Agreed) -> None:
     same = agreed.apply(proposed(request(leaving="9"), session=session_of(agreed)))
     assert isinstance(same.outcome.result, Reconfigured)
     assert agreed.version == same.command.zxid
     assert agreed.members == MEMBERS
 
 
-def test_of_a_session_that_is_over_nothing_is_changed(agreed: Agreed) -> None:
+def test_an_expired_sessions_change_is_refused(agreed: Agreed) -> None:
     gone = agreed.apply(proposed(request(FOUR_TEXT), session=77))
     assert gone.outcome.result == Failed(Code.SESSION_EXPIRED)
     assert agreed.reconfiguration is None
 
 
-def test_what_somebody_wrote_into_the_node_is_no_configuration(agreed: Agreed) -> None:
+def test_data_written_into_the_node_does_not_change_the_configuration(agreed: Agreed) -> None:
     agreed.machine.tree.put_configuration(b"garbage", 5, 1, 1)
     begun = agreed.apply(proposed(request(FOUR_TEXT), session=session_of(agreed)))
     assert begun.outcome.result == Begun()
@@ -244,7 +247,8 @@ def test_what_somebody_wrote_into_the_node_is_no_configuration(agreed: Agreed) -
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "zoo.cfg"
     path.write_text(
-        "# a comment\ndataDir=C:\\\\data\nclientPort=2181\npeerType=participant\nserver.1=host:1001:2001\nserver.2=host:1002:2002\n"
+        "# a comment\ndataDir=C:\\\\data\nclientPort=2181\npeerType=participant\n"
+        "server.1=host:1001:2001\nserver.2=host:1002:2002\n"
     )
     return path
 
@@ -257,7 +261,7 @@ def test_the_files_follow_the_configuration(config: Path) -> None:
     assert Path(f"{config}.bak").read_text() == before
     expected = {"dataDir": "C:\\data", "clientPort": "2181", "dynamicConfigFile": str(dynamic)}
     assert parse_properties(config.read_text()) == expected
-    # One with clients' address of this server, of which the static file says nothing then.
+    # The server's line has its client address, so the static file must not have it.
     own = MEMBERS[0]._replace(client="0.0.0.0:2181")
     write_configuration(config, 1, (own, *MEMBERS[1:], FOUR), 0x100000007)
     dynamic = Path(f"{config}.dynamic.100000007")
@@ -265,7 +269,7 @@ def test_the_files_follow_the_configuration(config: Path) -> None:
     expected = {"dataDir": "C:\\data", "dynamicConfigFile": str(dynamic)}
     assert parse_properties(config.read_text()) == expected
     assert dynamic_version(str(dynamic)) == 0x100000007
-    # Nothing older, and older files stay.
+    # An older version changes nothing, and older files are kept.
     write_configuration(config, 1, MEMBERS, 0x100000001)
     assert parse_properties(config.read_text()) == expected
     assert Path(f"{config}.dynamic.0").exists()
@@ -273,11 +277,12 @@ def test_the_files_follow_the_configuration(config: Path) -> None:
     assert Path(f"{config}.bak").read_text() == before
 
 
-def test_what_is_no_utf_8_stays_in_the_file(config: Path) -> None:
-    """If this failed, a file that a server started with would be lost to it by a reconfig, or say something else to ZooKeeper."""
-    before = "# café\r\ndataDir=/caf\xe9\nserver.1=host:\\\n 1001:2001\nx=\\\n y\nserver.2=host:1002:2002\nz=a\\".encode(
-        "iso-8859-1"
+def test_a_file_in_another_encoding_keeps_its_bytes(config: Path) -> None:
+    """If this failed, a reconfig would make the file unreadable, or change its meaning for ZooKeeper."""
+    text = (
+        "# café\r\ndataDir=/caf\xe9\nserver.1=host:\\\n 1001:2001\nx=\\\n y\nserver.2=host:1002:2002\nz=a\\"
     )
+    before = text.encode("iso-8859-1")
     config.write_bytes(before)
     write_configuration(config, 1, MEMBERS, 0)
     kept = b"# caf\xe9\r\ndataDir=/caf\xe9\nx=\\\n y\nz=a\\\n\n"
@@ -304,7 +309,7 @@ def test_a_dynamic_file_anywhere_is_found_again(tmp_path: Path, name: str, comme
     assert config.read_bytes() == written
 
 
-def test_files_of_a_server_that_was_not_listed_stay(config: Path) -> None:
+def test_files_of_a_server_that_was_never_a_member_are_kept(config: Path) -> None:
     before = config.read_text()
 
     async def follow(server: int, *versions: tuple[Member, ...]) -> None:
@@ -319,7 +324,7 @@ def test_files_of_a_server_that_was_not_listed_stay(config: Path) -> None:
     assert parse_properties(config.read_text())["dynamicConfigFile"].endswith(".dynamic.2")
 
 
-def test_files_that_cannot_be_written_are_told(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_that_cannot_be_written_give_a_warning(config: Path, caplog: pytest.LogCaptureFixture) -> None:
     config.unlink()
 
     async def follow() -> None:
@@ -334,14 +339,14 @@ def test_files_that_cannot_be_written_are_told(config: Path, caplog: pytest.LogC
 # ---- servers ----
 
 
-def test_clients_are_served_where_the_configuration_says(loop_thread: LoopThread, tmp_path: Path) -> None:
+def test_the_client_port_follows_the_configuration(loop_thread: LoopThread, tmp_path: Path) -> None:
     server = CoordinatorServer(tmp_path, port=free_port())
     port = loop_thread.run(server.start())
     before = RawClient(port)
     before.connect()
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         other = int(taken.getsockname()[1])
-        # It is had as soon as it can be.
+        # The server takes the port as soon as it is free.
         loop_thread.call(lambda: server.listen_at("127.0.0.1", other))
     end = time.monotonic() + WAIT_SECONDS
     while True:
@@ -349,8 +354,8 @@ def test_clients_are_served_where_the_configuration_says(loop_thread: LoopThread
             client = RawClient(other)
             break
         except ConnectionRefusedError:
-            assert time.monotonic() < end, "nobody listens there"
-            assert before.request(-2, Op.PING)[0] == -2, "who was there stays"
+            assert time.monotonic() < end, "the server does not listen on its new port"
+            assert before.request(-2, Op.PING)[0] == -2, "an open connection was closed"
     assert client.connect()[1] != 0
     with pytest.raises(ConnectionRefusedError):
         RawClient(port)
@@ -386,7 +391,7 @@ def client(changing: Ensemble) -> Any:
     client.close()
 
 
-def test_members_come_and_go_and_clients_are_told(
+def test_members_are_added_and_removed_and_watches_fire(
     changing: Ensemble, client: KazooClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     events = Events()
@@ -408,7 +413,7 @@ def test_members_come_and_go_and_clients_are_told(
     assert listed(data) == [1, 2, 3]
 
 
-def test_what_cannot_be_is_refused(changing: Ensemble, client: KazooClient) -> None:
+def test_impossible_changes_are_refused(changing: Ensemble, client: KazooClient) -> None:
     with pytest.raises(BadArgumentsError):
         client.reconfig("server.4=a:1:2", None, None)
     with pytest.raises(NewConfigNoQuorumError):
@@ -417,7 +422,7 @@ def test_what_cannot_be_is_refused(changing: Ensemble, client: KazooClient) -> N
     assert listed(client.reconfig(spec(7), None, None)[0]) == [1, 2, 3, 7]
 
 
-def test_who_may_not_is_told_last(start_ensemble: StartEnsemble) -> None:
+def test_a_missing_permission_is_reported_last(start_ensemble: StartEnsemble) -> None:
     ensemble = start_ensemble(
         replace(RECONFIGURABLE, rules=Rules.NONE, super_digest="super:D/InIHSb7yEEbrWz8b9l71RjZJU=")
     )
@@ -439,7 +444,7 @@ def test_who_may_not_is_told_last(start_ensemble: StartEnsemble) -> None:
         client.close()
 
 
-def test_what_the_quorum_cannot_be_is_refused_and_nobody_stops(
+def test_a_change_that_the_quorum_refuses_stops_no_server(
     changing: Ensemble, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_quorum: FakeQuorum, _servers: object) -> bool:
@@ -452,7 +457,7 @@ def test_what_the_quorum_cannot_be_is_refused_and_nobody_stops(
     assert listed(client.reconfig(spec(4), None, None)[0]) == [1, 2, 3, 4]
 
 
-def test_it_is_disabled_unless_it_is_enabled(start_ensemble: StartEnsemble) -> None:
+def test_reconfig_is_disabled_by_default(start_ensemble: StartEnsemble) -> None:
     ensemble = start_ensemble()
     ensemble.wait_until_serving()
     client = KazooClient(hosts=ensemble.hosts, timeout=10.0)
@@ -465,7 +470,7 @@ def test_it_is_disabled_unless_it_is_enabled(start_ensemble: StartEnsemble) -> N
         client.close()
 
 
-def test_it_keeps_its_place_among_its_clients_requests(changing: Ensemble, client: KazooClient) -> None:
+def test_a_reconfig_keeps_the_order_of_its_clients_requests(changing: Ensemble, client: KazooClient) -> None:
     client.create("/n", b"")
     for round in range(5):
         pending = [client.set_async("/n", b"before"), client.reconfig_async(spec(4), None, None, -1)]
@@ -480,10 +485,10 @@ def test_it_keeps_its_place_among_its_clients_requests(changing: Ensemble, clien
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_leader_that_is_lost_meanwhile_is_a_delay(
+def test_the_loss_of_a_leader_only_delays_a_change(
     changing: Ensemble, client: KazooClient, number: int
 ) -> None:
-    """Whoever leads next goes on, and it counts once."""
+    """The next leader continues the change, and it is done once."""
     log = changing.log
 
     def begin() -> None:
@@ -492,11 +497,11 @@ def test_a_leader_that_is_lost_meanwhile_is_a_delay(
         log.later(1.0, setattr, log.delays, "proposal", slow)
 
     changing.call(begin)
-    asked = client.reconfig_async(spec(4), None, None, -1)
+    change = client.reconfig_async(spec(4), None, None, -1)
     changing.wait(lambda: any(changing.replication(each).agreed.reconfiguration for each in (1, 2, 3)))
     for _ in range(number):
         changing.call(log.depose)
-    data, _stat = asked.get(timeout=WAIT_SECONDS)
+    data, _stat = change.get(timeout=WAIT_SECONDS)
     assert listed(data) == [1, 2, 3, 4]
     changing.wait(
         lambda: all(changing.replication(each).agreed.index == len(log.log) - 1 for each in (1, 2, 3, 4))
@@ -508,17 +513,17 @@ def test_a_leader_that_is_lost_meanwhile_is_a_delay(
     assert sum(entry.members is not None for entry in log.log) == 2
 
 
-def test_who_asked_may_be_gone(changing: Ensemble, client: KazooClient) -> None:
-    asked = client.reconfig_async(spec(4), None, None, -1)
+def test_a_change_is_done_without_its_client(changing: Ensemble, client: KazooClient) -> None:
+    change = client.reconfig_async(spec(4), None, None, -1)
     changing.wait(
-        lambda: any(changing.replication(each).agreed.reconfiguration for each in (1, 2, 3)) or asked.ready()
+        lambda: any(changing.replication(each).agreed.reconfiguration for each in (1, 2, 3)) or change.ready()
     )
     changing.call(lambda: [connection.abort() for connection in changing.servers[1].everybody()])
     changing.wait(lambda: all(len(changing.replication(each).agreed.members) == 4 for each in (1, 2, 3)))
     assert listed(client.retry(client.reconfig, None, "4", None)[0]) == [1, 2, 3]
 
 
-def test_the_removed_leader_leads_no_more_and_serves(changing: Ensemble) -> None:
+def test_a_removed_leader_becomes_a_follower_and_serves(changing: Ensemble) -> None:
     leader = changing.call(lambda: changing.log.leader)
     client = KazooClient(hosts=f"127.0.0.1:{changing.ports[leader]}", timeout=10.0)
     client.start(timeout=WAIT_SECONDS)

@@ -1,5 +1,7 @@
-"""What a member does when something fails or stands still. If these fail, sessions end that live, a server
-goes on that cannot, or nobody is told why it stopped."""
+"""Failures and pauses of a member.
+
+If these fail, live sessions are ended, a broken server continues, or it stops without the reason.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def failure(ensemble: Ensemble, number: int) -> str:
     return str(caught.value)
 
 
-def test_a_quorum_that_fails_ends_the_service_with_its_words(ensemble: Ensemble) -> None:
+def test_a_failed_quorum_ends_the_service_with_the_reason(ensemble: Ensemble) -> None:
     client = RawClient(ensemble.ports[1])
     client.connect()
     ensemble.call(lambda: ensemble.quorums[1].fail("its disk is broken"))
@@ -51,7 +53,7 @@ def test_a_quorum_that_fails_ends_the_service_with_its_words(ensemble: Ensemble)
         RawClient(ensemble.ports[1])
     client.close()
     other = RawClient(ensemble.ports[2])
-    assert other.connect()[1] != 0, "the others go on"
+    assert other.connect()[1] != 0, "another member stopped too"
     other.close()
 
 
@@ -61,8 +63,8 @@ def test_a_snapshot_that_cannot_be_read_ends_the_service(ensemble: Ensemble, dat
     assert "the snapshot of entry 5" in failure(ensemble, 2)
 
 
-def test_a_snapshot_takes_the_place_of_everything_and_closes_who_saw_it(ensemble: Ensemble) -> None:
-    """What their watches missed is not known, and what comes of a write that is in it."""
+def test_an_installed_snapshot_replaces_the_state_and_closes_the_clients(ensemble: Ensemble) -> None:
+    """The events that their watches missed and the answers to their writes are not known."""
     client = RawClient(ensemble.ports[1])
     client.connect(timeout_ms=20_000)
     assert client.request(1, Op.CREATE, create("/kept"))[2] == 0
@@ -75,8 +77,8 @@ def test_a_snapshot_takes_the_place_of_everything_and_closes_who_saw_it(ensemble
     ensemble.call(install)
     assert client.receive() == b""
     ensemble.wait(lambda: ensemble.replication(1).agreed is not agreed)
-    shown = ensemble.servers[1].metrics.values()
-    assert (shown["cnt_dbinittime"], shown["cnt_startup_snap_load_time"]) == (1, 0)
+    values = ensemble.servers[1].metrics.values()
+    assert (values["cnt_dbinittime"], values["cnt_startup_snap_load_time"]) == (1, 0)
     again = RawClient(ensemble.ports[1])
     again.connect()
     assert again.request(1, Op.EXISTS, Writer().string("/kept").boolean(False).finish())[2] == 0
@@ -84,19 +86,19 @@ def test_a_snapshot_takes_the_place_of_everything_and_closes_who_saw_it(ensemble
     again.close()
 
 
-def test_an_entry_out_of_place_ends_the_service(ensemble: Ensemble) -> None:
+def test_an_entry_out_of_order_ends_the_service(ensemble: Ensemble) -> None:
     ensemble.call(lambda: ensemble.quorums[3].put(("entries", [(1000, 9, 0, [], None)])))
     assert "entry 1000" in failure(ensemble, 3)
 
 
-def test_what_a_newer_quorum_tells_is_passed_over(ensemble: Ensemble) -> None:
+def test_unknown_events_of_a_newer_quorum_are_ignored(ensemble: Ensemble) -> None:
     ensemble.call(lambda: ensemble.quorums[1].put(("weather", "sunny"), ("warning", "an even number")))
     client = RawClient(ensemble.ports[1])
     assert client.connect()[1] != 0
     client.close()
 
 
-def test_who_has_a_session_elsewhere_has_it_here_no_more(ensemble: Ensemble) -> None:
+def test_a_session_that_moves_closes_its_old_connection(ensemble: Ensemble) -> None:
     first, second = RawClient(ensemble.ports[1]), RawClient(ensemble.ports[2])
     _timeout, session, password = first.connect()
     assert second.connect(session_id=session, password=password)[1] == session
@@ -109,26 +111,24 @@ def test_who_has_a_session_elsewhere_has_it_here_no_more(ensemble: Ensemble) -> 
 
 
 @pytest.mark.parametrize("has_session", [True, False])
-def test_a_client_from_the_future_takes_nothing(ensemble: Ensemble, has_session: bool) -> None:
-    """If this failed, whoever is refused would end a session that lives elsewhere, or leave one that
-    nobody has."""
+def test_a_refused_client_changes_no_session(ensemble: Ensemble, has_session: bool) -> None:
+    """If this failed, a client that has seen a newer state would change a session although it is refused."""
     holder, refused = RawClient(ensemble.ports[2]), RawClient(ensemble.ports[1])
     _timeout, session, password = holder.connect(timeout_ms=4000)
-    # By the server that has answered: the other may not have the session yet.
+    # The zxid of the server that has answered: the other may not have the session yet.
     zxid = ensemble.call(lambda: ensemble.servers[2].machine.last_zxid)
     last = (session, password) if has_session else (0, bytes(16))
     with pytest.raises(ConnectionError):
         refused.connect(2000, *last, last_zxid=0x7F_0000_0000)
-    assert holder.request(1, Op.CREATE, create("/mine", 1))[1:3] == (zxid + 1, 0), (
-        "nothing was written before"
-    )
+    created = holder.request(1, Op.CREATE, create("/mine", 1))
+    assert created[1:3] == (zxid + 1, 0), "the refused client has written something"
     machine = ensemble.servers[2].machine
     assert ensemble.call(lambda: [each.timeout_ms for each in machine.sessions.all()]) == [4000]
     for each in (holder, refused):
         each.close()
 
 
-def test_a_client_that_was_at_a_server_ahead_is_let_in(
+def test_a_server_that_is_behind_catches_up_for_a_client(
     ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = RawClient(ensemble.ports[1]), RawClient(ensemble.ports[2])
@@ -157,7 +157,7 @@ def test_the_end_of_a_session_is_answered(ensemble: Ensemble) -> None:
     client.close()
 
 
-def test_members_are_not_changed_by_clients(ensemble: Ensemble) -> None:
+def test_reconfig_is_disabled_by_default(ensemble: Ensemble) -> None:
     raw = RawClient(ensemble.ports[1])
     raw.connect()
     body = Writer().string(None).string(None).string("server.1=a:1:2").i64(-1).finish()
@@ -165,23 +165,22 @@ def test_members_are_not_changed_by_clients(ensemble: Ensemble) -> None:
     raw.close()
 
 
-def test_a_silent_client_is_ended_by_the_leader_and_its_nodes_go_everywhere(ensemble: Ensemble) -> None:
+def test_the_leader_ends_a_silent_session_with_its_nodes_everywhere(ensemble: Ensemble) -> None:
     silent, watching = RawClient(ensemble.ports[2]), RawClient(ensemble.ports[3])
     silent.connect(timeout_ms=2000)
     assert silent.request(1, Op.CREATE, create("/e", 1))[2] == 0
     watching.connect(timeout_ms=20_000)
     watching.request(1, Op.SYNC, Writer().string("/").finish())
     assert watching.request(2, Op.EXISTS, Writer().string("/e").boolean(True).finish())[2] == 0
-    assert watching.reply()[0] == -1, "the node is gone"
+    assert watching.reply()[0] == -1, "no event for the deletion"
     assert watching.request(3, Op.EXISTS, Writer().string("/e").boolean(False).finish())[2] == Code.NO_NODE
     assert silent.receive() == b""
     silent.close()
     watching.close()
 
 
-def test_a_client_hears_nothing_while_its_session_may_be_over(ensemble: Ensemble) -> None:
-    """The server it is at is cut off: before anybody may think the session over, pings are not answered
-    any more."""
+def test_a_server_without_contact_does_not_answer_pings(ensemble: Ensemble) -> None:
+    """Its answers must stop before the leader may expire the session."""
     client = RawClient(ensemble.ports[1])
     timeout_ms, session, _password = client.connect(timeout_ms=2000)
     replication = ensemble.replication(1)
@@ -190,16 +189,16 @@ def test_a_client_hears_nothing_while_its_session_may_be_over(ensemble: Ensemble
     ensemble.wait(lambda: not replication.may_send(holder))
     client.send(Writer().i32(-2).i32(Op.PING).finish())
     client.socket.settimeout(WAIT_SECONDS)
-    assert client.receive() == b"", "the connection ends, and no answer came before"
+    assert client.receive() == b"", "the ping was answered"
     assert timeout_ms == 2000
     client.close()
 
 
-def test_full_means_that_clients_wait(ensemble: Ensemble) -> None:
+def test_writes_wait_while_the_quorum_is_full(ensemble: Ensemble) -> None:
     client = RawClient(ensemble.ports[1])
     client.connect(timeout_ms=20_000)
     quorum, replication = ensemble.quorums[1], ensemble.replication(1)
-    quorum.room = 2
+    quorum.outstanding_max = 2
     ensemble.cut(1, 2, 3)
     for number in range(50):
         client.send(Writer().i32(number).i32(Op.CREATE).finish() + create(f"/{number}"))
@@ -211,27 +210,25 @@ def test_full_means_that_clients_wait(ensemble: Ensemble) -> None:
     client.close()
 
 
-def test_a_server_whose_clients_watch_hears_sooner_of_others_writes(ensemble: Ensemble) -> None:
+def test_a_server_with_watches_gets_others_writes_sooner(ensemble: Ensemble) -> None:
     writer, watcher = RawClient(ensemble.ports[1]), RawClient(ensemble.ports[2])
     for client in (writer, watcher):
         client.connect(timeout_ms=20_000)
     quorum = ensemble.quorums[2]
     assert writer.request(1, Op.CREATE, create("/a", 1))[2] == 0
-    ensemble.wait(lambda: quorum.patience_ms == UNWATCHED_MS)
+    ensemble.wait(lambda: quorum.wake_interval_ms == UNWATCHED_MS)
     assert watcher.request(1, Op.ADD_WATCH, Writer().string("/").i32(1).finish())[2] == 0
     assert writer.request(2, Op.CREATE, create("/b", 1))[2] == 0
     assert watcher.reply()[0] == -1
-    ensemble.wait(lambda: quorum.patience_ms == WATCHED_MS)
+    ensemble.wait(lambda: quorum.wake_interval_ms == WATCHED_MS)
     watcher.close()
     ensemble.wait(lambda: not ensemble.servers[2].is_watched())
     assert writer.request(3, Op.CREATE, create("/c", 1))[2] == 0
-    ensemble.wait(lambda: quorum.patience_ms == UNWATCHED_MS)
+    ensemble.wait(lambda: quorum.wake_interval_ms == UNWATCHED_MS)
     writer.close()
 
 
-def test_what_was_done_is_counted_behind_the_answers(
-    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_are_updated_after_the_answers(ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
     client = RawClient(ensemble.ports[1])
     client.connect(timeout_ms=20_000)
     server, quorum, replication = ensemble.servers[1], ensemble.quorums[1], ensemble.replication(1)
@@ -259,7 +256,7 @@ def test_what_was_done_is_counted_behind_the_answers(
     client.close()
 
 
-def test_a_snapshot_that_somebody_asks_for_is_a_servers_by_itself(ensemble: Ensemble) -> None:
+def test_a_requested_snapshot_is_in_the_standalone_format(ensemble: Ensemble) -> None:
     client = RawClient(ensemble.ports[1])
     client.connect()
     assert client.request(1, Op.CREATE, create("/kept", 1))[2] == 0
@@ -273,9 +270,8 @@ def test_a_snapshot_that_somebody_asks_for_is_a_servers_by_itself(ensemble: Ense
     client.close()
 
 
-def test_of_the_snapshots_that_were_asked_for_the_newest_stay(start_ensemble: StartEnsemble) -> None:
-    """If this failed, whoever asks for one each night would fill the member's disk, or lose what was just
-    made."""
+def test_only_the_newest_requested_snapshots_are_kept(start_ensemble: StartEnsemble) -> None:
+    """If this failed, a nightly snapshot would fill the member's disk, or the newest would be deleted."""
     ensemble = start_ensemble(Settings(tick_time_ms=1000, snapshots_retained=3))
     ensemble.wait_until_serving()
     exports = ensemble.directory / "exports1"
@@ -291,10 +287,10 @@ def test_of_the_snapshots_that_were_asked_for_the_newest_stay(start_ensemble: St
     left.write_bytes(b"")
     ensemble.stop(1)
     ensemble.start(1)
-    assert sorted(exports.iterdir()) == made[-3:], "what a crash left is gone"
+    assert sorted(exports.iterdir()) == made[-3:], "an incomplete file of a crash was kept"
 
 
-def test_a_member_tells_how_long_the_snapshot_took_that_it_starts_with(start_ensemble: StartEnsemble) -> None:
+def test_the_metrics_show_the_time_of_the_first_snapshot(start_ensemble: StartEnsemble) -> None:
     ensemble = start_ensemble(Settings(tick_time_ms=1000, snapshot_transactions=50))
     ensemble.wait_until_serving()
     client = RawClient(ensemble.ports[2])
@@ -312,7 +308,7 @@ def test_a_member_tells_how_long_the_snapshot_took_that_it_starts_with(start_ens
 
 @pytest.fixture
 def written(start_ensemble: StartEnsemble, monkeypatch: pytest.MonkeyPatch) -> Ensemble:
-    """Its members have a hundred nodes, and write each in a slice of its own. No snapshot is due."""
+    """An ensemble with 100 nodes, each of which is a slice of a snapshot. No snapshot is due."""
     monkeypatch.setattr("cluster.coordinator.durability.snapshot.SLICE_NODES", 1)
     ensemble = start_ensemble(Settings(tick_time_ms=1000, snapshot_transactions=1000))
     ensemble.wait_until_serving()
@@ -344,15 +340,14 @@ def test_a_member_whose_disk_fails_can_be_stopped(written: Ensemble, monkeypatch
     assert 1 not in written.log.saved
 
 
-def test_a_snapshot_that_is_being_written_does_not_delay_a_stop(written: Ensemble) -> None:
+def test_an_unfinished_snapshot_does_not_delay_a_stop(written: Ensemble) -> None:
     begin_snapshot(written, 1)
     written.stop(1)
     assert 1 not in written.log.saved
 
 
-# If this failed, a disk without space for a snapshot would end the member, and those of the others the
-# ensemble.
-def test_a_snapshot_that_fails_half_way_is_reported_and_ends_nothing(
+# If this failed, a disk without space for a snapshot would end the member.
+def test_a_failed_snapshot_gives_a_warning_and_ends_nothing(
     written: Ensemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write = Sink.write
@@ -363,9 +358,8 @@ def test_a_snapshot_that_fails_half_way_is_reported_and_ends_nothing(
         return write(sink, data)
 
     monkeypatch.setattr(Sink, "write", fail)
-    monkeypatch.setattr(
-        Sink, "finish", lambda _sink: None
-    )  # nothing more is reported of a snapshot that failed
+    # The quorum reports a failed snapshot once.
+    monkeypatch.setattr(Sink, "finish", lambda _sink: None)
     begin_snapshot(written, 1)
     written.wait(lambda: "no snapshot was taken: No space left on device" in caplog.text)
     client = RawClient(written.ports[1])
@@ -379,7 +373,7 @@ def test_a_snapshot_that_fails_half_way_is_reported_and_ends_nothing(
 
 
 class Served:
-    """What Contact needs of a server."""
+    """The part of a server that Contact uses."""
 
     settings = Settings(tick_time_ms=1000)
 
@@ -392,35 +386,35 @@ class Served:
         self.aborted += 1
 
 
-def test_sessions_have_a_full_timeout_anew_whenever_somebody_begins_to_lead() -> None:
+def test_a_new_leader_gives_every_session_a_full_timeout() -> None:
     async def lead() -> None:
         served: Any = Served()
         timers = Timers(lambda call: call())
         keeper = SessionKeeper(1000, served.clock, lambda: None)
         contact = Contact(served, timers, keeper, lambda: [Session(1, 4000, b"")], lambda: True, 2000)
 
-        def kept_for() -> int | None:
+        def remaining_ms() -> int | None:
             deadlines = keeper.deadlines()
             return deadlines[0][0] - served.clock.now_ms if deadlines else None
 
         contact.took_role("follower", 1, 2, True)
         assert contact.is_serving
-        assert kept_for() is None, "who follows ends nobody"
+        assert remaining_ms() is None, "a follower expires sessions"
         contact.took_role("leader", 2, 1, True)
-        assert kept_for() is None, "not before everything of earlier terms is applied"
+        assert remaining_ms() is None, "sessions expire before all earlier terms are applied"
         contact.leading(2)
-        assert 4000 <= (kept_for() or 0) <= 5000
+        assert 4000 <= (remaining_ms() or 0) <= 5000
         served.clock.now_ms += 3000
         contact.took_role("leader", 2, 1, False)
-        assert kept_for() is None, "without a majority nobody is heard"
-        assert contact.is_serving, "for a while"
+        assert remaining_ms() is None, "a leader without a majority expires sessions"
+        assert contact.is_serving, "the leader stopped serving at once"
         served.clock.now_ms += 60_000
         contact.took_role("leader", 2, 1, True)
-        assert 4000 <= (kept_for() or 0) <= 5000
+        assert 4000 <= (remaining_ms() or 0) <= 5000
         contact.took_role("looking", 3, 0, False)
-        assert (kept_for(), contact.leads_in) == (None, 0)
+        assert (remaining_ms(), contact.leads_in) == (None, 0)
         contact.leading(2)
-        assert contact.leads_in == 0, "that term is over"
+        assert contact.leads_in == 0, "the member leads in an old term"
         assert served.aborted == 0
         timers.end()
         contact.end()
@@ -429,15 +423,15 @@ def test_sessions_have_a_full_timeout_anew_whenever_somebody_begins_to_lead() ->
     asyncio.run(asyncio.wait_for(lead(), WAIT_SECONDS))
 
 
-def test_commands_are_proposed_in_order_and_claimed_so() -> None:
+def test_commands_are_proposed_and_claimed_in_order() -> None:
     async def propose() -> None:
         loop = asyncio.get_running_loop()
         log = FakeEnsemble(loop, [1], random.Random(1), lambda: 0)
-        quorum = FakeQuorum(log, 1, room=3)
+        quorum = FakeQuorum(log, 1, outstanding_max=3)
         quorum.begin()
-        has_room = asyncio.Event()
+        has_space = asyncio.Event()
         timers = Timers(lambda call: call())
-        outbox: Outbox[int] = Outbox(lambda call: call(), timers, has_room.set)
+        outbox: Outbox[int] = Outbox(lambda call: call(), timers, has_space.set)
         for number in range(2):
             outbox.put(b"%d" % number, number)
         outbox.open(quorum)
@@ -447,11 +441,11 @@ def test_commands_are_proposed_in_order_and_claimed_so() -> None:
         outbox.send()
         assert outbox.is_full
         assert len(outbox) == 6
-        assert [data for _ticket, data in quorum.outstanding] == [b"0", b"1"], "all of a batch or nothing"
+        assert [data for _ticket, data in quorum.outstanding] == [b"0", b"1"], "a batch was proposed in part"
         tickets = [ticket for ticket, _data in quorum.outstanding]
         assert [outbox.claim(ticket) for ticket in tickets] == [0, 1]
         quorum.outstanding.clear()
-        await has_room.wait()
+        await has_space.wait()
         assert not outbox.is_full
         assert [data for _ticket, data in quorum.outstanding] == [b"2", b"3", b"4", b"5"]
         first = quorum.outstanding[0][0]
@@ -466,7 +460,7 @@ def test_commands_are_proposed_in_order_and_claimed_so() -> None:
     asyncio.run(asyncio.wait_for(propose(), WAIT_SECONDS))
 
 
-def test_a_process_that_did_not_run_gives_everybody_that_time() -> None:
+def test_a_suspended_process_extends_every_session() -> None:
     async def suspended() -> None:
         clock, ended = FakeClock(), asyncio.Event()
         found: list[int] = []
@@ -479,7 +473,7 @@ def test_a_process_that_did_not_run_gives_everybody_that_time() -> None:
         keeper = SessionKeeper(10, clock, due)
         keeper.start([Session(1, 20, b"")])
         deadline = keeper.deadlines()[0][0]
-        clock.now_ms = deadline + 1000  # when the timer fires, a second is gone
+        clock.now_ms = deadline + 1000  # the timer fires a second late
         while keeper.deadlines()[0][0] == deadline:
             await asyncio.sleep(0.001)
         assert not found

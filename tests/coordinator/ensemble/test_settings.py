@@ -1,6 +1,6 @@
 """zoo.cfg of an ensemble.
 
-If these fail, servers do not find each other, or a mistake that stops them is not told.
+If these fail, servers do not find each other, or a mistake in the file is not reported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def properties(data_dir: Path, **changed: str) -> dict[str, str]:
     return least | THREE | changed
 
 
-def test_lines_of_servers() -> None:
+def test_server_lines_are_parsed_and_written() -> None:
     assert parse_members(THREE).members == (
         Member(1, "zoo1.example", 2888, 3888, "", False),
         Member(2, "zoo2.example", 2888, 3888, "0.0.0.0:2182", False),
@@ -56,7 +56,7 @@ def test_lines_of_servers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "shown"),
+    ("lines", "message"),
     [
         ({"server.0": "a:1:2"}, "server.0: a server's id"),
         ({"server.256": "a:1:2"}, "server.256: a server's id"),
@@ -82,15 +82,14 @@ def test_lines_of_servers() -> None:
         ({"server.1": "a:1:2", "server.2": "A:3:1"}, "server.1 and server.2 are at A:1"),
     ],
 )
-def test_a_line_that_makes_no_sense_is_named(lines: dict[str, str], shown: str) -> None:
+def test_a_malformed_line_is_refused_by_name(lines: dict[str, str], message: str) -> None:
     with pytest.raises(CoordinatorError) as caught:
         parse_members(lines)
-    assert shown in str(caught.value)
+    assert message in str(caught.value)
 
 
-# If this failed, an ensemble that Apache ZooKeeper's rules let have such a line would not come back from its
-# next restart.
-def test_what_a_reconfig_may_join_starts_again(data_dir: Path, tmp_path: Path) -> None:
+# If this failed, an ensemble with such a line, which a reconfig allows as in ZooKeeper, would not restart.
+def test_members_that_a_reconfig_allows_can_start_again(data_dir: Path, tmp_path: Path) -> None:
     local = {number: f"127.0.0.1:{2880 + number}:{3880 + number};218{number}" for number in (1, 2, 3)}
     members = parse_members({f"server.{number}": line for number, line in local.items()}).members
     for joining in (
@@ -108,17 +107,18 @@ def test_what_a_reconfig_may_join_starts_again(data_dir: Path, tmp_path: Path) -
         assert configuration.ensemble.members == found
         assert " are at " in configuration.warnings[0]
         assert configured_members(members_text(found).encode()) == found
-        # Whoever writes it by hand has made a mistake.
+        # In a file or a full list of members, the same lines are a mistake.
         with pytest.raises(CoordinatorError, match=r"are at .*: give each its own$"):
             parse_configuration(least | dict(line.split("=") for line in members_text(found).split()))
         with pytest.raises(ZooKeeperError, match="BAD_ARGUMENTS"):
             reconfigured(members, Reconfig(None, None, members_text(found), -1), Rules.NONE)
 
 
-def test_an_ensembles_file(data_dir: Path) -> None:
+def test_an_ensembles_file_is_parsed(data_dir: Path) -> None:
     (data_dir / "myid").write_text("2\n")
-    del (shown := properties(data_dir, peerType="observer", quorumListenOnAllIPs="true"))["clientPort"]
-    configuration = parse_configuration(shown | {"readonlymode.enabled": "true"})
+    settings = properties(data_dir, peerType="observer", quorumListenOnAllIPs="true")
+    del settings["clientPort"]
+    configuration = parse_configuration(settings | {"readonlymode.enabled": "true"})
     ensemble = configuration.ensemble
     assert ensemble is not None
     assert (ensemble.server_id, ensemble.init_limit, ensemble.sync_limit) == (2, 10, 5)
@@ -132,17 +132,17 @@ def test_an_ensembles_file(data_dir: Path) -> None:
     )
 
 
-def test_how_many_snapshots_a_member_keeps_is_told(data_dir: Path) -> None:
-    *_others, shown = parse_configuration(properties(data_dir, **{"autopurge.snapRetainCount": "9"})).warnings
-    assert shown == (
+def test_a_larger_snapshot_count_gives_a_warning(data_dir: Path) -> None:
+    changed = properties(data_dir, **{"autopurge.snapRetainCount": "9"})
+    *_others, warning = parse_configuration(changed).warnings
+    assert warning == (
         "autopurge.snapRetainCount=9: a member of an ensemble keeps 3 snapshots, besides those that an "
         "administrator asked for"
     )
 
 
-def test_a_host_that_is_everywhere_is_told(data_dir: Path) -> None:
-    """ZooKeeper takes it for a server's own line, as files for containers often have it; the others' files
-    name another host then."""
+def test_a_wildcard_host_gives_a_warning(data_dir: Path) -> None:
+    """Files for containers often have it in the server's own line, and ZooKeeper accepts it."""
     lines = {"server.1": "0.0.0.0:2888:3888", "server.2": "[::]:2888:3888", "server.3": "zoo3:2888:3888"}
     first, second = parse_configuration(properties(data_dir) | lines).warnings
     assert first.startswith("server.1 is at 0.0.0.0, which on each machine is that machine: ")
@@ -150,7 +150,7 @@ def test_a_host_that_is_everywhere_is_told(data_dir: Path) -> None:
     assert second.startswith("server.2 is at ::, ")
 
 
-def test_an_even_number_is_told(data_dir: Path) -> None:
+def test_an_even_number_of_voters_gives_a_warning(data_dir: Path) -> None:
     lines = {f"server.{number}": f"h{number}:1:2" for number in range(1, 5)}
     others = {"reconfigEnabled": "true", "localSessionsEnabled": "true"}
     configuration = parse_configuration(properties(data_dir) | lines | others)
@@ -164,7 +164,7 @@ def test_an_even_number_is_told(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "myid", "shown"),
+    ("changed", "myid", "message"),
     [
         ({}, None, "myid is missing: write this server's number into it"),
         ({}, "x", "myid has 'x' in it"),
@@ -187,34 +187,34 @@ def test_an_even_number_is_told(data_dir: Path) -> None:
         ),
     ],
 )
-def test_what_stops_a_start_is_told(
-    data_dir: Path, changed: dict[str, str], myid: str | None, shown: str
+def test_impossible_settings_are_refused(
+    data_dir: Path, changed: dict[str, str], myid: str | None, message: str
 ) -> None:
     (data_dir / "myid").unlink()
     if myid is not None:
         (data_dir / "myid").write_text(myid)
     with pytest.raises(CoordinatorError) as caught:
         parse_configuration(properties(data_dir) | changed)
-    assert shown in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_the_dynamic_file(data_dir: Path) -> None:
+def test_the_dynamic_file_is_read(data_dir: Path) -> None:
     dynamic = data_dir / "zoo.cfg.dynamic"
     dynamic.write_text("".join(f"{name}={text}\n" for name, text in THREE.items()) + "version=100000000\n")
-    shown = {name: text for name, text in properties(data_dir).items() if not name.startswith("server.")}
-    shown["dynamicConfigFile"] = str(dynamic)
-    ensemble = parse_configuration(shown).ensemble
+    static = {name: text for name, text in properties(data_dir).items() if not name.startswith("server.")}
+    static["dynamicConfigFile"] = str(dynamic)
+    ensemble = parse_configuration(static).ensemble
     assert ensemble is not None
     assert ensemble.members == parse_members(THREE).members
     dynamic.write_text("clientPort=1\n")
     with pytest.raises(CoordinatorError, match="clientPort in the dynamicConfigFile"):
-        parse_configuration(shown)
+        parse_configuration(static)
     dynamic.unlink()
     with pytest.raises(CoordinatorError, match="cannot be read: No such file"):
-        parse_configuration(shown)
+        parse_configuration(static)
 
 
-def test_one_server_is_an_ensemble_only_when_that_is_said(data_dir: Path) -> None:
+def test_one_server_is_an_ensemble_only_without_standalone_enabled(data_dir: Path) -> None:
     one = parse_properties(f"dataDir={data_dir}\nclientPort=1\ninitLimit=1\nsyncLimit=1\nserver.1=a:1:2")
     assert parse_configuration(one).ensemble is None
     alone = parse_configuration(one | {"standaloneEnabled": "false"})
@@ -224,7 +224,7 @@ def test_one_server_is_an_ensemble_only_when_that_is_said(data_dir: Path) -> Non
         parse_configuration({"dataDir": str(data_dir), "clientPort": "1", "standaloneEnabled": "false"})
 
 
-def test_a_server_by_itself_does_not_start_on_a_members_data(data_dir: Path) -> None:
+def test_a_standalone_server_refuses_a_members_data(data_dir: Path) -> None:
     (data_dir / "quorum").mkdir()
     configuration = parse_configuration({"dataDir": str(data_dir), "clientPort": "1"})
     assert replication_of(configuration) is None
@@ -232,7 +232,7 @@ def test_a_server_by_itself_does_not_start_on_a_members_data(data_dir: Path) -> 
         asyncio.run(CoordinatorServer(data_dir).start())
 
 
-def test_the_command_says_in_one_line_what_is_missing(data_dir: Path) -> None:
+def test_the_command_prints_one_line_for_a_missing_myid(data_dir: Path) -> None:
     (data_dir / "myid").unlink()
     config = data_dir / "zoo.cfg"
     config.write_text("".join(f"{name}={text}\n" for name, text in properties(data_dir).items()))
@@ -240,6 +240,6 @@ def test_the_command_says_in_one_line_what_is_missing(data_dir: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        f"logcore coordinator: {config}: {data_dir}/myid is missing: write this server's number into it, the "
-        "N of its line server.N"
+        f"logcore coordinator: {config}: {data_dir}/myid is missing: write this server's number into it, "
+        "the N of its line server.N"
     ]

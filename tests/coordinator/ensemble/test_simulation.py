@@ -1,6 +1,9 @@
-"""Seeded histories of a simulated ensemble. If these fail, members differ, a client is told what was not done or what is older
-than what it knows, a watch comes too late, or an ephemeral node is there without its session or gone with it alive.
-`LOGCORE_SEED=n` runs one seed again, `LOGCORE_FUZZ_MINUTES=n` new ones for so long (`make fuzz`)."""
+"""Seeded histories of a simulated ensemble.
+
+If these fail, members differ, or a client gets a wrong or an older answer. Or a watch fires too late, or an
+ephemeral node and its session do not end together. `LOGCORE_SEED=n` runs one seed again;
+`LOGCORE_FUZZ_MINUTES=n` runs new seeds (`make fuzz`).
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ import pytest
 from .simulation import World
 
 SEEDS = 80
-"""Of a normal run."""
+"""The number of seeds of a normal run."""
 FOUND = (1_795_499_044_960_656,)
-"""Seeds that found something once: a member that lost its disk had the newest snapshot."""
+"""Seeds that once found a defect: a member that lost its disk had the newest snapshot."""
 
 
 def seeds() -> Iterator[int]:
@@ -35,7 +38,7 @@ def seeds() -> Iterator[int]:
 
 
 @pytest.mark.timeout(0 if "LOGCORE_FUZZ_MINUTES" in os.environ else 300)
-def test_histories(tmp_path: Path) -> None:
+def test_simulated_histories_keep_the_promises(tmp_path: Path) -> None:
     ran = installs = walks = answers = changes = 0
     for seed in seeds():
         chance = random.Random(-seed)
@@ -57,8 +60,8 @@ def test_histories(tmp_path: Path) -> None:
         changes += world.reconfigured
         answers += sum(len(client.answers) for client in world.clients)
     print(
-        f"{ran} histories with {answers} answers, {walks} snapshots, {installs} of them into members that ran, "
-        f"{changes} changes of the members"
+        f"{ran} histories with {answers} answers, {walks} snapshots, {installs} of them installed by running "
+        f"members, {changes} changes of the members"
     )
     if ran >= SEEDS:
-        assert min(walks, installs, changes, answers // ran) > 0, "the histories are about nothing"
+        assert min(walks, installs, changes, answers // ran) > 0, "the histories tested too little"

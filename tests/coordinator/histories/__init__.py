@@ -1,5 +1,6 @@
-"""Recorded histories of clients of a ZooKeeper, and checkers that say what in them no ZooKeeper may do.
+"""Recorded histories of ZooKeeper's clients, and checkers that find what ZooKeeper's promises forbid.
 
-Pure: no process, no socket, no clock. `tests/compat/ensemble` records them on real ensembles under faults; the tests here give
-each checker good histories, which it must accept, and bad ones, which it must refuse.
+Pure: no process, no socket, no clock. `tests/compat/ensemble` records histories on real ensembles under
+faults. The tests here give each checker good histories, which it must accept, and bad ones, which it must
+refuse.
 """

@@ -1,8 +1,11 @@
-"""Histories written by hand, for tests of the checkers: what nobody says otherwise is as a perfect
-ensemble would have it."""
+"""Histories for the tests of the checkers, written by hand.
+
+By default each answer is that of a perfect ensemble.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +24,11 @@ from .history import (
 from .tree import Tree
 
 ROOT = "/r"
+A, B = f"{ROOT}/a", f"{ROOT}/b"
 
 
 class Book:
-    """Written in the order of time. Sessions are small numbers, which are those of their clients, too."""
+    """A history, written in the order of time. A session has the number of its client."""
 
     def __init__(self, with_log: bool = False) -> None:
         self.history = History(ROOT)
@@ -51,8 +55,11 @@ class Book:
         is_logged: bool = True,
         **otherwise: Any,
     ) -> Operation:
-        """The next transaction. ``is_done``: the tree has it; ``is_answered``: its client was told;
-        ``is_logged``: the log has it; ``otherwise``: what its answer says instead of the truth."""
+        """Adds the next transaction.
+
+        ``is_done``: the tree has it. ``is_answered``: its client got the answer. ``is_logged``: the log has
+        it. ``otherwise``: fields of the answer that differ from the perfect one.
+        """
         begun = self.time() if invoked is None else invoked
         self.zxid += 1
         answer = self.tree.write(request, session, self.zxid)
@@ -75,7 +82,7 @@ class Book:
         return operation
 
     def read(self, session: int, request: Read, zxid: int | None = None, **otherwise: Any) -> Operation:
-        """Answered as the state of ``zxid``, the newest if not said."""
+        """Adds a read, answered from the state of ``zxid``, by default the newest."""
         at = self.zxid if zxid is None else zxid
         answer = self.tree.read(request, at)
         return self.other(
@@ -93,7 +100,7 @@ class Book:
         self._xids[session] = self._xids.get(session, 0) + 1
         return self._xids[session]
 
-    def shown(self, session: int, kind: int, path: str, zxid: int | None = None) -> None:
+    def notify(self, session: int, kind: int, path: str, zxid: int | None = None) -> None:
         at = self.zxid if zxid is None else zxid
         self.history.notifications.append(Notification(session, session, self.time(), at, kind, path))
 
@@ -101,10 +108,21 @@ class Book:
         self.history.contacts.append(Contact(session, session, 0, self.time(), kind))
 
     def hold(self, session: int, fence: int, **otherwise: Any) -> Hold:
-        """A lock held for a moment, at the newest zxid."""
+        """Adds a short hold of a lock, at the newest zxid."""
         hold = Hold(
             session, session, f"{ROOT}/lock", fence, self.time(), self.zxid, self.time(), self.zxid, ()
         )
         hold = hold._replace(**otherwise)
         self.history.holds.append(hold)
         return hold
+
+
+Case = Callable[[], Book]
+"""Makes a history for a checker."""
+
+
+def new_book(with_log: bool = False, data: bytes = b"0") -> Book:
+    """A history that begins with the create of node A."""
+    made = Book(with_log)
+    made.write(1, Create(A, data))
+    return made

@@ -17,7 +17,7 @@ def problems(
     strict_locks: bool = True,
     counts_outstanding: bool = False,
 ) -> list[str]:
-    """What is wrong; nothing if it is as it must be. Raises TooLongError."""
+    """Every problem of the history. Raises TooLongError."""
     order = ordered(history, counts_outstanding)
     return [
         *check_zxids(history, order, sync_is_linearizable),

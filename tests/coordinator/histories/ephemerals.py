@@ -1,7 +1,7 @@
-"""The ephemeral checker: none outlives its session, none of a session that lives goes; from what clients were told only.
+"""The ephemeral checker: an ephemeral node and its session end together. It uses the clients' answers only.
 
-A session has ended at the zxid at which its closing was answered; one that expired has when its client was told, which
-every read behind a later sync must show.
+A closed session has ended at the zxid of the answer to its closing. An expired session has ended when a
+server reported it; every read after a later sync must show that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .tree import parent_of
 
 
 def check_ephemerals(history: History, sync_is_linearizable: bool = True) -> list[str]:
-    """What is wrong; nothing if it is as it must be."""
+    """Every problem of the history."""
     return [*_outliving(history, sync_is_linearizable), *_after_the_end(history), *_gone(history)]
 
 
@@ -55,13 +55,14 @@ def _outliving(history: History, sync_is_linearizable: bool) -> Iterator[str]:
             if owner == 0 and path in created and created[path][1].czxid == czxid:
                 owner = created[path][0]
             if operation.zxid >= closed.get(owner, 1 << 62):
-                yield f"{path} of session 0x{owner:x}, closed at 0x{closed[owner]:x}, is still there: {operation}"
+                closing = f"0x{owner:x}, closed at 0x{closed[owner]:x}"
+                yield f"{path} of session {closing}, still exists: {operation}"
             elif sync_is_linearizable and synced.get(operation.session, -1) > expired.get(owner, 1 << 62):
-                yield f"{path} of session 0x{owner:x}, which had expired before the sync, is still there: {operation}"
+                yield f"{path} of session 0x{owner:x}, expired before the sync, still exists: {operation}"
 
 
 def _shown(operation: Operation) -> Iterator[tuple[str, int, int]]:
-    """Path, owner and czxid of nodes that an answer shows."""
+    """The path, owner and czxid of each node in an answer."""
     if operation.error != OK:
         return
     match operation.request:
@@ -72,8 +73,10 @@ def _shown(operation: Operation) -> Iterator[tuple[str, int, int]]:
 
 
 def _created(history: History) -> Iterator[tuple[int, str, Stat, Operation]]:
-    """Session, path and Stat of each ephemeral whose making was answered, but for those that went in the same transaction: what is
-    then at their path, and may be of nobody, has the same czxid."""
+    """The session, path and Stat of each ephemeral whose create was answered.
+
+    An ephemeral that its own multi deletes again is left out: another node at its path has the same czxid.
+    """
     for operation in history.operations:
         if not operation.is_known or operation.error != OK:
             continue
@@ -99,7 +102,7 @@ def _after_the_end(history: History) -> Iterator[str]:
 
 
 def _gone(history: History) -> Iterator[str]:
-    """A node that is missed at a zxid at which its session is known to have lived, and that nobody deleted."""
+    """Nodes that are missing at a zxid at which their session was alive, without a delete."""
     lived: dict[int, int] = defaultdict(int)
     for operation in history.operations:
         if operation.is_known and operation.error == OK and not isinstance(operation.request, CloseSession):
@@ -127,7 +130,8 @@ def _gone(history: History) -> Iterator[str]:
                 each.invoked < operation.completed and _may_delete(each, stat, operation.zxid)
                 for each in deletes[path]
             ):
-                yield f"its session lived at 0x{lived[session]:x}, and nobody deleted it ({made}); it is gone: {operation}"
+                lived_at = f"0x{lived[session]:x}"
+                yield f"missing without a delete ({made}); its session was alive at {lived_at}: {operation}"
 
 
 def _misses(operation: Operation, path: str, stat: Stat) -> bool:

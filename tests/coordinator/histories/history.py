@@ -1,9 +1,10 @@
-"""What was recorded: requests and answers, notifications, what became of sessions, holds of locks, and
+"""The data of a recorded history.
+
+It has the requests with their answers, the notifications, the sessions' contacts, the holds of locks, and the
 transactions if a server's log was read.
 
-Times are one clock's of the recorder, in nanoseconds, no two alike: what is earlier happened earlier. An
-operation without ``completed`` is unknown: its connection broke, and it may have been done, may be done
-later, or never.
+Times are nanoseconds of one clock, no two equal. An operation without ``completed`` is unknown: its
+connection broke, and it may have been done, may be done later, or never.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ NOT_EMPTY = -111
 SESSION_EXPIRED = -112
 SESSION_MOVED = -118
 ROLLED_BACK = -2
-"""What an operation of a multi is told behind the one that failed; one before it is told OK."""
+"""The result of a multi's operations after the failed one; those before it have OK."""
 
 CREATED, DELETED, DATA_CHANGED, CHILDREN_CHANGED = 1, 2, 3, 4
-"""Kinds of notifications (``Watcher.Event.EventType``)."""
+"""The kinds of notifications (``Watcher.Event.EventType``)."""
 
 
 class Stat(NamedTuple):
-    """As on the wire."""
+    """ZooKeeper's Stat, in the order of the wire."""
 
     czxid: int
     mzxid: int
@@ -47,7 +48,7 @@ class Stat(NamedTuple):
 
 
 class Create(NamedTuple):
-    """Its answer is the path that was made, and its Stat."""
+    """The answer is the path of the new node, and its Stat."""
 
     path: str
     data: bytes
@@ -56,7 +57,7 @@ class Create(NamedTuple):
 
 
 class SetData(NamedTuple):
-    """Its answer is a Stat. Version -1 is any."""
+    """The answer is a Stat. Version -1 matches every version."""
 
     path: str
     data: bytes
@@ -69,34 +70,34 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Only in a multi."""
+    """Occurs only in a multi."""
 
     path: str
     version: int
 
 
 class Multi(NamedTuple):
-    """Its answer is one for each operation: a result, or the number of an error."""
+    """The answer has a result or an error code for each operation."""
 
     operations: tuple[Create | SetData | Delete | Check, ...]
 
 
 class GetData(NamedTuple):
-    """Its answer is data and Stat."""
+    """The answer is the data and the Stat."""
 
     path: str
     watch: bool = False
 
 
 class Exists(NamedTuple):
-    """Its answer is a Stat."""
+    """The answer is a Stat."""
 
     path: str
     watch: bool = False
 
 
 class GetChildren(NamedTuple):
-    """Its answer is names, sorted, and Stat."""
+    """The answer is the sorted names and the Stat."""
 
     path: str
     watch: bool = False
@@ -112,7 +113,7 @@ class AddWatch(NamedTuple):
 
 
 class SetWatches(NamedTuple):
-    """What a client sends first on a new connection, for the watches it had."""
+    """The first request on a new connection: sets the client's watches again."""
 
     relative_zxid: int
     data: tuple[str, ...] = ()
@@ -141,13 +142,12 @@ def parts(request: Request) -> Iterator[Create | SetData | Delete | Check]:
         yield request
 
 
-# ---- what was recorded ----
+# ---- the records ----
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A request of a session (its id; ``xid`` is its number in there) to server ``server``, and what came
-    back."""
+    """A session's request to a server, and the answer. ``xid`` is the request's number in the session."""
 
     client: int
     session: int
@@ -170,7 +170,7 @@ class Operation:
 
     @property
     def is_done(self) -> bool:
-        """It was answered, and not with an error; nor was one of a multi."""
+        """Whether it was answered without an error, also for each part of a multi."""
         failed = isinstance(self.result, tuple) and any(
             isinstance(each, int) and each != OK for each in self.result
         )
@@ -178,11 +178,15 @@ class Operation:
 
     def __str__(self) -> str:
         answer = f"{self.error or 'ok'} at 0x{self.zxid:x} {self.result}" if self.is_known else "unknown"
-        return f"client {self.client} 0x{self.session:x}/{self.xid} on server {self.server}: {self.request} -> {answer}"
+        sender = f"client {self.client} 0x{self.session:x}/{self.xid} on server {self.server}"
+        return f"{sender}: {self.request} -> {answer}"
 
 
 class Notification(NamedTuple):
-    """``zxid`` of the transaction, or -1 when it is of what happened before the connection."""
+    """A watch event.
+
+    ``zxid`` is the transaction's, or -1 for an event that was missed before the connection.
+    """
 
     client: int
     session: int
@@ -193,9 +197,9 @@ class Notification(NamedTuple):
 
 
 class Contact(NamedTuple):
-    """What became of a session:
+    """A change of a session's state.
 
-    "connected" (first or again), "lost" (its connection), "expired" (the client was told so).
+    ``kind`` is "connected" (also again), "lost" (the connection) or "expired" (as a server reported).
     """
 
     client: int
@@ -207,10 +211,15 @@ class Contact(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A lock that a client held. ``acquired``: when and with what zxid it was answered that its node is the
-    first; ``until``: when it began to release it, lost its session, or had no answer for two thirds of its
-    timeout; ``writes``: xids of writes that it sent in its session while it held the lock; ``proof``: the
-    last zxid at which its session answered before ``until``."""
+    """A time in which a client held a lock.
+
+    - ``fence``: the sequence number of its node.
+    - ``acquired``, ``acquired_zxid``: the time and the zxid of the answer that listed its node first.
+    - ``until``: when it began to release the lock, lost its session, or had no answer for two thirds of its
+      timeout.
+    - ``proof``: the zxid of the session's last answer before ``until``.
+    - ``writes``: the xids of the writes that it sent while it held the lock.
+    """
 
     client: int
     session: int
@@ -224,10 +233,7 @@ class Hold(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a transaction did to a node:
-
-    CREATED (``data`` and ``owner``), DATA_CHANGED (``data``) or DELETED.
-    """
+    """A change of a node: CREATED (``data`` and ``owner``), DATA_CHANGED (``data``) or DELETED."""
 
     kind: int
     path: str
@@ -236,9 +242,9 @@ class Change(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """Of a server's log.
+    """A transaction of a server's log, for request ``xid`` of the session.
 
-    ``xid`` of the session's request; ``closes``: it ended that session; ``error``: it was refused so.
+    ``closes``: it ended the session. ``error``: the code it was refused with.
     """
 
     zxid: int
@@ -251,8 +257,11 @@ class Transaction(NamedTuple):
 
 @dataclass
 class History:
-    """Of one run, below node ``root``, which the first operation made. ``transactions``: all of the
-    ensemble's from that one to behind the last, in order, if a log could be read."""
+    """The history of one run, below node ``root``, which the first operation made.
+
+    ``transactions``: if a log was read, all transactions in order, from the first operation to after the
+    last.
+    """
 
     root: str
     operations: list[Operation] = field(default_factory=list)
@@ -265,12 +274,12 @@ class History:
         return path == self.root or path.startswith(self.root + "/")
 
     def sessions(self) -> dict[int, list[Operation | Notification | Contact]]:
-        """What each session's client was told, in the order in which it was."""
-        shown: list[tuple[int, Operation | Notification | Contact]] = []
-        shown += [(each.completed, each) for each in self.operations if each.completed is not None]
-        shown += [(each.at, each) for each in self.notifications]
-        shown += [(each.at, each) for each in self.contacts]
+        """By session: everything that its client received, in order."""
+        received: list[tuple[int, Operation | Notification | Contact]] = []
+        received += [(each.completed, each) for each in self.operations if each.completed is not None]
+        received += [(each.at, each) for each in self.notifications]
+        received += [(each.at, each) for each in self.contacts]
         found: dict[int, list[Operation | Notification | Contact]] = {}
-        for _at, each in sorted(shown, key=lambda pair: pair[0]):
+        for _at, each in sorted(received, key=lambda pair: pair[0]):
             found.setdefault(each.session, []).append(each)
         return found

@@ -1,11 +1,15 @@
-"""A Wing-Gong-Lowe checker: whether the writes of each znode, and its reads behind a sync, have one order
-that their answers and real time allow.
+"""A Wing-Gong-Lowe checker of linearizability.
 
-It knows no zxids, so that it finds what the zxid check takes for granted. Each znode stands for itself, for
-linearizability composes; an operation of a multi counts at its own node. An unknown write may be anywhere
-behind its sending, or nowhere; an ephemeral may go at any time behind the last that its session is known to
-have lived. The search goes depth first and remembers which sets of operations it had in which state (Lowe
-2017).
+It searches an order of each znode's writes, and reads after a sync, that their answers and the real time
+allow.
+
+- It does not use zxids, so it finds what the zxid check takes for granted.
+- Each znode is checked alone, because linearizability composes. An operation of a multi counts at its own
+  node.
+- An unknown write may be done at any time after it was sent, or never.
+- An ephemeral may be deleted at any time after its session's last known sign of life.
+
+The search goes depth first and remembers which sets of operations it had in which state (Lowe 2017).
 """
 
 from __future__ import annotations
@@ -36,16 +40,18 @@ from .history import (
 )
 
 State = tuple[bytes, int, int] | None
-"""Data, version and owner of a node; None if it is not there."""
+"""The data, version and owner of a node; None if it does not exist."""
 
 FOREVER = 1 << 62
 STEPS_MAX = 2_000_000
-"""Of one node's search; behind them nothing is said."""
+"""The limit of one node's search."""
 
 
 class Step(NamedTuple):
-    """One operation at one node. ``answer`` is an error, or what it told of the node: version, or data and
-    version, or nothing; None if it is unknown."""
+    """One operation at one node.
+
+    ``answer`` is an error code, the node's version, its data and version, or None for an unknown operation.
+    """
 
     kind: str
     invoked: int
@@ -58,16 +64,16 @@ class Step(NamedTuple):
 
 
 class TooLongError(Exception):
-    """A search was given up."""
+    """A search has reached its limit of steps."""
 
 
 def check_linearizability(history: History, reads_behind_a_sync: bool = True) -> list[str]:
-    """What is wrong; nothing if it is as it must be."""
+    """Every problem of the history."""
     problems = []
     for path, steps in steps_by_node(history, reads_behind_a_sync).items():
         if not is_linearizable(steps):
-            shown = "\n  ".join(str(each) for each in sorted(steps, key=lambda step: step.invoked))
-            problems.append(f"no order of the operations at {path} gives their answers:\n  {shown}")
+            listed = "\n  ".join(str(each) for each in sorted(steps, key=lambda step: step.invoked))
+            problems.append(f"no order of the operations at {path} gives their answers:\n  {listed}")
     return problems
 
 
@@ -81,7 +87,7 @@ def steps_by_node(history: History, reads_behind_a_sync: bool) -> dict[str, list
             for number, request in enumerate(operation.request.operations):
                 result = results[number] if results is not None else None
                 failed = results is not None and any(isinstance(each, int) and each != OK for each in results)
-                # What failed did so behind the others, which were not done.
+                # A failed part was tried after the earlier parts, and none of them was done.
                 earlier = {each.path for each in operation.request.operations[:number]}
                 if failed and (
                     not isinstance(result, int) or result in (OK, ROLLED_BACK) or request.path in earlier
@@ -94,7 +100,7 @@ def steps_by_node(history: History, reads_behind_a_sync: bool) -> dict[str, list
     if reads_behind_a_sync:
         _add_reads(found, history)
     _add_ends(found, history)
-    # Nodes that an unknown create may have made: nobody was told how they are called.
+    # An unknown sequential create may have made nodes whose names are not known.
     unknown = {
         each.path
         for operation in history.operations
@@ -143,24 +149,23 @@ def _add_write(
         found[request.path].append(step)
 
 
-class Told(NamedTuple):
-    """A version that was answered."""
+class Version(NamedTuple):
+    """A version in an answer; -1 for an answer without one."""
 
     version: int
 
 
 def _version(result: Any) -> Any:
-    """What an answer tells of the node: Told of a Stat's version, or that it was done."""
+    """The version in a successful answer."""
     if isinstance(result, Stat):
-        return Told(result.version)
+        return Version(result.version)
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Stat):
-        return Told(result[1].version)
-    return Told(-1)
+        return Version(result[1].version)
+    return Version(-1)
 
 
 def _add_reads(found: dict[str, list[Step]], history: History) -> None:
-    """A read right behind its session's sync is one operation, from the sync's sending to the read's
-    answer."""
+    """A sync and the session's next read are one operation, from the sync's sending to the read's answer."""
     last: dict[int, Operation] = {}
     for operation in sorted(history.operations, key=lambda each: each.invoked):
         before = last.get(operation.session)
@@ -189,7 +194,7 @@ def _add_reads(found: dict[str, list[Step]], history: History) -> None:
 
 
 def _add_ends(found: dict[str, list[Step]], history: History) -> None:
-    """Where a session may have ended, its ephemerals may go from the last on that it was answered."""
+    """The ephemerals of a session that may have ended may be deleted from its last answer on."""
     alive: dict[int, int] = defaultdict(int)
     ending: dict[int, int] = {}
     for operation in history.operations:
@@ -206,25 +211,25 @@ def _add_ends(found: dict[str, list[Step]], history: History) -> None:
 
 
 def _after(step: Step, state: State) -> tuple[bool, State]:
-    """Whether it can be answered as it was in ``state``, and the state behind it."""
+    """Whether the step's answer is possible in ``state``, and the state after it."""
     answer = step.answer
     match step.kind:
         case "create":
             if state is not None:
                 return answer in (None, NODE_EXISTS), state
-            return answer is None or isinstance(answer, Told), (step.data, 0, step.owner)
+            return answer is None or isinstance(answer, Version), (step.data, 0, step.owner)
         case "set" | "delete" | "check":
             error = NO_NODE if state is None else BAD_VERSION if step.version not in (-1, state[1]) else OK
             if error:
                 return answer in (None, error), state
             assert state is not None
-            if not (answer is None or isinstance(answer, Told) or (step.kind == "check" and answer == OK)):
+            if not (answer is None or isinstance(answer, Version) or (step.kind == "check" and answer == OK)):
                 return False, state
             if step.kind == "check":
                 return True, state
             if step.kind == "delete":
                 return True, None
-            if isinstance(answer, Told) and answer.version not in (-1, state[1] + 1):
+            if isinstance(answer, Version) and answer.version not in (-1, state[1] + 1):
                 return False, state
             return True, (step.data, state[1] + 1, state[2])
         case "read":
@@ -236,7 +241,7 @@ def _after(step: Step, state: State) -> tuple[bool, State]:
 
 
 def is_linearizable(steps: list[Step], steps_max: int = STEPS_MAX) -> bool:
-    """Raises TooLongError."""
+    """Whether an order exists. Raises TooLongError."""
     ordered = sorted(steps, key=lambda step: step.invoked)
     must = 0
     for number, step in enumerate(ordered):
@@ -252,7 +257,7 @@ def is_linearizable(steps: list[Step], steps_max: int = STEPS_MAX) -> bool:
         taken += 1
         if taken > steps_max:
             raise TooLongError(f"{len(steps)} operations at one node, and no order after {steps_max} steps")
-        # Nothing may come before what was answered before it was sent.
+        # An operation may not come before one that was answered before it was sent.
         horizon = FOREVER
         for number, step in enumerate(ordered):
             if step.invoked > horizon:

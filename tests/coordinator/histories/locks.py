@@ -1,9 +1,11 @@
-"""The lock checker: no two hold a lock while the sessions of both live.
+"""The lock checker: no two clients hold a lock while both sessions live.
 
-A holder is known to have held its lock from the zxid of the answer that showed its node as the first, to the last zxid that its session
-was answered before it let go: two such spans of one lock never meet. What holders wrote has, in the order of zxids, fences (the numbers
-of their nodes) that never fall, so that a write under a lock that was lost is never done. ``strict``: nor do two
-believe at the same time that they hold it, when each stops to believe two thirds of its timeout after the last answer it had.
+- A client's hold begins with the zxid of the answer that listed its node first. It ends with the zxid of its
+  session's last answer before the release. Two holds of one lock must not overlap.
+- The writes of the holders, in the order of zxids, have fences (the numbers of their nodes) that never fall.
+  So a write under a lost lock is never done.
+- ``strict``: no two clients believe at the same time that they hold the lock. A client stops to believe it
+  two thirds of its timeout after its last answer.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from .history import OK, History, Hold
 
 
 def check_locks(history: History, strict: bool = True) -> list[str]:
-    """What is wrong; nothing if it is as it must be."""
+    """Every problem of the history."""
     locks: dict[str, list[Hold]] = defaultdict(list)
     for hold in history.holds:
         locks[hold.lock].append(hold)
@@ -33,9 +35,9 @@ def _check(history: History, holds: list[Hold], strict: bool) -> Iterator[str]:
     by_fence = sorted(holds, key=lambda each: each.fence)
     for one, other in pairwise(by_fence):
         if one.fence == other.fence:
-            yield f"two hold the lock with one fence: {one} and {other}"
+            yield f"two clients held the lock with one fence: {one} and {other}"
         if one.acquired_zxid >= other.acquired_zxid:
-            yield f"the later fence held it earlier: {one} and {other}"
+            yield f"the larger fence held the lock earlier: {one} and {other}"
     if strict:
         before: Hold | None = None
         for hold in sorted(holds, key=lambda each: each.acquired):
@@ -56,6 +58,6 @@ def _fenced(history: History, holds: list[Hold]) -> Iterator[str]:
     highest: Hold | None = None
     for _zxid, hold, operation in sorted(done, key=lambda each: each[0]):
         if highest is not None and hold.fence < highest.fence:
-            yield f"written under a lock that {highest} had taken over: {operation}"
+            yield f"written under a lost lock, which {highest} had taken over: {operation}"
         if highest is None or hold.fence > highest.fence:
             highest = hold

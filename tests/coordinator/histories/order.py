@@ -1,11 +1,11 @@
-"""The ensemble's transactions, in order: read from its log, or put together from what its clients were told.
+"""The ensemble's transactions in order, read from its log or put together from the clients' records.
 
-A client that watched everything from before the first unknown write to behind the last is as good as a log:
-what it was not told of was not done. Without either, an unknown write has a place if something shows it: its
-data (which no other write has) in somebody's answer, or a notification or Stat that no other write explains.
-Where it has none, nobody can say whether it was done: the node that it may have touched is ``doubtful``, and
-so are the ``lists`` of children it would be in. Exact checks leave them out, those of :mod:`.linearizability`
-do not.
+- A client that watched everything, from before the first unknown write to after the last, is as good as a
+  log: an unknown write without an event was not done.
+- Without such a client, an unknown write gets a zxid if a record shows it: its data, which no other write
+  has, in an answer, or a notification or Stat that no other write explains.
+- Otherwise it is unknown whether the write was done. Its node is ``doubtful``, and so are the ``lists`` of
+  children that it would be in. The exact checks leave these out; :mod:`.linearizability` does not.
 """
 
 from __future__ import annotations
@@ -45,27 +45,31 @@ from .tree import Answer, ImpossibleError, Tree, parent_of
 
 @dataclass
 class Order:
-    """The states that the transactions make, what was wrong about that, and the nodes and lists of children
-    (by their parent) nothing can be said of. ``prefixes``: of sequential nodes that may have been made,
-    nobody was told under which number; ``ends``: of sessions, the zxid that ended them; ``outstanding``: what
-    its leaders may have counted, if they are Apache's."""
+    """The states that the transactions make, and the problems found on the way."""
 
     tree: Tree
     problems: list[str] = field(default_factory=list)
     doubtful: set[str] = field(default_factory=set)
+    """Nodes whose state is unknown."""
     prefixes: set[str] = field(default_factory=set)
+    """Prefixes of sequential nodes that may exist under an unknown number."""
     lists: set[str] = field(default_factory=set)
+    """Parents whose lists of children are unknown."""
     ends: dict[int, int] = field(default_factory=dict)
+    """By session: the zxid of its end."""
     outstanding: Outstanding | None = None
+    """The children that Apache's leaders may have counted; None for ours."""
 
     def is_doubtful(self, path: str) -> bool:
-        """Whether nothing can be said of this node."""
+        """Whether the node's state is unknown."""
         return path in self.doubtful or path[:-10] in self.prefixes
 
 
 def ordered(history: History, counts_outstanding: bool = False) -> Order:
-    """Replays every transaction; each known write's answer must be the replay's. ``counts_outstanding``: or
-    what :mod:`.outstanding` says that Apache's may answer."""
+    """Replays every transaction. Each known write's answer must be that of the replay.
+
+    ``counts_outstanding``: a refusal that :mod:`.outstanding` allows is accepted too.
+    """
     order = Order(Tree(history.root), outstanding=Outstanding(history) if counts_outstanding else None)
     changes = witnessed(history)
     if history.transactions is not None:
@@ -110,12 +114,14 @@ def _from_log(history: History, order: Order) -> None:
                     f"the log has as 0x{transaction.zxid:x} {transaction.changes}: {operation}"
                 )
     for operation in missing.values():
-        order.problems.append(f"the log has not what was answered: {operation}")
+        order.problems.append(f"an answered write is not in the log: {operation}")
 
 
 def _from_witness(history: History, order: Order, changes: dict[int, Counter[tuple[int, str]]]) -> None:
-    """Every change is known, with its zxid; each is an answered write's, an unknown one's, or the end of a
-    session."""
+    """Every change and its zxid are known.
+
+    Each is of an answered write, an unknown write or a session's end.
+    """
     known = {each.zxid: each for each in history.operations if each.is_write and each.is_known}
     unknown = [each for each in history.operations if each.is_write and not each.is_known]
     readers = _by_data(history, unknown)
@@ -127,23 +133,23 @@ def _from_witness(history: History, order: Order, changes: dict[int, Counter[tup
         if zxid in known:
             _replay(order, known[zxid], zxid)
             continue
-        shown = changes[zxid]
-        session = _ended(order, shown)
-        could = [each for each in unknown if _gives(each, shown)]
-        # One of them may be of a version that the node does not have.
-        could = [each for each in could if _does(order, each, zxid) == shown] or could
-        read = [writer for writer, at in readers if at == zxid and writer in could]
+        events = changes[zxid]
+        session = _ended(order, events)
+        candidates = [each for each in unknown if _gives(each, events)]
+        # A candidate may ask for a version that the node does not have.
+        candidates = [each for each in candidates if _does(order, each, zxid) == events] or candidates
+        read = [writer for writer, at in readers if at == zxid and writer in candidates]
         if session and lived[session] < zxid:
             _close(order, session, zxid)
-        elif could:
-            if not read and len({_written(each) for each in could}) > 1:
-                for each in could:
+        elif candidates:
+            if not read and len({_written(each) for each in candidates}) > 1:
+                for each in candidates:
                     _doubt(order, each)
-            operation = (read or could)[0]
+            operation = (read or candidates)[0]
             unknown.remove(operation)
             _replay(order, operation, zxid)
         else:
-            order.problems.append(f"nobody asked for what 0x{zxid:x} did: {sorted(shown.elements())}")
+            order.problems.append(f"no request explains 0x{zxid:x}: {sorted(events.elements())}")
 
 
 def _does(order: Order, operation: Operation, zxid: int) -> Counter[tuple[int, str]]:
@@ -153,27 +159,29 @@ def _does(order: Order, operation: Operation, zxid: int) -> Counter[tuple[int, s
     return Counter((change.kind, change.path) for change in changes)
 
 
-def _ended(order: Order, shown: Counter[tuple[int, str]]) -> int:
-    """The session whose end this may be: all of its nodes went, and no other's. 0 if it is none's."""
-    paths = {path for _kind, path in shown}
+def _ended(order: Order, events: Counter[tuple[int, str]]) -> int:
+    """The session whose end explains the events: exactly its nodes were deleted. 0 if there is none."""
+    paths = {path for _kind, path in events}
     owners = {node.owner if node is not None else 0 for node in map(order.tree.now, paths)}
-    if any(kind != DELETED for kind, _path in shown) or len(owners) != 1 or 0 in owners:
+    if any(kind != DELETED for kind, _path in events) or len(owners) != 1 or 0 in owners:
         return 0
     (session,) = owners
     return session if set(order.tree.owned(session)) == paths else 0
 
 
 def witnessed(history: History) -> dict[int, Counter[tuple[int, str]]] | None:
-    """What every transaction changed below the root, if a session watched all of it: it set a recursive watch
-    before any write was sent whose fate is unknown, and was answered a sync behind the end of them all,
-    without a break."""
+    """By zxid: the changes of every transaction below the root, if a session watched all of them; else None.
+
+    Such a session set a recursive watch before any unknown write was sent. On the same connection it had the
+    answer to a sync after the last write.
+    """
     unknown = [each.invoked for each in history.operations if each.is_write and not each.is_known]
     writes = [
         each for each in history.operations if each.is_write and not isinstance(each.request, CloseSession)
     ]
     last = max(each.completed or each.invoked for each in writes)
     for watch in history.operations:
-        # A read of the root with a watch is as a tuple the same.
+        # Compare the type too: the tuple of a read of the root with a watch is equal.
         if not isinstance(watch.request, AddWatch) or watch.request != AddWatch(history.root, True):
             continue
         if watch.completed is None or watch.error != OK:
@@ -194,16 +202,16 @@ def witnessed(history: History) -> dict[int, Counter[tuple[int, str]]] | None:
         if synced < last or (lost and min(lost) < synced):
             continue
         found: dict[int, Counter[tuple[int, str]]] = {}
-        for shown in history.notifications:
-            if shown.session == watch.session and shown.zxid > 0:
-                found.setdefault(shown.zxid, Counter())[shown.kind, shown.path] += 1
+        for event in history.notifications:
+            if event.session == watch.session and event.zxid > 0:
+                found.setdefault(event.zxid, Counter())[event.kind, event.path] += 1
         return found
     return None
 
 
-def _gives(operation: Operation, shown: Counter[tuple[int, str]]) -> bool:
-    """Whether an unknown write, done, changes this."""
-    left = Counter(shown)
+def _gives(operation: Operation, events: Counter[tuple[int, str]]) -> bool:
+    """Whether an unknown write would give exactly these events."""
+    left = Counter(events)
     for each in parts(operation.request):
         if isinstance(each, Create):
             names = [
@@ -229,7 +237,7 @@ def _written(operation: Operation) -> tuple[object, ...]:
 
 
 def _by_data(history: History, unknown: list[Operation]) -> list[tuple[Operation, int]]:
-    """Unknown writes whose data somebody read, and the zxid that wrote it."""
+    """The unknown writes whose data was read, each with the zxid that wrote it."""
     writers = {
         (each.path, each.data): operation
         for operation in unknown
@@ -248,19 +256,19 @@ def _by_data(history: History, unknown: list[Operation]) -> list[tuple[Operation
 
 def _from_answers(history: History, order: Order) -> None:
     writes = [each for each in history.operations if each.is_write]
-    places = {(each.session, each.xid): each.zxid for each in writes if each.is_known}
-    places |= _shown(order, history, [each for each in writes if not each.is_known], set(places.values()))
+    zxids = {(each.session, each.xid): each.zxid for each in writes if each.is_known}
+    zxids |= _shown(order, history, [each for each in writes if not each.is_known], set(zxids.values()))
     for operation in writes:
-        if (operation.session, operation.xid) not in places:
+        if (operation.session, operation.xid) not in zxids:
             _doubt(order, operation)
     _doubt_ends(history, order)
-    known = [each for each in writes if (each.session, each.xid) in places]
-    for operation in sorted(known, key=lambda each: places[each.session, each.xid]):
-        _replay(order, operation, places[operation.session, operation.xid])
+    known = [each for each in writes if (each.session, each.xid) in zxids]
+    for operation in sorted(known, key=lambda each: zxids[each.session, each.xid]):
+        _replay(order, operation, zxids[operation.session, operation.xid])
 
 
 def _doubt_ends(history: History, order: Order) -> None:
-    """Ephemerals of sessions that ended, nobody was told when."""
+    """Marks the ephemerals of sessions that ended at an unknown zxid."""
     closed = {
         each.session
         for each in history.operations
@@ -278,21 +286,21 @@ def _doubt(order: Order, operation: Operation) -> None:
     for each in parts(operation.request):
         if isinstance(each, Create) and each.sequential and not operation.is_known:
             order.prefixes.add(each.path)
-    for path, is_listed in _touched(operation):
+    for path, is_listed in _changed_nodes(operation):
         order.doubtful.add(path)
         if is_listed:
             order.lists.add(parent_of(path))
 
 
-def _touched(operation: Operation) -> Iterator[tuple[str, bool]]:
-    """Nodes, and whether their parents' lists may be other ones."""
+def _changed_nodes(operation: Operation) -> Iterator[tuple[str, bool]]:
+    """The nodes that a write may change, and whether the parent's list of children may change too."""
     for each, result in zip(parts(operation.request), _results(operation), strict=False):
         made = result[0] if isinstance(each, Create) and isinstance(result, tuple) else each.path
         yield made, isinstance(each, Create | Delete)
 
 
 def _results(operation: Operation) -> tuple[object, ...]:
-    """Of each of a write's parts."""
+    """The result of each part of a write."""
     if not isinstance(operation.request, Multi):
         return (operation.result,)
     return operation.result or tuple(None for _ in operation.request.operations)
@@ -301,10 +309,10 @@ def _results(operation: Operation) -> tuple[object, ...]:
 def _shown(
     order: Order, history: History, unknown: list[Operation], taken: set[int]
 ) -> dict[tuple[int, int], int]:
-    """Where unknown writes are, as far as anything shows it."""
-    places: dict[tuple[int, int], int] = {}
+    """The zxids of the unknown writes that a record shows."""
+    zxids: dict[tuple[int, int], int] = {}
     for writer, zxid in _by_data(history, unknown):
-        places[writer.session, writer.xid] = zxid
+        zxids[writer.session, writer.xid] = zxid
     evidence: set[tuple[int, int, str]] = set()
     for operation in history.operations:
         if not operation.is_known or operation.error != OK or not isinstance(operation.request, READS):
@@ -316,19 +324,19 @@ def _shown(
             evidence.add((stat.mzxid, DATA_CHANGED, path))
     evidence |= {(each.zxid, each.kind, each.path) for each in history.notifications if each.zxid > 0}
     for zxid, kind, path in sorted(evidence):
-        if zxid in taken or zxid in places.values():
+        if zxid in taken or zxid in zxids.values():
             continue
-        could = [
+        candidates = [
             each
             for each in unknown
-            if (each.session, each.xid) not in places and (kind, path) in set(_effects(each))
+            if (each.session, each.xid) not in zxids and (kind, path) in set(_effects(each))
         ]
-        if len(could) == 1:
-            places[could[0].session, could[0].xid] = zxid
-        elif not could:
+        if len(candidates) == 1:
+            zxids[candidates[0].session, candidates[0].xid] = zxid
+        elif not candidates:
             order.doubtful.add(path)
             order.lists.update((path, parent_of(path)))
-    return places
+    return zxids
 
 
 def _effects(operation: Operation) -> Iterator[tuple[int, str]]:
@@ -344,7 +352,7 @@ def _effects(operation: Operation) -> Iterator[tuple[int, str]]:
 def _replay(
     order: Order, operation: Operation, zxid: int, logged: tuple[Change, ...] | None = None
 ) -> tuple[Change, ...]:
-    """What it changed, which is done. ``logged``: what the log has of it."""
+    """Applies a write and returns its changes. ``logged``: its changes in the log."""
     request = _named(order, operation)
     if isinstance(request, CloseSession):
         _close(order, operation.session, zxid)
@@ -355,8 +363,8 @@ def _replay(
         )
     answer = _answered(order, operation, request, zxid, logged)
     if operation.is_known and not _is_doubtful(order, operation):
-        if not _is_said(order, operation, answer):
-            order.problems.append(f"it should answer {answer.error or 'ok'} {answer.result}: {operation}")
+        if not _matches(order, operation, answer):
+            order.problems.append(f"the answer must be {answer.error or 'ok'} {answer.result}: {operation}")
     elif operation.is_known and not answer.changes:
         _doubt(order, operation)
     changes = () if operation.is_known and operation.error != OK else answer.changes
@@ -371,14 +379,14 @@ def _answered(
     zxid: int,
     logged: tuple[Change, ...] | None,
 ) -> Answer:
-    """What the write is to be answered; where that may be one thing or another, what it was."""
+    """The write's answer by the replay. If Apache may refuse the write, and did, the refusal."""
     answer = order.tree.write(request, operation.session, zxid)
     if order.outstanding is None:
         return answer
     for path in order.outstanding.refused(request, operation, zxid):
         refused = order.tree.write(request, operation.session, zxid, path)
         if operation.is_known:
-            was_refused = _is_said(order, operation, refused) and not _is_said(order, operation, answer)
+            was_refused = _matches(order, operation, refused) and not _matches(order, operation, answer)
         else:
             was_refused = logged == refused.changes != answer.changes
         if was_refused:
@@ -386,13 +394,13 @@ def _answered(
     return answer
 
 
-def _is_said(order: Order, operation: Operation, answer: Answer) -> bool:
-    output = comparable(operation.result, operation.request, order)
-    return (operation.error, output) == (answer.error, comparable(answer.result, operation.request, order))
+def _matches(order: Order, operation: Operation, answer: Answer) -> bool:
+    result = comparable(operation.result, operation.request, order)
+    return (operation.error, result) == (answer.error, comparable(answer.result, operation.request, order))
 
 
 def _named(order: Order, operation: Operation) -> Create | SetData | Delete | Multi | CloseSession:
-    """The write with the names that it was answered in place of those that a doubtful list would give."""
+    """The write, with the sequential names of its answer where the parent's list is unknown."""
     request = operation.request
     if isinstance(request, Multi):
         results = _results(operation)
@@ -402,7 +410,9 @@ def _named(order: Order, operation: Operation) -> Create | SetData | Delete | Mu
             )
         )
     assert isinstance(request, Create | SetData | Delete | CloseSession)
-    return request if isinstance(request, CloseSession) else _part(order, request, operation.result)  # type: ignore[return-value]
+    if isinstance(request, CloseSession):
+        return request
+    return _part(order, request, operation.result)  # type: ignore[return-value]
 
 
 def _part(
@@ -419,7 +429,7 @@ def _part(
 
 
 def _is_doubtful(order: Order, operation: Operation) -> bool:
-    for each, (path, _is_listed) in zip(parts(operation.request), _touched(operation), strict=False):
+    for each, (path, _is_listed) in zip(parts(operation.request), _changed_nodes(operation), strict=False):
         if order.is_doubtful(path) or (isinstance(each, Delete) and path in order.lists):
             return True
         if isinstance(each, Create) and order.is_doubtful(parent_of(path)):
@@ -448,7 +458,7 @@ def _apply(
 
 
 def comparable(result: object, request: Request | Check, order: Order) -> object:
-    """A result without times, and without what a doubtful list of children tells."""
+    """A result without times, and without everything that depends on an unknown list of children."""
     if isinstance(result, Stat):
         result = result._replace(ctime=0, mtime=0)
         path = getattr(request, "path", None)

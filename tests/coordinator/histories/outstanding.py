@@ -1,13 +1,13 @@
-"""Children that a leader of Apache's still counts although they are gone (``PrepRequestProcessor``).
+"""Deleted children that an Apache leader still counts (``PrepRequestProcessor``).
 
-It prepares each write by what is outstanding: prepared before, in the log's order, and not applied yet. A
-closeSession deletes its ephemerals there and lowers no parent's number of children. So a delete of the parent
-that is prepared before the closeSession is applied is refused with NotEmpty, though behind it the parent has
-no children; and one behind further outstanding changes of the parent is, for each of them is prepared from
-the one before. What is applied is right: nothing else tells of it.
+The leader prepares each write from the outstanding ones: those prepared before it and not applied yet. An
+outstanding closeSession deletes its ephemerals, but does not lower the parents' numbers of children. So:
 
-Nothing of it outlives its leader. Which server that is no history tells: applied is what every server has
-answered with.
+- A delete of such a parent that is prepared before the closeSession is applied gets NotEmpty.
+- So does one after further outstanding changes of the parent, because each is prepared from the one before.
+
+The applied state is right, and a new leader does not count such children. A history does not show which
+server led, so a transaction counts as applied once every server has answered with its zxid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EPOCH_BITS = 32
 
 
 class Outstanding:
-    """Told of every transaction in order, it knows which nodes may have such children."""
+    """Follows every transaction in order and knows which nodes may have such children."""
 
     def __init__(self, history: History) -> None:
         answers: dict[int, list[tuple[int, int]]] = {}
@@ -31,19 +31,19 @@ class Outstanding:
             if each.completed is not None and each.zxid > 0:
                 answers.setdefault(each.server, []).append((each.completed, each.zxid))
         self._answers: list[tuple[list[int], list[int]]] = []
-        """Of each server: when it first answered with a zxid, and that, both ascending."""
-        for shown in answers.values():
+        """For each server, the times of its first answers with each newer zxid, and these zxids."""
+        for pairs in answers.values():
             times, zxids = [], []
-            for completed, zxid in sorted(shown):
+            for completed, zxid in sorted(pairs):
                 if not zxids or zxid > zxids[-1]:
                     times.append(completed)
                     zxids.append(zxid)
             self._answers.append((times, zxids))
         self._last: dict[str, int] = {}
-        """Of nodes that may have such children: the last change that was prepared with them."""
+        """For each node that may have such children, the last change that was prepared with them."""
 
     def refused(self, request: Request, operation: Operation | None, zxid: int) -> Iterator[str]:
-        """The nodes for which ``request``, prepared as ``zxid``, may have been refused with NotEmpty."""
+        """The nodes for which ``request``, prepared as ``zxid``, may have got NotEmpty."""
         for each in parts(request):
             if isinstance(each, Delete) and self._may_count(each.path, operation, zxid):
                 yield each.path
@@ -51,15 +51,15 @@ class Outstanding:
     def applied(
         self, changes: Sequence[Change], operation: Operation | None, zxid: int, closes: bool
     ) -> None:
-        """The next transaction; ``closes``: it ended a session."""
-        touched: dict[str, None] = {}
+        """Follows the next transaction. ``closes``: it ended a session."""
+        changed: dict[str, None] = {}
         for change in changes:
             if change.kind in (CREATED, DELETED):
                 self._last.pop(change.path, None)
-                touched[parent_of(change.path)] = None
+                changed[parent_of(change.path)] = None
             else:
-                touched[change.path] = None
-        for path in touched:
+                changed[change.path] = None
+        for path in changed:
             if closes or self._may_count(path, operation, zxid):
                 self._last[path] = zxid
             else:
@@ -72,9 +72,9 @@ class Outstanding:
         return operation is None or operation.invoked < self._applied_at(last)
 
     def _applied_at(self, zxid: int) -> int:
-        """When every server had answered with it, or something newer."""
+        """The time at which every server had answered with this zxid or a newer one."""
         latest = 0
         for times, zxids in self._answers:
-            place = bisect_left(zxids, zxid)
-            latest = max(latest, times[place] if place < len(times) else _NEVER)
+            index = bisect_left(zxids, zxid)
+            latest = max(latest, times[index] if index < len(times) else _NEVER)
         return latest

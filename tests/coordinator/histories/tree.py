@@ -1,7 +1,8 @@
-"""A znode tree that remembers each of its states, by transaction id; written for the checkers, apart from the coordinator's own.
+"""A znode tree that keeps each of its states by transaction id. It is the checkers' own, not the
+coordinator's.
 
-What a write answers and does is ``PrepRequestProcessor``'s and ``DataTree``'s: a create counts in its parent whatever becomes of the
-child, and clients see twice that count less the children there are.
+The answers and effects of writes are those of ``PrepRequestProcessor`` and ``DataTree``. A node counts its
+creations of children; its cversion is twice that count less its children.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .history import (
 
 
 class Node(NamedTuple):
-    """``creations``: of children, ever."""
+    """The state of a node. ``creations`` counts all children that were ever made."""
 
     data: bytes
     czxid: int
@@ -50,7 +51,7 @@ class Node(NamedTuple):
     names: frozenset[str] = frozenset()
 
     def stat(self) -> Stat:
-        """Without times."""
+        """The node's Stat, without times."""
         cversion = 2 * self.creations - len(self.names)
         return Stat(
             self.czxid,
@@ -82,7 +83,7 @@ def parent_of(path: str) -> str:
 
 
 class Tree:
-    """Nodes at and below ``root``, whose parent is nobody's business."""
+    """The nodes at and below ``root``. The root's parent is not modelled."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -92,7 +93,7 @@ class Tree:
         self._now: dict[str, Node] = {}
 
     def at(self, path: str, zxid: int) -> Node | None:
-        """The node after transaction ``zxid``, or the last before that."""
+        """The node in the state after transaction ``zxid``."""
         found = bisect_right(self._zxids.get(path, ()), zxid)
         return self._states[path][found - 1] if found else None
 
@@ -100,11 +101,11 @@ class Tree:
         return self._now.get(path)
 
     def owned(self, session: int) -> list[str]:
-        """Ephemerals of a session."""
+        """The paths of a session's ephemerals."""
         return sorted(path for path, node in self._now.items() if node.owner == session)
 
     def read(self, request: Read, zxid: int) -> Answer:
-        """What it answers at the state of ``zxid``; Stats without times."""
+        """The answer of a read in the state of ``zxid``, with Stats without times."""
         node = self.at(request.path, zxid)
         if node is None:
             return Answer(NO_NODE)
@@ -117,8 +118,10 @@ class Tree:
                 return Answer(OK, (tuple(sorted(node.names)), node.stat()))
 
     def write(self, request: Write, session: int, zxid: int, full: str = "") -> Answer:
-        """What it answers as the next transaction, and does; nothing is done yet. ``full``: a node that counts as one with
-        children, whether it has some or not."""
+        """The answer and the changes of a write as the next transaction; does not apply it.
+
+        ``full``: a node that counts as one with children in any case.
+        """
         if isinstance(request, CloseSession):
             return Answer(OK, None, tuple(Change(DELETED, path) for path in self.owned(session)))
         draft = _Draft(self._now, zxid, self.root, full)
@@ -135,7 +138,7 @@ class Tree:
         return Answer(OK, tuple(results), tuple(draft.changes))
 
     def apply(self, zxid: int, changes: Sequence[Change]) -> None:
-        """Raises ImpossibleError."""
+        """Applies a transaction. Raises ImpossibleError."""
         within = tuple(
             each for each in changes if each.path == self.root or each.path.startswith(self.root + "/")
         )
@@ -155,7 +158,7 @@ class Tree:
 
 
 class _Draft:
-    """One transaction being made: nodes it touched, before the others are."""
+    """The nodes that a transaction has changed so far."""
 
     def __init__(self, before: dict[str, Node], zxid: int, root: str, full: str = "") -> None:
         self.nodes: dict[str, Node | None] = {}
@@ -208,20 +211,20 @@ class _Draft:
         return OK, (path, made.stat())
 
     def change(self, change: Change) -> None:
-        """Raises ImpossibleError."""
+        """Adds a change. Raises ImpossibleError."""
         path, node = change.path, self._get(change.path)
         parent = self._get(parent_of(path)) if path != self._root else None
         name = path.rpartition("/")[2]
         if change.kind == CREATED:
             if node is not None or (parent is None and path != self._root):
-                raise ImpossibleError(f"0x{self._zxid:x} creates {path}, which is there or has no parent")
+                raise ImpossibleError(f"0x{self._zxid:x} creates {path}, which exists or has no parent")
             self.nodes[path] = Node(change.data, self._zxid, self._zxid, self._zxid, owner=change.owner)
             if parent is not None:
                 self.nodes[parent_of(path)] = parent._replace(
                     pzxid=self._zxid, creations=parent.creations + 1, names=parent.names | {name}
                 )
         elif node is None:
-            raise ImpossibleError(f"0x{self._zxid:x} changes or deletes {path}, which is not there")
+            raise ImpossibleError(f"0x{self._zxid:x} changes or deletes {path}, which does not exist")
         elif change.kind == DATA_CHANGED:
             self.nodes[path] = node._replace(data=change.data, mzxid=self._zxid, version=node.version + 1)
         else:

@@ -1,9 +1,9 @@
-"""The watch checker: what a session is told of its watches, held against the transactions.
+"""The watch checker: compares each session's events with the transactions.
 
-Whatever a session is answered at zxid z, every change up to z that it watched was told it before, once, and
-nothing else was (``WatchManager``, ``DataTree.setWatches``). With its connection go its watches on the
-server; what a client sets again is told at once what it missed, but for persistent watches, which are told of
-nothing that happened meanwhile.
+- Before an answer with zxid z, a session gets one event for every watched change up to z, and no others
+  (``WatchManager``, ``DataTree.setWatches``).
+- When a connection ends, the server drops its watches. A watch that the client sets again fires at once if it
+  missed a change. A persistent watch does not.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Event = tuple[int, str]
 
 
 def check_watches(history: History, order: Order) -> list[str]:
-    """What is wrong; nothing if it is as it must be."""
+    """Every problem of the history."""
     return [
         problem
-        for session, shown in history.sessions().items()
-        for problem in _Session(session, history, order).follow(shown)
+        for session, received in history.sessions().items()
+        for problem in _Session(session, history, order).follow(received)
     ]
 
 
 class _Session:
     """One session's watches on its server.
 
-    ``_due`` are the events of the transaction ``_at`` that were not told yet.
+    ``_due`` has the events of transaction ``_at`` that are not sent yet.
     """
 
     def __init__(self, session: int, history: History, order: Order) -> None:
@@ -67,8 +67,8 @@ class _Session:
         self._due.clear()
         self._again.clear()
 
-    def follow(self, shown: list[Operation | Notification | Contact]) -> Iterator[str]:
-        for each in shown:
+    def follow(self, received: list[Operation | Notification | Contact]) -> Iterator[str]:
+        for each in received:
             if isinstance(each, Contact):
                 if each.kind == "lost":
                     self._forget()
@@ -78,29 +78,30 @@ class _Session:
                 yield from self._advance(each.zxid, each)
                 yield from self._answered(each)
 
-    def _notified(self, shown: Notification) -> Iterator[str]:
-        event = (shown.kind, shown.path)
-        if shown.zxid <= 0:
+    def _notified(self, notification: Notification) -> Iterator[str]:
+        event = (notification.kind, notification.path)
+        if notification.zxid <= 0:
             self._again[event] += 1
             return
         if self._is_doubtful(event):
             self._used_up(event)
             return
-        if shown.zxid > self._at:
-            yield from self._advance(shown.zxid - 1, shown)
-            self._step_to(shown.zxid)
-        if shown.zxid != self._at or not self._due[event]:
-            yield f"session 0x{self._session:x} did not have to be told: {shown}"
+        if notification.zxid > self._at:
+            yield from self._advance(notification.zxid - 1, notification)
+            self._step_to(notification.zxid)
+        if notification.zxid != self._at or not self._due[event]:
+            yield f"session 0x{self._session:x} got an event without a change: {notification}"
             return
         self._due[event] -= 1
         self._due += Counter()
 
     def _advance(self, zxid: int, because: object) -> Iterator[str]:
-        """Everything up to ``zxid`` must have been told."""
+        """Checks that every event up to ``zxid`` was sent."""
         while True:
             if self._due:
                 events = ", ".join(f"{kind} {path}" for kind, path in self._due.elements())
-                yield f"session 0x{self._session:x} was not told of 0x{self._at:x} ({events}) before: {because}"
+                missing = f"session 0x{self._session:x} did not get the events of 0x{self._at:x} ({events})"
+                yield f"{missing} before: {because}"
                 self._due.clear()
             if self._next == len(self._transactions) or self._transactions[self._next][0] > zxid:
                 self._at = max(self._at, zxid)
@@ -116,19 +117,19 @@ class _Session:
 
     def _changed(self, change: Change) -> None:
         path, parent = change.path, parent_of(change.path)
-        shown = path in self._data or path in self._persistent or self._is_recursive(path)
+        is_watched = path in self._data or path in self._persistent or self._is_recursive(path)
         self._data.discard(path)
         if change.kind == DELETED:
-            shown = shown or path in self._child
+            is_watched = is_watched or path in self._child
             self._child.discard(path)
-        if shown:
-            self._must_tell(change.kind, path)
+        if is_watched:
+            self._expect(change.kind, path)
         if change.kind in (CREATED, DELETED):
             if parent in self._child or parent in self._persistent:
-                self._must_tell(CHILDREN_CHANGED, parent)
+                self._expect(CHILDREN_CHANGED, parent)
             self._child.discard(parent)
 
-    def _must_tell(self, kind: int, path: str) -> None:
+    def _expect(self, kind: int, path: str) -> None:
         if not self._is_doubtful((kind, path)):
             self._due[kind, path] += 1
 
@@ -189,11 +190,9 @@ class _Session:
         self._persistent.update(request.persistent)
         self._recursive.update(request.recursive)
         due = Counter({event: count for event, count in due.items() if not self._is_doubtful(event)})
-        shown = Counter(
-            {event: count for event, count in self._again.items() if not self._is_doubtful(event)}
-        )
+        sent = Counter({event: count for event, count in self._again.items() if not self._is_doubtful(event)})
         self._again.clear()
-        for event in (due - shown).elements():
-            yield f"session 0x{self._session:x} was not told again of {event} before: {operation}"
-        for event in (shown - due).elements():
-            yield f"session 0x{self._session:x} did not have to be told again of {event} before: {operation}"
+        for event in (due - sent).elements():
+            yield f"session 0x{self._session:x} did not get the missed event {event} before: {operation}"
+        for event in (sent - due).elements():
+            yield f"session 0x{self._session:x} got the event {event}, not missed, before: {operation}"

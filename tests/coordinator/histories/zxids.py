@@ -1,13 +1,12 @@
-"""The zxid check: exact, and linear in the history's length.
+"""The zxid checker. It is exact, and linear in the history's length.
 
-1. A write that was answered before another was sent has the smaller zxid, and no two have the same.
-2. All writes, replayed in that order, give each answer (:mod:`.order`).
-3. A read answers as the state of its header's zxid.
-4. A session's zxids never fall, and its requests are answered in the order they were sent: so own writes are
-   seen.
-5. A sync is answered with no zxid older than any that was answered before it was sent
-   (``sync_is_linearizable``).
-6. A transaction has one time, in every Stat.
+1. A write that was answered before another was sent has the smaller zxid. No two writes have the same.
+2. All writes, replayed in this order, give their answers (:mod:`.order`).
+3. A read has the answer of the state of its header's zxid.
+4. A session's zxids never fall, and its requests are answered in order. So a session sees its own writes.
+5. The answer to a sync has a zxid at least as new as every answer before it was sent
+(``sync_is_linearizable``).
+6. A transaction has the same time in every Stat.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .order import Order, comparable
 
 
 def check_zxids(history: History, order: Order, sync_is_linearizable: bool = True) -> list[str]:
-    """What is wrong; nothing if it is as it must be."""
+    """Every problem of the history."""
     return [
         *order.problems,
         *_real_time(history, sync_is_linearizable),
@@ -61,23 +60,23 @@ def _reads(history: History, order: Order) -> Iterator[str]:
         if not history.is_within(request.path):
             continue
         answer = order.tree.read(request, operation.zxid)
-        output = comparable(operation.result, request, order)
-        if (operation.error, output) != (answer.error, comparable(answer.result, request, order)):
-            yield f"the state of its zxid answers {answer.error or 'ok'} {answer.result}: {operation}"
+        result = comparable(operation.result, request, order)
+        if (operation.error, result) != (answer.error, comparable(answer.result, request, order)):
+            yield f"the state of its zxid has {answer.error or 'ok'} {answer.result}: {operation}"
 
 
 def _within_sessions(history: History) -> Iterator[str]:
-    for session, shown in history.sessions().items():
+    for session, received in history.sessions().items():
         newest, last_xid = 0, 0
-        for each in shown:
+        for each in received:
             if isinstance(each, Contact):
                 continue
             if 0 < each.zxid < newest:
-                yield f"session 0x{session:x} was told 0x{newest:x} before: {each}"
+                yield f"session 0x{session:x} had zxid 0x{newest:x} before: {each}"
             newest = max(newest, each.zxid)
             if isinstance(each, Operation):
                 if each.xid < last_xid:
-                    yield f"session 0x{session:x} was answered {last_xid}, sent later, before: {each}"
+                    yield f"session 0x{session:x} had the answer to the later xid {last_xid} before: {each}"
                 last_xid = max(last_xid, each.xid)
 
 
@@ -89,7 +88,7 @@ def _times(history: History) -> Iterator[str]:
         for stat in _stats(operation.result):
             for zxid, time in ((stat.czxid, stat.ctime), (stat.mzxid, stat.mtime)):
                 if times.setdefault(zxid, time) != time:
-                    yield f"transaction 0x{zxid:x} is of {times[zxid]} elsewhere: {operation}"
+                    yield f"transaction 0x{zxid:x} has time {times[zxid]} in another answer: {operation}"
 
 
 def _stats(result: object) -> Iterator[Stat]:
