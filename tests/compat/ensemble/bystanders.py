@@ -1,6 +1,6 @@
 """Clients that must not notice what a test does to an ensemble: a kazoo client on each member.
 
-The clients write, read and watch, each in its own thread, before, during and after the test's deed.
+The clients write, read and watch, each in its own thread, before, during and after the test's own requests.
 :func:`unharmed` checks that they go on, and that the members' memory and descriptors stay within limits.
 """
 

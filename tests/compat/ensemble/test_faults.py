@@ -149,13 +149,13 @@ only_fuzz = pytest.mark.skipif(
 @only_fuzz
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("maker", MAKERS_OF_ENSEMBLES, ids=lambda maker: maker.name)
-def test_new_seeds(faulty: Faulty, maker: Maker) -> None:
+def test_new_seeds_keep_the_promises(faulty: Faulty, maker: Maker) -> None:
     play_new_seeds(faulty, maker, SETTINGS)
 
 
 @only_fuzz
 @pytest.mark.timeout(0)
-def test_new_seeds_of_members_that_take_snapshots(faulty: Faulty) -> None:
+def test_new_seeds_keep_the_promises_with_snapshots(faulty: Faulty) -> None:
     play_new_seeds(faulty, SAVING, SNAPSHOTS)
 
 

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
 TESTS = {
     **{recipe: [] for recipe in ("barrier", "cache", "counter", "election", "lease", "lock", "party")},
-    # That test allows only a tenth of a second; test_locking_queue below waits instead.
+    # That test allows only a tenth of a second. The test of a locking queue below waits instead.
     "queue": ["-k", "not test_concurrent_execution"],
     # That test sleeps for ten seconds.
     "watchers": ["-k", "not test_child_watcher_remove_session_watcher"],
@@ -113,7 +113,7 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
         return [each.result(WAIT_SECONDS) for each in [pool.submit(call) for call in calls]]
 
 
-def test_lock(connect: Connect) -> None:
+def test_a_lock_excludes_other_clients(connect: Connect) -> None:
     clients = [connect() for _ in range(3)]
     inside = Received()
 
@@ -137,7 +137,7 @@ def test_lock(connect: Connect) -> None:
     lock.release()
 
 
-def test_read_and_write_locks(connect: Connect) -> None:
+def test_a_write_lock_excludes_readers_and_waits_for_them(connect: Connect) -> None:
     one, two, three = (connect() for _ in range(3))
     reading, also = one.ReadLock("/lock"), two.ReadLock("/lock")
     assert reading.acquire(timeout=WAIT_SECONDS)
@@ -153,7 +153,7 @@ def test_read_and_write_locks(connect: Connect) -> None:
     writing.release()
 
 
-def test_semaphore(connect: Connect) -> None:
+def test_a_semaphore_limits_its_leases(connect: Connect) -> None:
     clients = [connect() for _ in range(3)]
     leases = [
         client.Semaphore("/semaphore", f"client {number}", max_leases=2)
@@ -177,7 +177,7 @@ def test_a_semaphores_lease_ends_with_its_session(connect: Connect) -> None:
     assert two.Semaphore("/semaphore", max_leases=1).acquire(timeout=WAIT_SECONDS)
 
 
-def test_election(connect: Connect) -> None:
+def test_every_candidate_leads_once(connect: Connect) -> None:
     clients = [connect() for _ in range(3)]
     led = Received()
     elections = [client.Election("/election", f"client {number}") for number, client in enumerate(clients)]
@@ -205,7 +205,7 @@ def test_the_next_candidate_leads_when_the_leaders_session_ends(connect: Connect
         second.result(WAIT_SECONDS)
 
 
-def test_barrier(connect: Connect) -> None:
+def test_a_barrier_blocks_until_it_is_removed(connect: Connect) -> None:
     one, two = connect(), connect()
     one.Barrier("/barrier").create()
     two.sync("/")
@@ -216,7 +216,7 @@ def test_barrier(connect: Connect) -> None:
         assert passed.result(WAIT_SECONDS)
 
 
-def test_double_barrier(connect: Connect) -> None:
+def test_a_double_barrier_lets_all_clients_in_and_out(connect: Connect) -> None:
     clients = [connect() for _ in range(3)]
     barriers = [client.DoubleBarrier("/barrier", 3) for client in clients]
     steps = Received()
@@ -233,7 +233,7 @@ def test_double_barrier(connect: Connect) -> None:
     assert clients[0].get_children("/barrier") == []
 
 
-def test_queue(connect: Connect) -> None:
+def test_a_queue_keeps_its_order(connect: Connect) -> None:
     one, two = connect(), connect()
     writing, reading = one.Queue("/queue"), two.Queue("/queue")
     for number in range(10):
@@ -243,7 +243,7 @@ def test_queue(connect: Connect) -> None:
     assert got == [b"1", b"3", b"5", b"7", b"9", b"0", b"2", b"4", b"6", b"8", None]
 
 
-def test_locking_queue(connect: Connect) -> None:
+def test_a_locking_queue_offers_unconsumed_entries_again(connect: Connect) -> None:
     one, two, three = (connect() for _ in range(3))
     one.LockingQueue("/queue").put_all([b"one", b"two"])
     second, third = two.LockingQueue("/queue"), three.LockingQueue("/queue")
@@ -259,7 +259,7 @@ def test_locking_queue(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Party", "ShallowParty"])
-def test_party(connect: Connect, kind: str) -> None:
+def test_a_party_lists_its_members(connect: Connect, kind: str) -> None:
     clients = [connect() for _ in range(3)]
     parties = [getattr(client, kind)("/party", f"client-{number}") for number, client in enumerate(clients)]
     for party in parties:
@@ -274,7 +274,7 @@ def test_party(connect: Connect, kind: str) -> None:
     assert list(parties[0]) == ["client-0"]
 
 
-def test_counter(connect: Connect) -> None:
+def test_a_counter_loses_no_increment(connect: Connect) -> None:
     clients = [connect() for _ in range(3)]
 
     def count(client: KazooClient) -> None:
@@ -289,7 +289,7 @@ def test_counter(connect: Connect) -> None:
         assert client.Counter("/counter").value == 30
 
 
-def test_tree_cache(connect: Connect) -> None:
+def test_a_tree_cache_follows_the_tree(connect: Connect) -> None:
     one, two = connect(), connect()
     received = Received()
     cache = TreeCache(two, "/tree")
@@ -321,7 +321,7 @@ def test_tree_cache(connect: Connect) -> None:
     cache.close()
 
 
-def test_watches_of_data_and_children(connect: Connect) -> None:
+def test_watches_see_the_newest_data_and_children(connect: Connect) -> None:
     one, two = connect(), connect()
     one.create("/node", b"0")
     two.sync("/node")
@@ -337,7 +337,7 @@ def test_watches_of_data_and_children(connect: Connect) -> None:
     data.until(lambda values: values[-1] == (None, None))
 
 
-def test_transactions(connect: Connect) -> None:
+def test_a_transaction_is_all_or_nothing(connect: Connect) -> None:
     one, two = connect(), connect()
     done = one.transaction()
     done.create("/a", b"1")
