@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use crate::error::BenchError;
 
-/// A position in a message. Strings and bytes are returned as ranges, so that the message can be changed in
-/// place.
+/// A position in a message. Strings and bytes are returned as ranges, so that the caller can change them.
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
