@@ -201,7 +201,7 @@ impl Handle {
             return Err(StorageError::InvalidConfig {
                 name: "cleanup.policy",
                 value: "delete".to_owned(),
-                reason: "to be compacted, a log has to be opened with compact: records without a key are lost",
+                reason: "open the log with compact=True to compact it; records without a key are lost",
             });
         }
         match &self.kind {

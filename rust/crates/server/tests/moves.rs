@@ -105,7 +105,7 @@ fn a_partition_moves_while_it_is_written_and_read() {
     }
 }
 
-// If this failed, a consumer that waits at the end of a log would get an error after a move, or wait for ever.
+// If this failed, a consumer that waits for records would get an error after a move, or wait for ever.
 #[test]
 fn long_polls_survive_a_move() {
     let server = two_disks(&[]);

@@ -3,10 +3,10 @@
 //! Version 0 requests the first offsets of segments that were last written before a time
 //! (`UnifiedLog.legacyFetchOffsetsBefore`).
 //!
-//! A search by time may have to decompress batches. Each waits for a permit ([`crate::memory::decompression`]),
-//! so a long search does not block others, and ends with its client. A searching request keeps only its
-//! parsed form; long ones share a budget (`list_offsets`). At the bound a request gets REQUEST_TIMED_OUT, and
-//! its client tries again.
+//! A search by time may have to decompress batches. Each waits for a permit
+//! ([`crate::memory::decompression`]), so a long search does not block others, and ends with its client. A
+//! searching request keeps only its parsed form; long ones share a budget (`list_offsets`). At the bound a
+//! request gets REQUEST_TIMED_OUT, and its client tries again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
