@@ -51,7 +51,8 @@ public final class KafkaCleaner {
             });
         UnifiedLog log = UnifiedLog.apply(dir, config, 0, Long.MAX_VALUE, scheduler,
             new BrokerTopicStats(false), Time.SYSTEM, 300_000,
-            new ProducerStateManagerConfig(86_400_000, false), 600_000, new LogDirFailureChannel(1), true, Option.empty(), true, new ConcurrentHashMap<>(), false,
+            new ProducerStateManagerConfig(86_400_000, false), 600_000, new LogDirFailureChannel(1), true,
+            Option.empty(), true, new ConcurrentHashMap<>(), false,
             LogOffsetsListener.NO_OP_OFFSETS_LISTENER);
         TopicPartition partition = UnifiedLog.parseTopicPartitionName(dir);
         long bytes = log.size();

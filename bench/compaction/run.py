@@ -6,7 +6,8 @@ Prints MB (10^6 bytes) of log compacted per second for each, and the median of t
 the rows for bench/table.py.
 
 Both use one thread, Kafka's default buffers (128 MiB of keys) and no throttle. Kafka's cleaner runs in a JVM
-that has compacted a copy before, so that it is warm. Ours runs in a new process. They alternate in each round.
+that has compacted a copy before, so that it is warm. Ours runs in a new process. They alternate in each
+round.
 """
 
 from __future__ import annotations

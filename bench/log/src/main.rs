@@ -150,5 +150,5 @@ fn machine() -> String {
         .unwrap_or("unknown processor")
         .trim();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{model}, {cores} cores, files on tmpfs unless told otherwise")
+    format!("{model}, {cores} cores, files on tmpfs unless --directory says otherwise")
 }

@@ -138,13 +138,13 @@ pub fn decompress(
 pub(crate) fn compress_lz4_legacy(input: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
     let start = out.len();
     compress(Compression::Lz4, None, input, out)?;
-    lz4::spoil_header(&mut out[start..])
+    lz4::write_legacy_checksum(&mut out[start..])
 }
 
 /// Decompresses an lz4 frame of a message set v0, whose header checksum may be the wrong one of old clients.
 pub fn decompress_lz4_legacy(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), RecordError> {
     out.clear();
-    let (header, rest) = lz4::mend_header(input)?;
+    let (header, rest) = lz4::correct_header(input)?;
     let decoder = lz4_flex::frame::FrameDecoder::new(header.as_slice().chain(rest));
     read_bounded(Compression::Lz4, decoder, limit, out)
 }

@@ -58,7 +58,7 @@ fn run() -> Result<(), Failure> {
     for line in stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
-        let answer = obey(&dir, &words)?;
+        let answer = execute(&dir, &words)?;
         writeln!(stdout(), "ok{answer}")?;
         if words == ["close"] {
             break;
@@ -67,25 +67,25 @@ fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-fn obey(dir: &LogDir, words: &[&str]) -> Result<String, Failure> {
+fn execute(dir: &LogDir, words: &[&str]) -> Result<String, Failure> {
     match *words {
         ["append", topic, file] => {
             let log = &partition(dir, topic)?.log;
             let epoch = log.latest_epoch().unwrap_or(0);
             let appended = log.append_as_leader(&mut std::fs::read(file)?, epoch, now_ms())?;
-            Ok(told(&appended))
+            Ok(described(&appended))
         }
         ["coordinate", topic, file] => {
             let log = &partition(dir, topic)?.log;
             let epoch = log.latest_epoch().unwrap_or(0);
             let appended = log.append_as_coordinator(&mut std::fs::read(file)?, epoch, now_ms())?;
-            Ok(told(&appended))
+            Ok(described(&appended))
         }
         ["follow", topic, file] => {
             let log = &partition(dir, topic)?.log;
             let appended = log.append_as_follower(&std::fs::read(file)?, now_ms())?;
             log.set_high_watermark(log.log_end_offset());
-            Ok(told(&appended))
+            Ok(described(&appended))
         }
         ["roll", topic] => {
             partition(dir, topic)?.log.roll(now_ms())?;
@@ -112,7 +112,7 @@ fn partition(dir: &LogDir, topic: &str) -> Result<Arc<Partition>, Failure> {
     found.ok_or_else(|| format!("there is no {topic}-0").into())
 }
 
-fn told(appended: &Appended) -> String {
+fn described(appended: &Appended) -> String {
     let Appended {
         first_offset,
         last_offset,

@@ -116,13 +116,13 @@ proptest! {
 
     #[test]
     fn a_changed_byte_never_panics(
-        samples in samples(), code in 0u8..5, at: prop::sample::Index, byte: u8, mend: bool,
+        samples in samples(), code in 0u8..5, at: prop::sample::Index, byte: u8, sets_crc: bool,
     ) {
         let mut bytes = build(Compression::from_code(code).unwrap(), &samples);
         let at = at.index(bytes.len());
         let same = bytes[at] == byte;
         bytes[at] = byte;
-        if mend {
+        if sets_crc {
             // An attacker sets the checksum, too.
             set_crc(&mut bytes);
         }
@@ -130,8 +130,8 @@ proptest! {
             let Ok(batch) = batch else { continue };
             // The checksum finds every change in the bytes it covers. The base offset and leader epoch come
             // before them.
-            let covered = at >= MAGIC_END || (8..12).contains(&at);
-            if covered && !same && !mend {
+            let is_covered = at >= MAGIC_END || (8..12).contains(&at);
+            if is_covered && !same && !sets_crc {
                 prop_assert!(batch.verify_crc().is_err());
             }
             let _ = batch.validate(LIMIT);

@@ -50,7 +50,7 @@ pub(super) fn check_end(input: &[u8]) -> Result<(), RecordError> {
 }
 
 /// The frame's header with the right checksum, and the bytes after it.
-pub(super) fn mend_header(input: &[u8]) -> Result<(Vec<u8>, &[u8]), RecordError> {
+pub(super) fn correct_header(input: &[u8]) -> Result<(Vec<u8>, &[u8]), RecordError> {
     let checksum_at = checksum_at(input)?;
     let (header, rest) = input.split_at(checksum_at + 1);
     let mut header = header.to_vec();
@@ -59,7 +59,7 @@ pub(super) fn mend_header(input: &[u8]) -> Result<(Vec<u8>, &[u8]), RecordError>
 }
 
 /// Sets the header checksum that old readers require. Kafka's frames have no content size and no dictionary.
-pub(super) fn spoil_header(frame: &mut [u8]) -> Result<(), RecordError> {
+pub(super) fn write_legacy_checksum(frame: &mut [u8]) -> Result<(), RecordError> {
     let checksum_at = checksum_at(frame)?;
     frame[checksum_at] = (xxh32_short(&frame[..checksum_at]) >> 8) as u8;
     Ok(())
@@ -117,11 +117,11 @@ mod tests {
         super::super::compress(Compression::Lz4, None, b"some text, some text", &mut frame).unwrap();
         let right = frame[6];
         frame[6] = !right;
-        let (header, rest) = mend_header(&frame).unwrap();
+        let (header, rest) = correct_header(&frame).unwrap();
         assert_eq!(header[6], right);
         assert_eq!(header.len() + rest.len(), frame.len());
         for cut in 0..7 {
-            assert!(mend_header(&frame[..cut]).is_err());
+            assert!(correct_header(&frame[..cut]).is_err());
         }
     }
 }

@@ -56,8 +56,8 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, inputs: &[Vec<u8>]) {
     }
 }
 
-fn put(place: &mut [u8], number: &[u8]) {
-    for (byte, value) in place.iter_mut().zip(number) {
+fn put(target: &mut [u8], number: &[u8]) {
+    for (byte, value) in target.iter_mut().zip(number) {
         *byte = *value;
     }
 }

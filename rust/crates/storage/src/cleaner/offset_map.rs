@@ -67,7 +67,7 @@ impl OffsetMap {
     }
 
     /// Loads the slots of keys into the cache. The loads run in parallel.
-    pub(crate) fn touch(&self, digests: impl Iterator<Item = Digest>) {
+    pub(crate) fn prefetch(&self, digests: impl Iterator<Item = Digest>) {
         let slots = digests.map(|digest| self.slots[self.home(digest)][2]);
         std::hint::black_box(slots.fold(0, |all, slot| all ^ slot));
     }

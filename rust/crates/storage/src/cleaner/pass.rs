@@ -219,8 +219,8 @@ fn build_map(plan: &Plan, run: &mut Run<'_>, aborted: &[AbortedTxn]) -> Result<O
         .max(0)
         .unsigned_abs();
     let mut map = OffsetMap::new(config.dedupe_bytes_per_thread(), config.load_factor, span);
-    let behind = |transaction: &&AbortedTxn| transaction.last_offset >= plan.first_dirty;
-    let mut transactions = Transactions::new(aborted.iter().filter(behind).copied().collect());
+    let not_before = |transaction: &&AbortedTxn| transaction.last_offset >= plan.first_dirty;
+    let mut transactions = Transactions::new(aborted.iter().filter(not_before).copied().collect());
     let dirty = plan.dirty();
     for (number, segment) in dirty.iter().enumerate() {
         let full = map_segment(plan.first_dirty, segment, run, &mut map, &mut transactions)?;
@@ -316,7 +316,7 @@ fn map_batch(
         let batch = filter.open(&batch, DECOMPRESSED_MAX)?;
         batch.for_each(|entry| take(entry.key, entry.offset))?;
     }
-    map.touch(keys.iter().map(|(digest, _)| *digest));
+    map.prefetch(keys.iter().map(|(digest, _)| *digest));
     let full = keys
         .iter()
         .any(|(digest, offset)| map.put(*digest, *offset).is_err());
@@ -456,7 +456,7 @@ impl Copy<'_, '_> {
                 let mapped = entry.key.filter(|_| entry.offset <= map.latest());
                 digests.push(mapped.map(|key| map.digest(key)));
             })?;
-            map.touch(digests.iter().flatten().copied());
+            map.prefetch(digests.iter().flatten().copied());
         }
         let mut digests = digests.iter().copied();
         let filtered = batch.filter(

@@ -227,8 +227,8 @@ impl FaultyDisk {
         self.shared.0.lock().model.certain_only(target);
     }
 
-    /// Crashes and errors by the kind of change that they struck, and changes that were refused for want of
-    /// space.
+    /// Crashes and errors by the kind of change that they struck, and changes that were refused because of a
+    /// lack of space.
     pub(super) fn counts(&self) -> ([usize; KINDS.len()], [usize; KINDS.len()], usize) {
         let state = self.shared.0.lock();
         (state.crashes, state.errors, state.refused)

@@ -1,4 +1,4 @@
-//! Flips one bit of what a power loss left, and tells what may follow for the log.
+//! Flips one bit of what a power loss left, and says what the log may do about it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -49,9 +49,9 @@ fn fetch(log: &Log, offset: i64, end: i64, max_bytes: u64) -> Result<(Found, i64
     let mut rest = bytes.as_slice();
     while !rest.is_empty() {
         let size = 12 + i32::from_be_bytes(rest[8..12].try_into().unwrap()) as usize;
-        let (batch, behind) = rest.split_at(size);
+        let (batch, remaining) = rest.split_at(size);
         after = one_batch(batch, &mut found)?;
-        rest = behind;
+        rest = remaining;
     }
     Ok((found, after))
 }

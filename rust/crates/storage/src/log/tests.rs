@@ -211,7 +211,7 @@ fn a_full_segment_is_rolled() {
 // Broken if it failed: a segment would stay active longer than `segment.ms`, and retention could not delete
 // it.
 #[test]
-fn rolling_by_age() {
+fn a_segment_is_rolled_by_the_age_of_its_records() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     log.update_config(LogConfig {
@@ -227,7 +227,7 @@ fn rolling_by_age() {
 
 // Broken if it failed: all segments that began together would be rolled together, or later than `segment.ms`.
 #[test]
-fn rolling_with_jitter() {
+fn a_roll_by_age_has_jitter() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     log.update_config(LogConfig {
@@ -316,7 +316,7 @@ fn an_invalid_append_is_refused() {
 
 // Broken if it failed: records of a topic with append time would have the producers' timestamps.
 #[test]
-fn log_append_time() {
+fn log_append_time_is_set() {
     let dir = tempfile::tempdir().unwrap();
     let config = LogConfig {
         timestamp_type: TimestampType::LogAppendTime,
@@ -344,7 +344,7 @@ fn log_append_time() {
 
 // Broken if it failed: a retry would be written twice, or a batch that must be refused be accepted.
 #[test]
-fn idempotent_producers() {
+fn an_idempotent_producer_is_checked() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     let append = |mut bytes: Vec<u8>| log.append_as_leader(&mut bytes, 0, 0);
@@ -537,7 +537,7 @@ fn retention_deletes_old_segments() {
 
 // Broken if it failed: DeleteRecords would delete nothing, or records above the high watermark.
 #[test]
-fn moving_the_start() {
+fn the_log_start_advances() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     fill(&log, 100);
@@ -553,7 +553,7 @@ fn moving_the_start() {
 
 // Broken if it failed: a reader would see half of an append, wait for the writer, or find a gap.
 #[test]
-fn readers_beside_a_writer() {
+fn readers_run_concurrently_with_a_writer() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     std::thread::scope(|scope| {
@@ -585,7 +585,7 @@ fn readers_beside_a_writer() {
 
 // Broken if it failed: a closed log could still be written, or a slice of it not be read.
 #[test]
-fn closing() {
+fn a_closed_log_is_complete_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     fill(&log, 5);

@@ -1,8 +1,8 @@
 //! Truncation: a follower cuts off the records that its leader does not have (`UnifiedLog.truncateTo`).
 //!
 //! Runs under the writer lock and the flush lock. Readers take neither. A reader that ran beside a truncation
-//! discards its result and repeats ([`Log::between_truncations`]). A slice that was returned before may read short,
-//! or have bytes that were appended since. Only slices above the high watermark can, and those go to
+//! discards its result and repeats ([`Log::between_truncations`]). A slice that was returned before may read
+//! short, or have bytes that were appended since. Only slices above the high watermark can, and those go to
 //! followers, which check what they receive.
 //!
 //! A crash: every step leaves a whole log. Snapshots that include truncated batches are removed first, then

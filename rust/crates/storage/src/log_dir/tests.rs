@@ -28,9 +28,9 @@ fn read(path: &Path, name: &str) -> String {
 }
 
 /// A directory's name, whether it was loaded, how many of how many, bytes checked.
-type Told = (String, bool, usize, usize, u64);
+type Loaded = (String, bool, usize, usize, u64);
 
-fn open_noting(path: &Path, replicated: bool) -> (LogDir, Vec<Told>) {
+fn open_reporting(path: &Path, replicated: bool) -> (LogDir, Vec<Loaded>) {
     let seen = Mutex::new(Vec::new());
     let opening = Opening {
         replicated,

@@ -234,7 +234,7 @@ fn a_wrong_epoch_file_is_rebuilt_unless_batches_contradict() {
         // The epoch of a leader that has not written yet stays; an epoch after the log's end goes.
         ("0\n2\n1 0\n4 60\n", "0\n2\n0 0\n4 60\n"),
         ("0\n2\n0 0\n4 61\n", "0\n1\n0 0\n"),
-        ("rubbish\n0\n", "0\n1\n0 0\n"),
+        ("garbage\n0\n", "0\n1\n0 0\n"),
     ] {
         let (_parent, dir) = ours(6);
         fs::write(path(&dir), text).unwrap();
@@ -242,7 +242,7 @@ fn a_wrong_epoch_file_is_rebuilt_unless_batches_contradict() {
         assert_eq!(fs::read_to_string(path(&dir)).unwrap(), repaired, "{text:?}");
         assert_eq!(done.findings, [], "{text:?}");
     }
-    for text in ["0\n1\n1 0\n", "rubbish\n0\n"] {
+    for text in ["0\n1\n1 0\n", "garbage\n0\n"] {
         let (_parent, dir) = ours(6);
         set_epoch(&dir.join(FIRST), 3, 1 << 30);
         fs::write(path(&dir), text).unwrap();
@@ -358,7 +358,7 @@ fn a_log_start_after_the_end_is_set_to_the_end() {
 #[test]
 fn a_backup_inside_the_directory_or_in_a_used_one_is_refused() {
     let (parent, dir) = ours(3);
-    fs::write(dir.join("leader-epoch-checkpoint"), "rubbish\n1\n").unwrap();
+    fs::write(dir.join("leader-epoch-checkpoint"), "garbage\n1\n").unwrap();
     let options = |backup_dir: PathBuf| RepairOptions {
         apply: true,
         backup_dir: Some(backup_dir),
@@ -462,7 +462,7 @@ fn damage_is_repaired(
     }
     fs::write(dir.join(name), bytes).unwrap();
     let done = run_repair(&dir, true, true);
-    // What only another replica can mend: a leader epoch that contradicts another (no checksum covers it),
+    // What only another replica can repair: a leader epoch that contradicts another (no checksum covers it),
     // and the records of a file that ends too early but after a whole batch. A file without records looks
     // compacted.
     let is_log = name.extension().is_some_and(|suffix| suffix == "log");

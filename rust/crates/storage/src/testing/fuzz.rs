@@ -121,12 +121,12 @@ fn decode(path: &Path, bytes: &[u8], random: &mut Random) {
         }
     } else if name.ends_with(".snapshot") {
         let _ = snapshot::decode(bytes);
-        let mut mended = bytes.to_vec();
-        if mended.len() > 6 {
-            let checksum = logcore_records::crc32c(&mended[6..]);
-            mended[2..6].copy_from_slice(&checksum.to_be_bytes());
+        let mut repaired = bytes.to_vec();
+        if repaired.len() > 6 {
+            let checksum = logcore_records::crc32c(&repaired[6..]);
+            repaired[2..6].copy_from_slice(&checksum.to_be_bytes());
         }
-        let _ = snapshot::decode(&mended);
+        let _ = snapshot::decode(&repaired);
     } else if name == LEADER_EPOCH_FILE {
         let _ = read_epochs(path);
         let mut epochs = LeaderEpochs::load(dir).unwrap();
@@ -140,7 +140,7 @@ fn decode(path: &Path, bytes: &[u8], random: &mut Random) {
     } else if name == PARTITION_METADATA_FILE {
         let _ = metadata::read_topic_id(dir);
     } else {
-        panic!("nobody reads {name}");
+        panic!("no reader for {name}");
     }
 }
 

@@ -179,7 +179,7 @@ impl Walk<'_> {
             self.damage(Kind::CorruptBatch, segment.number, position, reason);
             let most = segment.base_offset.saturating_add(i64::from(i32::MAX));
             let offsets = (self.next_offset, most);
-            match behind(file, (position, size), after, offsets, &mut budget).map_err(failed)? {
+            match next_after(file, (position, size), after, offsets, &mut budget).map_err(failed)? {
                 Some(next) => scan = Scanner::whole(file, next, size),
                 None => break,
             }
@@ -468,7 +468,7 @@ fn compare_aborted(
 
 /// Position of the next intact batch after the damaged one at `position`. `after` is the end of that one by
 /// its header. It is tried first, because bytes inside a record may look like a batch.
-fn behind(
+fn next_after(
     file: &File,
     (position, size): (u64, u64),
     after: Option<u64>,

@@ -31,7 +31,7 @@ pub(crate) struct Partition {
 }
 
 impl Partition {
-    /// The cleaner has cleaned everything before this offset. Reads the checkpoint anew.
+    /// The cleaner has cleaned everything before this offset. Reads the checkpoint again.
     pub(super) fn cleaned_to(&self) -> i64 {
         offset_in(&self.checkpoints, CLEANER_FILE, self.key.as_ref())
     }

@@ -297,10 +297,10 @@ fn a_log_is_due_by_its_dirty_ratio_and_its_lags() {
     assert!(!plan(&overdue, Some(4), 105).is_due(&overdue));
     assert!(plan(&overdue, Some(4), 106).is_due(&overdue));
 
-    // No record is dirty, and the remembered offset is beyond the log's end.
+    // No record is dirty, and the remembered offset is after the log's end.
     assert!(!plan(&config(), Some(8), NOW).is_due(&config()));
-    let beyond = plan(&config(), Some(10), NOW);
-    assert_eq!((beyond.first_dirty, beyond.reset), (0, true));
+    let after_end = plan(&config(), Some(10), NOW);
+    assert_eq!((after_end.first_dirty, after_end.reset), (0, true));
 }
 
 // Broken if it failed: a compacted log would consist of ever more small segments, or of one above its limits.

@@ -383,7 +383,7 @@ fn a_standalone_log_remembers_its_first_dirty_offset() {
     log.close().unwrap();
     drop(log);
     // A damaged checkpoint is ignored.
-    std::fs::write(&checkpoint, "rubbish").unwrap();
+    std::fs::write(&checkpoint, "garbage").unwrap();
     let log = open();
     assert_eq!(log.first_dirty_offset(), None);
     append(&log, b"key", b"four");

@@ -48,9 +48,9 @@ impl History {
             self.model.restarted(certain, start, end, &found);
         }
         // The records after the damage, as far as they can be read.
-        let behind = flipped.last_offset + 1;
-        if matches!(flipped.what, What::Covered { .. }) && (start..end).contains(&behind) {
-            let (Ok(found) | Err((found, _))) = read_from(log, behind, end, 1 << 20);
+        let next = flipped.last_offset + 1;
+        if matches!(flipped.what, What::Covered { .. }) && (start..end).contains(&next) {
+            let (Ok(found) | Err((found, _))) = read_from(log, next, end, 1 << 20);
             self.check_records(&found);
         }
         reported

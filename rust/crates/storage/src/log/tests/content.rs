@@ -131,8 +131,8 @@ fn steps(log: &Log, mut search: TimeSearch) -> (Vec<Searched>, Option<i64>) {
     }
 }
 
-// Broken if it failed: one search by timestamp would decompress as many batches as somebody gave a wrong
-// timestamp, each without asking for memory.
+// Broken if it failed: one search by timestamp would decompress any number of batches with wrong timestamps,
+// without a memory limit.
 #[test]
 fn a_search_by_timestamp_decompresses_one_batch_at_a_time() {
     use Searched::{Compressed, Found, Further};

@@ -18,7 +18,7 @@ enum Step {
     /// Open again without closing; random bytes follow the last batch.
     RubbishTail(Vec<u8>),
     LoseIndexes,
-    /// Truncate to so many hundredths of the records.
+    /// Truncate to this percentage of the records.
     Truncate(u8),
 }
 
@@ -110,8 +110,8 @@ impl Run {
                 }
                 self.reopen(true);
             }
-            Step::Truncate(hundredths) => {
-                let target = self.model.values.len() * usize::from(*hundredths) / 100;
+            Step::Truncate(percent) => {
+                let target = self.model.values.len() * usize::from(*percent) / 100;
                 let end = self.log().truncate_to(target as i64).unwrap() as usize;
                 // Batches are removed whole, and only from the truncated one on.
                 assert!(end == 0 || self.model.batch_ends[end - 1] == end);

@@ -47,8 +47,8 @@ fn any_torn_tail_is_cut_at_the_last_whole_batch() {
         let uncovered = matches!(at % batch, 0..8 | 12..16);
         assert!(end == at / batch || uncovered, "byte {at}: {end}");
     }
-    for rubbish in [vec![0; 5000], vec![0xff; 100], b"rubbish".to_vec()] {
-        std::fs::write(&path, [&whole[..], &rubbish].concat()).unwrap();
+    for garbage in [vec![0; 5000], vec![0xff; 100], b"garbage".to_vec()] {
+        std::fs::write(&path, [&whole[..], &garbage].concat()).unwrap();
         let log = open(dir.path());
         assert_eq!(log.log_end_offset(), 5);
         assert!(log.recovery().reason.is_some());

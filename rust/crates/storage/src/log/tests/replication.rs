@@ -92,7 +92,7 @@ fn a_follower_becomes_its_leader() {
     assert_same(&follower, &leader);
 }
 
-fn placed(mut bytes: Vec<u8>, offset: i64, epoch: i32) -> Vec<u8> {
+fn at_offset(mut bytes: Vec<u8>, offset: i64, epoch: i32) -> Vec<u8> {
     logcore_records::set_offsets_in_place(&mut bytes, offset, epoch);
     bytes
 }
@@ -102,7 +102,7 @@ fn placed(mut bytes: Vec<u8>, offset: i64, epoch: i32) -> Vec<u8> {
 fn a_follower_refuses_what_does_not_continue_its_log() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
-    let at = |offset, epoch| placed(batch_at(1, &[b"a", b"b"]), offset, epoch);
+    let at = |offset, epoch| at_offset(batch_at(1, &[b"a", b"b"]), offset, epoch);
     assert_eq!(log.append_as_follower(b"", 0).unwrap().last_offset, -1);
     assert_eq!(log.append_as_follower(&at(0, 0)[..60], 0).unwrap().bytes, 0);
     // A compacted leader has gaps.
@@ -131,7 +131,7 @@ fn a_follower_refuses_what_does_not_continue_its_log() {
     *damaged.last_mut().unwrap() ^= 1;
     assert!(matches!(refused(&damaged), StorageError::CorruptBatch { .. }));
     assert!(matches!(refused(&[0xff; 100]), StorageError::CorruptBatch { .. }));
-    let large = placed(batch_at(1, &[&[0; 3000]]), 7, 2);
+    let large = at_offset(batch_at(1, &[&[0; 3000]]), 7, 2);
     assert!(matches!(refused(&large), StorageError::AppendTooLarge { .. }));
     // More than a segment, of batches that fit; and offsets that are too far apart for one.
     let many: Vec<u8> = (0..60).flat_map(|n| at(7 + 2 * n, 2)).collect();
@@ -456,8 +456,8 @@ proptest::proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let log = open(dir.path());
-        let mut bytes = placed(producer_batch(1, 0, 0, 2), offset, 1);
-        bytes.extend(placed(batch_at(5, &[b"x", b"y"]), offset.saturating_add(2), 1));
+        let mut bytes = at_offset(producer_batch(1, 0, 0, 2), offset, 1);
+        bytes.extend(at_offset(batch_at(5, &[b"x", b"y"]), offset.saturating_add(2), 1));
         for (position, change) in at {
             let position = usize::from(position) % bytes.len();
             bytes[position] ^= change;

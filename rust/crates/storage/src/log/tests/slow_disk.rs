@@ -9,14 +9,14 @@ use super::*;
 use crate::files::disk::{Change, watch};
 
 thread_local! {
-    static ASIDE: Cell<Option<usize>> = const { Cell::new(None) };
+    static OFFLOADED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// Counts how often this thread offloads work.
 fn counted(work: &mut dyn FnMut()) {
-    let before = ASIDE.take().unwrap_or_default();
+    let before = OFFLOADED.take().unwrap_or_default();
     work();
-    ASIDE.set(Some(before + 1));
+    OFFLOADED.set(Some(before + 1));
 }
 
 fn append(log: &Log) {
@@ -34,11 +34,11 @@ fn work_that_waits_for_the_disk_is_offloaded() {
     let dir = tempfile::tempdir().unwrap();
     let log = Arc::new(open(dir.path()));
     append(&log);
-    assert_eq!(ASIDE.take(), None);
+    assert_eq!(OFFLOADED.take(), None);
     for _ in 0..50 {
         append(&log);
     }
-    assert_eq!(ASIDE.take(), Some(log.segment_count() - 1));
+    assert_eq!(OFFLOADED.take(), Some(log.segment_count() - 1));
     // Another thread has the lock and waits for the disk.
     let locked = log.writer.lock();
     let appending = std::thread::scope(|scope| {

@@ -18,7 +18,7 @@ enum Step {
     /// Truncate so many batches.
     Truncate(usize),
     CloseAndOpen,
-    /// Open again without closing, with so many hundredths of the log known to be on disk.
+    /// Open again without closing, with the recovery point at this percentage of the log.
     Crash(i64),
 }
 
@@ -138,8 +138,8 @@ impl Run {
                 self.log().close().unwrap();
                 self.reopen(true, 0);
             }
-            Step::Crash(hundredths) => {
-                let known = self.log().log_end_offset() * hundredths / 100;
+            Step::Crash(percent) => {
+                let known = self.log().log_end_offset() * percent / 100;
                 self.reopen(false, known);
             }
         }

@@ -166,7 +166,7 @@ fn producers_epochs_and_transactions_are_truncated_too() {
 
 // Broken if it failed: two logs with different records at an offset would count as equal.
 #[test]
-fn where_to_cut_by_epochs() {
+fn the_truncation_point_follows_from_the_epochs() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
     for epoch in [1, 1, 3, 3, 3, 5] {

@@ -162,7 +162,7 @@ fn only_the_broker_sets_append_time() {
     let header = Batch::parse(&stored(&log, 0)).unwrap().header;
     assert_eq!(header.timestamp_type(), TimestampType::CreateTime);
     assert_eq!((header.base_timestamp, header.max_timestamp), (7, 9));
-    // Also where the records are written anew, because their offsets do not count from 0.
+    // The same when the records are rewritten, because their offsets do not start at 0.
     let times = [40, 30, 20];
     let mut builder = BatchBuilder::new(Compression::None, None);
     for time in times {
@@ -324,7 +324,7 @@ fn gzipped() -> Vec<u8> {
 }
 
 // Broken if it failed: a server could not bound the memory of appends, or give one of them more; or a
-// producer whose batch needs more memory would be told that the batch is corrupt.
+// producer whose batch needs more memory would get a corruption error.
 #[test]
 fn an_append_needs_no_more_memory_than_it_is_given() {
     let dir = tempfile::tempdir().unwrap();

@@ -61,7 +61,7 @@ fn a_damaged_log_stays_offline_and_the_others_open() {
     bytes[100] ^= 1;
     fs::write(&segment, &bytes).unwrap();
 
-    let (logs, seen) = open_noting(path, false);
+    let (logs, seen) = open_reporting(path, false);
     assert_eq!(logs.partitions().len(), 3);
     let [(failed, error)] = logs.failures() else {
         panic!("{:?}", logs.failures())
@@ -94,7 +94,7 @@ fn a_damaged_log_stays_offline_and_the_others_open() {
     assert!(!path.join(".kafka_cleanshutdown").exists());
     bytes[100] ^= 1;
     fs::write(&segment, &bytes).unwrap();
-    let (logs, _) = open_noting(path, false);
+    let (logs, _) = open_reporting(path, false);
     assert_eq!((logs.failures().len(), logs.partitions().len()), (0, 4));
 }
 

@@ -177,8 +177,8 @@ fn loading_reports_its_progress_and_uses_its_threads() {
             let mut here = at_once.lock();
             *here += 1;
             changed.notify_all();
-            let patience = std::time::Duration::from_secs(60);
-            changed.wait_while_for(&mut here, |here| *here < 3, patience);
+            let timeout = std::time::Duration::from_secs(60);
+            changed.wait_while_for(&mut here, |here| *here < 3, timeout);
         },
         threads: std::num::NonZeroUsize::new(3),
         ..Opening::new(&|_| LogConfig::default())

@@ -54,7 +54,7 @@ fn a_directory_of_the_wrong_kind_is_refused_and_not_marked() {
     assert_eq!((log.log_end_offset(), log.recovery().segments_checked), (1, 1));
 }
 
-const THEIRS: [&str; 5] = [
+const FOREIGN: [&str; 5] = [
     "report.tmp",
     "mail.deleted",
     "data.cleaned",
@@ -62,12 +62,12 @@ const THEIRS: [&str; 5] = [
     "notes.index",
 ];
 
-// Broken if it failed: opening a log would delete somebody's files.
+// Broken if it failed: opening a log would delete foreign files.
 #[test]
 fn foreign_files_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
-    for name in THEIRS {
+    for name in FOREIGN {
         fs::write(path.join(name), name).unwrap();
     }
     let before = entries(path);
@@ -81,18 +81,18 @@ fn foreign_files_are_kept() {
     // Next to a log they are accepted.
     let log = path.join("log");
     open_log(&log).unwrap().close().unwrap();
-    for name in THEIRS {
+    for name in FOREIGN {
         fs::write(log.join(name), name).unwrap();
     }
     for left in ["00000000000000000007.log.deleted", "leader-epoch-checkpoint.tmp"] {
         fs::write(log.join(left), "x").unwrap();
     }
     open_log(&log).unwrap().close().unwrap();
-    for name in THEIRS {
+    for name in FOREIGN {
         assert_eq!(fs::read_to_string(log.join(name)).unwrap(), name);
     }
-    let theirs = entries(&log).into_iter().filter(|name| !is_of_partition(name));
-    assert_eq!(theirs.count(), THEIRS.len());
+    let foreign = entries(&log).into_iter().filter(|name| !is_of_partition(name));
+    assert_eq!(foreign.count(), FOREIGN.len());
     assert!(
         !entries(&log)
             .iter()
@@ -112,7 +112,7 @@ fn foreign_directories_are_kept() {
     let deleted = format!("x-1.{}-delete", "0".repeat(32));
     for name in ["backup-2024", &deleted] {
         fs::create_dir(path.join(name)).unwrap();
-        for file in THEIRS {
+        for file in FOREIGN {
             fs::write(path.join(name).join(file), "mine").unwrap();
         }
     }
@@ -173,7 +173,7 @@ fn links_are_followed() {
     };
     let logs = open(path).unwrap();
     assert_eq!(values(&logs.get("t", 0).unwrap().log), 5);
-    // The directory's lock covers the log behind a link.
+    // The directory's lock covers the target of a link.
     let taken = open_log(&path.join("t-0")).unwrap_err();
     assert!(matches!(taken, StorageError::Locked { .. }), "{taken}");
     logs.close().unwrap();
@@ -182,7 +182,7 @@ fn links_are_followed() {
     log.close().unwrap();
     let report = verify(path, &VerifyOptions::default(), &mut |_| true).unwrap();
     assert_eq!((report.partitions, report.findings.len()), (1, 0), "{report:?}");
-    // Deleting a linked log removes the link, not the files behind it.
+    // Deleting a linked log removes the link, not its target.
     let logs = open(path).unwrap();
     logs.delete("t", 0).unwrap();
     logs.close().unwrap();

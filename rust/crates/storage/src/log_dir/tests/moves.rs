@@ -59,7 +59,7 @@ fn opened(root: &Path) -> [Arc<LogDir>; 2] {
 }
 
 /// The one of the directories that has the log.
-fn holder(dirs: &[Arc<LogDir>]) -> usize {
+fn index_of_log(dirs: &[Arc<LogDir>]) -> usize {
     let found: Vec<_> = (0..dirs.len())
         .filter(|number| dirs[*number].get("t", 0).is_some())
         .collect();
@@ -127,7 +127,7 @@ fn write_all_kinds(log: &Log) {
 }
 
 /// Everything a log can report.
-fn known(log: &Log) -> impl PartialEq + std::fmt::Debug + use<> {
+fn state(log: &Log) -> impl PartialEq + std::fmt::Debug + use<> {
     let start = log.log_start_offset();
     (
         everything(log),
@@ -158,7 +158,7 @@ fn a_log_moves_with_all_its_state() {
     while moving.copy(200).unwrap() > 0 {}
     assert_eq!(moving.lag(), 0);
     append_in_epoch(&log, 4, b"just before");
-    let before = known(&log);
+    let before = state(&log);
     let mut published = None;
     let moved = moving
         .finish(|partition| published = Some(Arc::clone(partition)))
@@ -166,22 +166,22 @@ fn a_log_moves_with_all_its_state() {
         .unwrap();
     assert!(moved.left_behind.is_none());
     assert!(Arc::ptr_eq(&published.unwrap(), &moved.partition));
-    assert_eq!(known(&moved.partition.log), before);
+    assert_eq!(state(&moved.partition.log), before);
     assert_eq!(moved.partition.topic_id, Some([7; 16]));
     let mut late = batch_of(&[(1, b"late")], None);
     assert!(matches!(
         log.append_as_leader(&mut late, 4, 1),
         Err(StorageError::Closed { .. })
     ));
-    assert_eq!(holder(&[disks.from.clone(), disks.to.clone()]), 1);
+    assert_eq!(index_of_log(&[disks.from.clone(), disks.to.clone()]), 1);
     let [from, to] = paths(disks.root.path()).map(|path| subdirectories(&path));
     assert!(from.len() == 1 && from[0].ends_with("-delete"), "{from:?}");
     assert_eq!(to, ["t-0"]);
     // Also after a crash, when only the checkpoints give the start offset.
     drop((moving, moved, disks.from, disks.to));
     let dirs = opened(disks.root.path());
-    assert_eq!(holder(&dirs), 1);
-    assert_eq!(known(&dirs[1].get("t", 0).unwrap().log), before);
+    assert_eq!(index_of_log(&dirs), 1);
+    assert_eq!(state(&dirs[1].get("t", 0).unwrap().log), before);
 }
 
 // Broken if it failed: a producer that repeats an unanswered batch would be refused after a move, and end.
@@ -239,7 +239,7 @@ fn a_move_continues_after_a_restart() {
     let moving = disks.begin();
     while moving.copy(1 << 20).unwrap() > 0 {}
     drop(moving);
-    // The end is written anew, with the same epoch and then with another, as after its loss.
+    // The end is written again, with the same epoch and then with another, as after its loss.
     disks.from.truncate_to("t", 0, 9).unwrap();
     let Disks { root, from, to } = disks;
     log.close().unwrap();
@@ -411,7 +411,7 @@ fn the_end_offset_survives_without_the_last_batches() {
         let Disks { root, from, to } = disks;
         drop((from, to));
         let dirs = opened(root.path());
-        let moved = log_again(&dirs[holder(&dirs)]);
+        let moved = log_again(&dirs[index_of_log(&dirs)]);
         assert_eq!(moved.log_end_offset(), 11);
     }
 }
@@ -482,8 +482,8 @@ fn interrupted(below: &str, at: usize, crash: bool) -> (Disks, Result<Moved>, bo
         Ok(moving.finish(|_| ())?.unwrap())
     })();
     drop(watching);
-    let struck = step.seen.load(Order::SeqCst) > at;
-    (disks, result, struck, written)
+    let reached = step.seen.load(Order::SeqCst) > at;
+    (disks, result, reached, written)
 }
 
 // Broken if it failed: a crash during a move would leave a broker that does not start, or a log that is
@@ -492,24 +492,24 @@ fn interrupted(below: &str, at: usize, crash: bool) -> (Disks, Result<Moved>, bo
 fn a_move_survives_a_crash_at_every_step() {
     let mut ends = [0, 0];
     for at in 0.. {
-        let (disks, result, struck, expected) = interrupted("", at, true);
+        let (disks, result, reached, expected) = interrupted("", at, true);
         let Disks { root, from, to } = disks;
         drop((result, from, to));
         let dirs = opened(root.path());
-        let place = holder(&dirs);
-        ends[place] += 1;
-        assert!(everything(&log_again(&dirs[place])) == expected, "step {at}");
-        let end = log_again(&dirs[place]).log_end_offset();
-        append_in_epoch(&log_again(&dirs[place]), 5, b"after");
+        let number = index_of_log(&dirs);
+        ends[number] += 1;
+        assert!(everything(&log_again(&dirs[number])) == expected, "step {at}");
+        let end = log_again(&dirs[number]).log_end_offset();
+        append_in_epoch(&log_again(&dirs[number]), 5, b"after");
         // The rest of the interrupted move is removed, or the move continues.
-        if place == 0 {
+        if number == 0 {
             let moving = Move::begin(&dirs[0], &dirs[1], "t", 0).unwrap();
             moving.finish(|_| ()).unwrap().unwrap();
             assert_eq!(log_again(&dirs[1]).log_end_offset(), end + 1);
         } else {
             assert!(dirs[1].futures().is_empty());
         }
-        if !struck {
+        if !reached {
             assert!(ends[0] > 30 && ends[1] > 2, "{ends:?}");
             return;
         }
@@ -522,16 +522,16 @@ fn a_move_survives_a_crash_at_every_step() {
 fn a_move_survives_a_failure_at_every_step() {
     for (below, number) in [("from", 0), ("to", 1)] {
         for at in 0.. {
-            let (disks, result, struck, _) = interrupted(below, at, false);
+            let (disks, result, reached, _) = interrupted(below, at, false);
             let dirs = [disks.from.clone(), disks.to.clone()];
-            let place = holder(&dirs);
+            let holder = index_of_log(&dirs);
             let step = format!("{below}, step {at}: {result:?}");
-            assert_eq!(result.is_ok(), place == 1, "{step}");
-            let log = log_again(&dirs[place]);
+            assert_eq!(result.is_ok(), holder == 1, "{step}");
+            let log = log_again(&dirs[holder]);
             let mut batch = batch_of(&[(1, b"after")], None);
             let appended = log.append_as_leader(&mut batch, 5, 1);
             // The log is served as long as its own disk works.
-            if place == number && struck && log.failure().is_some() {
+            if holder == number && reached && log.failure().is_some() {
                 appended.unwrap_err();
             } else {
                 assert_eq!(log.failure(), None, "{step}");
@@ -542,9 +542,9 @@ fn a_move_survives_a_failure_at_every_step() {
             let Disks { root, from, to } = disks;
             drop((dirs, log, result, from, to));
             let dirs = opened(root.path());
-            let log = log_again(&dirs[holder(&dirs)]);
+            let log = log_again(&dirs[index_of_log(&dirs)]);
             assert_eq!((log.log_end_offset(), everything(&log)), (end, bytes), "{step}");
-            if !struck {
+            if !reached {
                 assert!(at > 3, "only {at} steps were seen below {below}");
                 break;
             }
@@ -552,7 +552,7 @@ fn a_move_survives_a_failure_at_every_step() {
     }
 }
 
-// Broken if it failed: an unfinished copy on a disk that failed and was mended would replace the log.
+// Broken if it failed: an unfinished copy on a disk that failed and was repaired would replace the log.
 #[test]
 fn only_a_complete_copy_replaces_the_log() {
     for renamed in [false, true] {
@@ -576,12 +576,12 @@ fn only_a_complete_copy_replaces_the_log() {
             fs::create_dir_all(stale).unwrap();
             all.insert(number, root.path().join(name));
         }
-        let place = root.path().canonicalize().unwrap().join("to/t-0");
-        assert_eq!(finish_moves(&all).unwrap(), [place]);
+        let moved = root.path().canonicalize().unwrap().join("to/t-0");
+        assert_eq!(finish_moves(&all).unwrap(), [moved]);
         assert!(root.path().join("after/t-0.0-future").exists());
         assert!(root.path().join("before/t-0.1-future").exists());
         let dirs = opened(root.path());
-        assert_eq!(holder(&dirs), 1);
+        assert_eq!(index_of_log(&dirs), 1);
         assert!(everything(&log_again(&dirs[1])) == written);
     }
 }
@@ -604,8 +604,8 @@ fn a_second_move_after_a_failed_disk_is_finished() {
         }
     }
     let finished = finish_moves(&all).unwrap();
-    let place = root.path().canonicalize().unwrap().join("three/t-0");
-    assert_eq!(finished, [place.clone(), place]);
+    let moved = root.path().canonicalize().unwrap().join("three/t-0");
+    assert_eq!(finished, [moved.clone(), moved]);
     check_duplicates(&all).unwrap();
     assert!(!all[0].join("t-0").exists() && !all[1].join("t-0").exists());
 }

@@ -9,7 +9,7 @@ use super::*;
 fn replicated_logs_begin_at_their_high_watermark() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
-    let (logs, _) = open_noting(path, true);
+    let (logs, _) = open_reporting(path, true);
     let log = &logs.create("t", 0, [7; 16], LogConfig::default()).unwrap().log;
     for _ in 0..10 {
         append(log, b"v");
@@ -19,7 +19,7 @@ fn replicated_logs_begin_at_their_high_watermark() {
     logs.checkpoint().unwrap();
     drop(logs);
     for _ in 0..2 {
-        let (logs, _) = open_noting(path, true);
+        let (logs, _) = open_reporting(path, true);
         let log = &logs.get("t", 0).unwrap().log;
         assert_eq!((log.high_watermark(), log.log_end_offset()), (6, 10));
         logs.close().unwrap();
