@@ -16,7 +16,7 @@ mod history;
 mod model;
 mod moves;
 mod reader;
-mod stories;
+mod regressions;
 
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};

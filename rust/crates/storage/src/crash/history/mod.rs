@@ -75,8 +75,8 @@ pub(super) struct History {
 /// Runs the history of a seed in the empty directory `base`. Panics when something is wrong.
 pub(super) fn run(seed: u64, base: &Path) -> Tally {
     let mut history = History::begin(seed, base);
-    let lives = history.random.between(2, 6);
-    if (0..lives).all(|_| history.live()) {
+    let processes = history.random.between(2, 6);
+    if (0..processes).all(|_| history.run_process()) {
         history.run_without_faults();
     }
     history.count_faults();
@@ -121,7 +121,7 @@ impl History {
     }
 
     /// One process. False when the history ends, because damage was reported as it must be.
-    fn live(&mut self) -> bool {
+    fn run_process(&mut self) -> bool {
         loop {
             if self.random.one_in(3) {
                 self.arm();

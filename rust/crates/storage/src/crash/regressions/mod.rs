@@ -1,4 +1,4 @@
-//! Faults that the histories have found, each as a short test.
+//! Defects that the histories have found, each as a short test.
 
 mod followers;
 
@@ -177,7 +177,7 @@ fn a_partition_created_again_inherits_nothing() {
     assert_eq!((log.log_start_offset(), log.log_end_offset()), (0, 3));
 }
 
-// The same when the process ends between the deletion and the checkpoints.
+// Broken if it failed: the same, when the process ends between the deletion and the checkpoints.
 #[test]
 fn a_partition_created_after_a_crash_inherits_nothing() {
     let dir = scratch();
