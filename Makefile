@@ -70,6 +70,8 @@ clients: $(VENV)/.dev $(VENV)/.built peers  ## every client, compression and ack
 
 lint: $(VENV)/.dev $(VENV)/.built  ## formatting, clippy, ruff, mypy, stubs, layering
 	@cargo fmt --all --check
+	@! LC_ALL=C.UTF-8 git grep -nE '^.{111}' -- '*.rs' || { echo "lint: these lines are longer than 110"; exit 1; }
+	@$(PY) tools/rust_circles.py
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .

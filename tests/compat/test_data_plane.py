@@ -456,7 +456,7 @@ def test_compressed_batches_that_only_we_refuse_or_correct(both: Both) -> None:
 
 
 def test_a_new_producer_begins_at_0_on_a_new_log(both: Both) -> None:
-    """Kafka does so from 4.5 on (KAFKA-15591). If it failed, a new topic of an old name could lack records."""
+    """Kafka does so from 4.5 on (KAFKA-15591). If this failed, a topic made again could lack records."""
     out_of_order = 45
     for sequence, expected in ((3, [out_of_order, 0]), (0, [0, out_of_order])):
         answers = both.ask(PRODUCE, 9, produce("new-sequences", batch(KEYED, producer=(7, 0, sequence))))

@@ -126,10 +126,10 @@ def test_a_request_needs_no_more_memory_than_counted(taker: Taker, shape: Shape)
     assert request is not None
     tracemalloc.start()
     try:
-        body = request.body
+        decoded = request.body
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert body
+    assert decoded
     print(f"{peak / BUDGET:.2f} of the budget")
     assert peak <= BUDGET

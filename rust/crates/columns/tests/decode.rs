@@ -462,7 +462,10 @@ fn a_wrong_checksum_is_reported_with_its_position() {
     let error =
         decode_batches(&bytes, &options(&[Column::Value], 0, i64::MAX, 10)).expect_err("a damaged batch");
     assert!(
-        matches!(error, ColumnsError::CorruptFetch { position, partition: 3, .. } if position == first as u64),
+        matches!(
+            error,
+            ColumnsError::CorruptFetch { position, partition: 3, .. } if position == first as u64
+        ),
         "{error}"
     );
 }

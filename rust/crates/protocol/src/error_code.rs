@@ -46,6 +46,15 @@ impl ErrorCode {
         self.0 == Self::NONE.0
     }
 
+    /// The code for a request version. Versions without KAFKA_STORAGE_ERROR make the client look for the
+    /// leader again.
+    pub fn for_version(self, has_storage_error: bool) -> Self {
+        match self {
+            Self::KAFKA_STORAGE_ERROR if !has_storage_error => Self::NOT_LEADER_OR_FOLLOWER,
+            code => code,
+        }
+    }
+
     /// Whether the same request may succeed later.
     pub fn is_retriable(self) -> bool {
         self.known().is_some_and(|error| error.retry != Never)

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use logcore_storage::{ActiveProducer, Log, LogDir, StorageError, future_dir_name_len};
 
-use crate::codes::ErrorCode;
 use crate::error::Result;
 use crate::partitions::purgatory::HasWaiters;
 use crate::partitions::registry::Partition;
 use crate::server::Server;
+use logcore_protocol::ErrorCode;
 
 /// The offset of DeleteRecords that stands for the high watermark (`DeleteRecordsRequest.HIGH_WATERMARK`).
 const HIGH_WATERMARK: i64 = -1;

@@ -7,8 +7,8 @@ use std::io;
 
 use logcore_storage::StorageError;
 
-use crate::codes::ErrorCode;
 use crate::descriptors::advice;
+use logcore_protocol::ErrorCode;
 
 /// Every way an operation of this crate can fail.
 #[derive(Debug, thiserror::Error)]

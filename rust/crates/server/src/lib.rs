@@ -29,7 +29,6 @@
 mod admin;
 mod api;
 mod apis;
-mod codes;
 mod config;
 mod connections;
 mod control;
@@ -48,13 +47,13 @@ mod shared;
 
 pub use admin::{LogDirDescription, LogDirMove, RecordsDeleted, ReplicaDescription, Space};
 pub use apis::{AnsweredBy, Api, Response, WaitsFor, apis};
-pub use codes::ErrorCode;
 pub use config::{Properties, ServerOptions};
 pub use connections::listener::ListenerSpec;
 pub use control::failures::Failed;
 pub use control::requests::{ConnectionInfo, ControlRequest};
 pub use error::{Result, ServerError};
 pub use log_lines::{Fields, Level, LogLine};
+pub use logcore_protocol::ErrorCode;
 pub use measurements::{Measurements, PartitionMeasurements};
 pub use metrics::{ApiMeasurements, HistogramValues};
 pub use net::tls::{ClientAuth, ListenerTls, PrincipalOf, TlsOptions, cipher_suites};

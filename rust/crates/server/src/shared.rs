@@ -9,7 +9,6 @@ use logcore_storage::StorageError;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::codes::ErrorCode;
 use crate::config::{DynamicConfig, ServerConfig};
 use crate::control::failures::Failures;
 use crate::control::requests::ControlQueue;
@@ -23,6 +22,7 @@ use crate::partitions::logs::Logs;
 use crate::partitions::purgatory::{HasWaiters, Purgatory};
 use crate::partitions::registry::{Partition, Registry};
 use crate::quotas::{ClientQuotas, ConnectionQuotas};
+use logcore_protocol::ErrorCode;
 
 pub(crate) struct Shared {
     pub(crate) node_id: i32,

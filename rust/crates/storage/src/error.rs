@@ -24,7 +24,7 @@ pub enum StorageError {
     #[error("corrupt batch at byte {position} of the append: {reason}")]
     CorruptBatch { position: usize, reason: String },
 
-    /// A compressed batch that cannot be decompressed (UNKNOWN_SERVER_ERROR, because Kafka has no code for it).
+    /// A compressed batch that cannot be decompressed (UNKNOWN_SERVER_ERROR, as Kafka's).
     #[error("the batch at byte {position} of the append cannot be decompressed: {reason}")]
     Undecodable { position: usize, reason: String },
 

@@ -32,7 +32,6 @@ mod clock;
 pub mod config;
 #[cfg(test)]
 mod crash;
-pub mod disk_pace;
 pub mod error;
 pub mod files;
 mod index;

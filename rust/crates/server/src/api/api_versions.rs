@@ -7,9 +7,9 @@ use logcore_protocol::{RequestHeader, Struct, Value};
 
 use super::{Fields, Outcome, response_message};
 use crate::apis::{self, Api, apis};
-use crate::codes::ErrorCode;
 use crate::metrics::ErrorCounts;
 use crate::net::response::{self, Response};
+use logcore_protocol::ErrorCode;
 
 pub(crate) const KEY: i16 = apis::API_VERSIONS;
 

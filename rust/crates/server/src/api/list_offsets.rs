@@ -17,7 +17,6 @@ use tokio::task::{block_in_place, yield_now};
 
 use super::{Fields, Outcome, numbered, response_message};
 use crate::apis;
-use crate::codes::ErrorCode;
 use crate::memory::Budgets;
 use crate::memory::budget::Permit;
 use crate::memory::decompression::DecompressionPermit;
@@ -25,6 +24,7 @@ use crate::memory::frames::FramePermit;
 use crate::net::response::Response;
 use crate::partitions::registry::{Leadership, Partition};
 use crate::shared::{Shared, now_ms};
+use logcore_protocol::ErrorCode;
 
 pub(crate) const KEY: i16 = apis::LIST_OFFSETS;
 

@@ -4,9 +4,9 @@ use logcore_protocol::{RequestHeader, Struct, Value};
 
 use super::{Fields, Outcome, response_message};
 use crate::apis;
-use crate::codes::ErrorCode;
 use crate::net::response::Response;
 use crate::shared::Shared;
+use logcore_protocol::ErrorCode;
 
 pub(crate) const KEY: i16 = apis::OFFSET_FOR_LEADER_EPOCH;
 

@@ -5,7 +5,7 @@
 //! partitions.
 
 use super::Counter;
-use crate::codes::ErrorCode;
+use logcore_protocol::ErrorCode;
 
 pub(crate) const TOPIC_COUNTERS: usize = 10;
 

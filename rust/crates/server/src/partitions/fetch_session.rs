@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::codes::ErrorCode;
 use crate::partitions::registry::TopicRef;
+use logcore_protocol::ErrorCode;
 
 /// The time without use, or the age, after which a session may be evicted (two minutes in
 /// `FetchSessionCache`).

@@ -13,11 +13,11 @@ use parking_lot::RwLock;
 
 use logcore_storage::{Log, StorageError};
 
-use crate::codes::ErrorCode;
 use crate::log_lines::Fields;
 use crate::metrics::{TOPIC_COUNTERS, TopicCounts};
 use crate::partitions::purgatory::{HasWaiters, Waiters};
 use crate::partitions::replicas::{Replica, Replicas};
+use logcore_protocol::ErrorCode;
 
 /// A topic's id (KIP-516), all zeros if it has none.
 pub type TopicId = [u8; 16];

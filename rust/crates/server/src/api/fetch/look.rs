@@ -9,7 +9,6 @@ use logcore_storage::{AbortedTxn, Log, LogSlice, StorageError};
 
 use super::offload_if_long;
 use super::versions::{FOLLOWERS_SINCE, ZSTD_SINCE, has_hard_limit, is_old};
-use crate::codes::ErrorCode;
 use crate::control::requests::ConnectionInfo;
 use crate::log_lines::Level;
 use crate::memory::budget::Permit;
@@ -18,6 +17,7 @@ use crate::partitions::fetch_session::Wanted;
 use crate::partitions::purgatory::{Attempt, HasWaiters, Wait};
 use crate::partitions::registry::{Leadership, Partition, TopicRef};
 use crate::shared::Shared;
+use logcore_protocol::ErrorCode;
 
 /// The replica id of a consumer. Tools have other negative ids. Only replicas may read above the high
 /// watermark.

@@ -21,7 +21,6 @@ use logcore_protocol::{RequestHeader, Struct, Value, encode_response_with_gaps};
 use self::look::{Found, Look, Parameters, Refused};
 use super::{Fields, Outcome, response_message};
 use crate::apis;
-use crate::codes::{ErrorCode, for_version};
 use crate::control::requests::ConnectionInfo;
 use crate::memory::budget::Permit;
 use crate::memory::{MANY_PARTITIONS, WAITING_CONVERSION};
@@ -31,6 +30,7 @@ use crate::partitions::fetch_session::{NO_SESSION, PartitionData, SessionRequest
 use crate::partitions::registry::TopicRef;
 use crate::quotas::Meter;
 use crate::shared::Shared;
+use logcore_protocol::ErrorCode;
 
 const _: () = assert!(std::mem::size_of::<Wanted>() + std::mem::size_of::<Look>() <= WAITING_CONVERSION);
 
@@ -445,7 +445,7 @@ fn fill_found(entry: &mut Struct, found: &Found) {
 
 fn fill_refused(entry: &mut Struct, version: i16, refused: &Refused) {
     entry
-        .set("error_code", for_version(refused.code, version > 5).0)
+        .set("error_code", refused.code.for_version(version > 5).0)
         .set("high_watermark", -1i64)
         .set("last_stable_offset", -1i64)
         .set("log_start_offset", -1i64)

@@ -14,11 +14,11 @@ use logcore_storage::{LogSlice, first_batch};
 
 use super::look::{Found, Look, Refused};
 use super::versions::{MESSAGES_V1_SINCE, has_hard_limit, is_old};
-use crate::codes::ErrorCode;
 use crate::log_lines::Level;
 use crate::memory::budget::Permit;
 use crate::partitions::fetch_session::Wanted;
 use crate::shared::Shared;
+use logcore_protocol::ErrorCode;
 
 pub(super) const RESPONSE_MAX: u64 = 8 << 20;
 

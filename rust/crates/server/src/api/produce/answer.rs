@@ -5,7 +5,6 @@ use logcore_storage::{Fault, RecordFault, RecordFaults};
 
 use super::{Done, KEY, Refused, Request, Result, SHOWN};
 use crate::api::{Fields, Outcome, response_message};
-use crate::codes::for_version;
 use crate::net::response::Response;
 use crate::partitions::registry::Leadership;
 
@@ -48,14 +47,14 @@ fn acknowledge(answer: &mut Struct, version: i16, done: &Done) {
         .set("log_append_time_ms", done.log_append_time)
         .set("log_start_offset", done.log_start_offset);
     if let Some(Err(code)) = done.acknowledged {
-        answer.set("error_code", for_version(code, version > 3).0);
+        answer.set("error_code", code.for_version(version > 3).0);
         set_leader(answer, version, done.leader);
     }
 }
 
 fn refuse(answer: &mut Struct, version: i16, refused: &Refused, topic: &str) {
     answer
-        .set("error_code", for_version(refused.code, version > 3).0)
+        .set("error_code", refused.code.for_version(version > 3).0)
         .set("base_offset", -1i64)
         .set("log_start_offset", refused.log_start_offset)
         .set("error_message", refused.message.as_deref());

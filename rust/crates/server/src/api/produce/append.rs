@@ -5,12 +5,12 @@ use logcore_storage::{Appended, Log, LogConfig, ParsedBatches, ProduceOptions, R
 
 use super::batches::{Records, refuse_records};
 use super::{ALL, Done, Part, Refused, Request, Result};
-use crate::codes::ErrorCode;
 use crate::log_lines::Level;
 use crate::memory::decompression::{SHORT, SHORT_BUFFER};
 use crate::partitions::purgatory::HasWaiters;
 use crate::partitions::registry::{Leadership, Partition};
 use crate::shared::{Shared, now_ms};
+use logcore_protocol::ErrorCode;
 
 /// Topics that only the coordinators write (`Topic.isInternal`).
 const INTERNAL_TOPICS: [&str; 2] = ["__consumer_offsets", "__transaction_state"];

@@ -5,7 +5,7 @@ use logcore_records::{Compression, MAGIC_V2, RecordError, batches};
 use logcore_storage::ParsedBatches;
 
 use super::{Refused, Result};
-use crate::codes::ErrorCode;
+use logcore_protocol::ErrorCode;
 
 /// The position of the length in every format. The length counts the bytes after it.
 const LENGTH_POSITION: usize = 8;

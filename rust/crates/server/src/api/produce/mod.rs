@@ -29,7 +29,6 @@ use logcore_storage::RecordFaults;
 
 use super::{Fields, Outcome, numbered};
 use crate::apis;
-use crate::codes::ErrorCode;
 use crate::log_lines::Level;
 use crate::memory::frames::FramePermit;
 use crate::metrics::Stages;
@@ -37,6 +36,7 @@ use crate::partitions::purgatory::{Attempt, NO_BYTES, Wait};
 use crate::partitions::registry::{Leadership, Partition, TOPIC_NAME_MAX};
 use crate::shared::Shared;
 use append::{append_part, current_leader};
+use logcore_protocol::ErrorCode;
 
 pub(crate) const KEY: i16 = apis::PRODUCE;
 
