@@ -2,8 +2,8 @@
 
 Owns the classes, so that type checkers and editors see their names. Numbers, texts and what is retriable come
 from the one list of codes, in Rust (`rust/crates/protocol/src/error_code.rs`). Handlers read `.code`, clients
-raise the classes. Every room may import this module; any thread may use it. A class is named as the code is,
-in camel case: UNKNOWN_TOPIC_OR_PARTITION is `UnknownTopicOrPartition`.
+raise the classes. Every package may import this module; any thread may use it. A class has its code's name in
+camel case: UNKNOWN_TOPIC_OR_PARTITION is `UnknownTopicOrPartition`.
 
     KafkaProtocolError
     ├── UnknownServerError (-1), OffsetOutOfRange (1), ... trying again does not help

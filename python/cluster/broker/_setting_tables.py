@@ -15,18 +15,10 @@ Sources: `KafkaConfig.configDef`, `DynamicBrokerConfig.AllDynamicConfigs`, `LogC
 `BROKER_NO_EFFECT` and `TOPIC_NO_EFFECT` are the settings that are checked and described but change nothing
 here. The start names those that are set in a warning (`BrokerConfig.warnings`).
 
-Some settings have another meaning or default than in Kafka:
-
-- `queued.max.request.bytes`: the memory of all requests' frames. Decoded requests may take as much again (at
-  least 16 MiB), three quarters of it for the handlers in Python. A single request that needs more closes its
-  connection. Group members may take a quarter as much again.
-- Not set, `queued.max.request.bytes` is 256 MiB, or twice `socket.request.max.bytes` if that is more. Kafka
-  has no limit, and slow clients could then take all memory.
-- Not set, `num.network.threads` is the number of cores.
-- Not set, `num.recovery.threads.per.data.dir` is twice the number of cores, at most 8. One thread leaves the
-  disk idle.
-- Not set, `socket.receive.buffer.bytes` is left to the operating system.
-- Not set, `socket.send.buffer.bytes` is 320 KiB. Consumers then read 50 % faster.
+Five settings have another default than in Kafka: see *Settings* in docs/departures/broker.md. One has another
+meaning: `queued.max.request.bytes` is the memory of all requests' frames. Decoded requests may take as much
+again (at least 16 MiB), three quarters of it for the handlers in Python. A single request that needs more
+closes its connection. Group members may take a quarter as much again.
 """
 
 BROKER = """

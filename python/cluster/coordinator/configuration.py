@@ -33,14 +33,11 @@ _SNAP_COUNT_LEAST = 2
 _AS_IT_IS = {"leaderServes": "yes", "syncEnabled": "true"}
 """Settings whose only possible value here is this one."""
 
-# Settings of ensembles, of the JVM and of file formats that have no effect here, and need no warning.
+# Settings without an effect that need no warning. Most are about ZooKeeper's own files, threads or purging.
+# Local sessions need an ensemble, where `ensemble_settings` warns; a standalone server has none in ZooKeeper
+# either.
 _WITHOUT_EFFECT = frozenset(
     {
-        "initLimit",
-        "syncLimit",
-        "quorumListenOnAllIPs",
-        "standaloneEnabled",
-        "peerType",
         "localSessionsEnabled",
         "localSessionsUpgradingEnabled",
         "preAllocSize",

@@ -1,7 +1,8 @@
-//! The memory that requests and responses may use: all budgets, one row each.
+//! The memory that requests and responses may use: their budgets, one row each.
 //!
 //! A budget bounds one kind of memory of all requests together, so that no number of clients, hostile ones
-//! included, fills the memory of the broker. Small needs are not counted.
+//! included, fills the memory of the broker. Small needs are not counted. Other limits are elsewhere: fetch
+//! sessions in `partitions/fetch_session.rs`, group members and repeated names in Python.
 
 pub(crate) mod budget;
 pub(crate) mod decoded;

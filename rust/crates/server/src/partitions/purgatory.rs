@@ -3,8 +3,9 @@
 //! Each partition has a list of waiters. A request that cannot be answered yet joins the lists of its
 //! partitions and looks once more, because something may have changed in between. Then it sleeps until enough
 //! was appended, its timeout ends, or the server stops. Nothing polls. A wait is a future: when its
-//! connection ends, it is dropped and leaves the lists. It holds no permits. Waits of group members are in
-//! Python. Source: `DelayedOperationPurgatory`, `DelayedFetch`, `DelayedProduce`.
+//! connection ends, it is dropped and leaves the lists. A waiting Fetch of many partitions holds a permit of
+//! `fetch_purgatory`. Waits of group members are in Python. Source: `DelayedOperationPurgatory`,
+//! `DelayedFetch`, `DelayedProduce`.
 
 use std::collections::HashMap;
 use std::future::ready;
