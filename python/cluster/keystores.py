@@ -71,10 +71,8 @@ def read_trust_store(store: Store, what: str, *, asked: bool) -> list[bytes]:
         # Java trusts the key's own certificate and none of its issuers.
         raise KeyStoreError(
             f"{what} has a private key in it, so it is unclear which of its certificates to trust: make a "
-            "trust store "
-            "of the trusted ones with keytool -importcert -storetype PKCS12 and name that file, or do not "
-            "ask clients "
-            "for certificates"
+            "trust store of the trusted ones with keytool -importcert -storetype PKCS12 and name that file, "
+            "or do not ask clients for certificates"
         )
     return _not_empty(found, what)
 
@@ -139,8 +137,7 @@ def _decrypted(key: bytes, password: str, what: str, setting: str) -> bytes:
     except ValueError as error:
         raise KeyStoreError(
             f"{what} has a private key that its password, {setting}, does not open ({error}): correct the "
-            "password, or "
-            "convert the key with openssl pkcs8 -topk8"
+            "password, or convert the key with openssl pkcs8 -topk8"
         ) from None
 
 
@@ -152,10 +149,8 @@ def _content(store: Store, what: str) -> bytes:
     if data[:4] in (_JKS_MAGIC, _JCEKS_MAGIC):
         raise KeyStoreError(
             f"{what} is a Java key store (JKS), which is not supported: convert it with keytool "
-            "-importkeystore "
-            f"-srckeystore {store.path} -destkeystore {store.path.with_suffix('.p12')} -deststoretype "
-            "PKCS12, and name "
-            "that file"
+            f"-importkeystore -srckeystore {store.path} -destkeystore {store.path.with_suffix('.p12')} "
+            "-deststoretype PKCS12, and name that file"
         )
     return data
 
@@ -167,6 +162,5 @@ def _from_pkcs12(data: bytes, store: Store, what: str) -> tuple[list[bytes], lis
     except ValueError as error:
         raise KeyStoreError(
             f"{what} is not a PKCS12 file that its password opens ({error}): correct the password, or make "
-            "the file anew "
-            "with keytool -importkeystore -deststoretype PKCS12"
+            "the file anew with keytool -importkeystore -deststoretype PKCS12"
         ) from None

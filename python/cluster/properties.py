@@ -98,8 +98,7 @@ def _line(text: str, line: str, number: int, lenient: bool) -> PropertiesLine:
                 shown = part[found.start() :][:_SHOWN]
                 raise PropertiesError(
                     f"line {number}: {shown} of {key} is not a character: \\u needs four hexadecimal digits, "
-                    "as in "
-                    "\\u00e9; a backslash is written \\\\"
+                    "as in \\u00e9; a backslash is written \\\\"
                 )
     return PropertiesLine(text, _joined(_unescape(key)), _joined(_unescape(value)))
 

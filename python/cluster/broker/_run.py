@@ -209,8 +209,7 @@ async def _stopped_or_failed(
         raise BrokerStopError(f"{error}, so the broker stopped; repair that disk and start again") from None
     raise BrokerStopError(
         f"every log directory has failed ({failing.result()}), so the broker stopped; repair the disk, or "
-        "set log.dirs "
-        "to another, and start again"
+        "set log.dirs to another, and start again"
     )
 
 

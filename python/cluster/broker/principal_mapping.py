@@ -59,8 +59,7 @@ class PrincipalMapper:
         if end is None:
             raise RuleError(
                 f"{text[start:]!r} does not begin with a rule: rules are DEFAULT and "
-                "RULE:pattern/replacement/, the latter "
-                "optionally with L or U after it, separated by commas"
+                "RULE:pattern/replacement/, the latter optionally with L or U after it, separated by commas"
             )
         if rule is not None:
             pattern = _pattern(rule[1])

@@ -124,10 +124,9 @@ async def _remove_own(zk: ZooKeeper, path: str, broker: BrokerId, note: Path) ->
     owner = found[1].owner
     if owner not in (zk.session_id, _read_note(note)):
         raise BrokerStartError(
-            f"broker id {broker} is in use: a live session ({owner:#x}) has registered it; "
-            "stop that broker, or set "
-            "another broker.id (the registration of a broker that crashed ends with its session, after "
-            "zookeeper.session.timeout.ms at most)"
+            f"broker id {broker} is in use: a live session ({owner:#x}) has registered it; stop that broker, "
+            "or set another broker.id (the registration of a broker that crashed ends with its session, "
+            "after zookeeper.session.timeout.ms at most)"
         )
     log.info("removing the registration of this broker's earlier session %#x", owner)
     await zk.delete(path)

@@ -108,8 +108,7 @@ class Setting:
                     self.name,
                     text,
                     f"Version {value} is not a valid version: a Kafka version up to 3.9 is needed, for "
-                    "example 3.0 "
-                    "or 3.0-IV1",
+                    "example 3.0 or 3.0-IV1",
                 )
         elif isinstance(value, list):
             choices = self.valid.split("|")

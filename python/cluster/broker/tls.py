@@ -110,8 +110,7 @@ def _check_validity(settings: TlsSettings, own: Identity) -> None:
         if now < begin:
             raise BrokerStartError(
                 f"{what} has the certificate of {name}, which is valid from {begin:%Y-%m-%d %H:%M:%S} UTC: "
-                "replace it, or "
-                "set this machine's clock"
+                "replace it, or set this machine's clock"
             )
 
 
@@ -125,8 +124,7 @@ def _suites(settings: TlsSettings) -> list[str]:
     if missing and not found:
         raise BrokerStartError(
             f"listener {settings.listener}: ssl.cipher.suites={','.join(missing)}: none of these is "
-            "supported; name some "
-            f"of {', '.join(known)}, or leave the line out"
+            f"supported; name some of {', '.join(known)}, or leave the line out"
         )
     if missing:
         log.warning(

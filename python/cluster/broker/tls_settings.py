@@ -115,8 +115,7 @@ def tls_settings(of: ListenerSettings) -> TlsSettings:
             "ssl.client.auth",
             client_auth,
             f"there are no trusted certificates to check those of clients with: set {TRUSTSTORE} or "
-            f"{CERTIFICATES} to the "
-            "authorities of clients' certificates",
+            f"{CERTIFICATES} to the authorities of clients' certificates",
         )
     protocols, older = _protocols(of)
     rules = of.text("ssl.principal.mapping.rules")
@@ -168,8 +167,7 @@ def _keys(of: ListenerSettings) -> Material:
             KEYSTORE,
             "",
             "a listener with the security protocol SSL needs a key: name the PEM or PKCS12 file with the "
-            "broker's key "
-            f"and certificate, or set {KEY} and {CHAIN}",
+            f"broker's key and certificate, or set {KEY} and {CHAIN}",
         )
     password = of.text("ssl.keystore.password")
     named = "ssl.key.password" if key_password or not password else "ssl.keystore.password"

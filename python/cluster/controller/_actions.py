@@ -273,8 +273,7 @@ class Executor:
                 log.error("the log of %s-%d could not be closed: %s", topic.name, number, error)
         log.warning(
             "the znode %s of topic %s is gone or unreadable, without a request to delete the topic: its logs "
-            "are kept and "
-            "not served; they are served again when the znode is there with the same topic id",
+            "are kept and not served; they are served again when the znode is there with the same topic id",
             znodes.topic_path(topic.name),
             topic.name,
         )

@@ -414,8 +414,7 @@ class Controller:
         except znodes.ZnodeError as error:
             log.error(
                 "partition %s-%d is not served: %s; write it as Kafka does (zookeeper-shell set), and start "
-                "the broker "
-                "again",
+                "the broker again",
                 name,
                 number,
                 error,
@@ -588,9 +587,8 @@ class Controller:
         if partitions + settings > znodes.REQUEST_BYTES_MAX:
             reason = (
                 f"Topic '{topic.name}' takes {partitions} bytes for its {len(topic.assignment)} partitions "
-                f"and {settings} "
-                f"for its settings in the coordinator, which takes {znodes.REQUEST_BYTES_MAX} at most "
-                "(jute.maxbuffer)"
+                f"and {settings} for its settings in the coordinator, which takes {znodes.REQUEST_BYTES_MAX} "
+                "at most (jute.maxbuffer)"
             )
             if settings > partitions:
                 raise InvalidConfig(f"{reason}; ask for fewer or shorter settings.")
@@ -598,10 +596,8 @@ class Controller:
         if added > logs_left:
             raise PolicyViolation(
                 f"Topic '{topic.name}' needs {added} more logs on broker {self._local}, whose limits of open "
-                "files "
-                f"(ulimit -n) and mappings (vm.max_map_count) allow {logs_left}; raise the lower limit, or "
-                "ask for fewer "
-                "partitions."
+                f"files (ulimit -n) and mappings (vm.max_map_count) allow {logs_left}; raise the lower "
+                "limit, or ask for fewer partitions."
             )
 
     def _plan(self, new: NewTopic, names: TopicNames, logs_left: int) -> TopicInfo | KafkaProtocolError:

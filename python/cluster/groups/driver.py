@@ -206,10 +206,8 @@ class GroupCoordinator:
             self._warn_after = now + _WARN_INTERVAL_MS
             log.warning(
                 "group %s: a member or an assignment is refused, because all members would take more than %d "
-                "bytes (a quarter "
-                "of queued.max.request.bytes; small ones may take twice that): raise "
-                "queued.max.request.bytes, or wait for "
-                "the session timeouts of members that are gone",
+                "bytes (a quarter of queued.max.request.bytes; small ones may take twice that): raise "
+                "queued.max.request.bytes, or wait for the session timeouts of members that are gone",
                 group,
                 self.machine.limits.members_bytes_max,
             )

@@ -201,8 +201,8 @@ def _check_classes(changed: Mapping[str, str]) -> None:
             if word not in known:
                 raise InvalidRequest(
                     f"{name}={text} is not allowed: {' or '.join(known)} is needed, because a broker of "
-                    "Kafka does not start "
-                    f"with a class that it cannot load or that needs other settings, as '{word}' may"
+                    "Kafka does not start with a class that it cannot load or that needs other settings, as "
+                    f"'{word}' may"
                 )
 
 

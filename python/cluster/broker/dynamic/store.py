@@ -79,8 +79,7 @@ class ConfigStore:
             if len(data) > bytes_max:
                 raise InvalidConfig(
                     f"The settings of {entity} take {len(data)} bytes in the coordinator, which takes "
-                    f"{bytes_max} at "
-                    "most (jute.maxbuffer); ask for fewer or shorter ones."
+                    f"{bytes_max} at most (jute.maxbuffer); ask for fewer or shorter ones."
                 )
             if validate_only:
                 return
