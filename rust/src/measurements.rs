@@ -10,7 +10,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The cumulative counts and the sum of a histogram.
 type Histogram = (Vec<u64>, f64);
-/// Name, requests by version, errors by code, times by stage, sizes.
+/// Name, numbers of requests by version and of errors by code, histograms of each stage's time and of sizes.
 type Api = (
     String,
     Vec<(i16, u64)>,

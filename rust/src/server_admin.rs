@@ -5,7 +5,7 @@ use logcore_storage::ActiveProducer;
 
 /// Path, total and usable bytes, replicas.
 pub(crate) type LogDir = (String, Option<(u64, u64)>, Vec<Replica>);
-/// Topic, partition, bytes, lag, whether it is a copy that is moving here.
+/// Topic, partition, bytes, lag, whether it is a future replica.
 type Replica = (String, i32, u64, i64, bool);
 /// Id, epoch, last sequence, last timestamp, coordinator epoch, start of the open transaction.
 pub(crate) type Producer = (i64, i16, i32, i64, i32, i64);

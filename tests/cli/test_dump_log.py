@@ -160,7 +160,7 @@ def test_files_that_cannot_be_dumped(tmp_path: Path, capsys: pytest.CaptureFixtu
     segment.write_bytes(data + bytes(40))
     assert main(["dump-log", "--files", str(segment)]) == 1
     captured = capsys.readouterr()
-    assert "a length of 0 bytes cannot be" in captured.err
+    assert "a length of 0 bytes is invalid" in captured.err
     assert captured.out.count("baseOffset") > 10
     data[70] ^= 0x7F
     segment.write_bytes(data)
@@ -207,7 +207,9 @@ def test_a_missing_file_is_reported_before_its_name_is_checked(
 ) -> None:
     missing = str(tmp_path / f"nosuch{suffix}")
     assert main(["dump-log", "--files", missing, "--format", shape]) == 1
-    assert capsys.readouterr().err == f"logcore dump-log: cannot read {missing}: No such file or directory\n"
+    assert (
+        capsys.readouterr().err == f"logcore dump-log: {missing} cannot be read: No such file or directory\n"
+    )
 
 
 # Broken if it failed: a program would take the records before damage for all records.

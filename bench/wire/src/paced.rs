@@ -15,9 +15,9 @@ use crate::latency::with_percentiles;
 use crate::load::{Load, duration};
 use crate::report::Report;
 
-/// The share of the time before the measurement, which fills caches.
+/// The warm-up's share of the time. It fills caches and is not measured.
 const WARM_UP_SHARE: f64 = 0.1;
-/// The delay that Linux may add when it wakes a thread. Its default is 50 µs.
+/// Linux may wake a thread so much later than asked. Its default is 50 µs.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
 
 /// The flags of `paced`.
@@ -126,7 +126,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
 
 #[cfg(test)]
 mod tests {
-    //! If these failed, the load would have another rate than the flag says.
+    //! If these failed, requests would be sent at another rate than the flag sets.
     use super::*;
 
     fn options(words: &str) -> Result<Options, BenchError> {

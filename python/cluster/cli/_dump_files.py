@@ -57,7 +57,7 @@ Entry = TypeVar("Entry", OffsetEntry, TimeEntry)
 def check_there(path: str) -> None:
     """Refuses a file that does not exist. Called before the file's name is checked."""
     if not Path(path).exists():
-        raise CommandError(f"cannot read {path}: No such file or directory")
+        raise CommandError(f"{path} cannot be read: No such file or directory")
 
 
 def base_offset(path: str) -> int:
@@ -88,7 +88,7 @@ def read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from None
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def offset_entries(path: str) -> list[OffsetEntry]:

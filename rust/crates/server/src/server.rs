@@ -56,8 +56,8 @@ pub struct PartitionSpec {
     pub replicas: Vec<Replica>,
     /// The topic's own settings. All others have the broker's defaults.
     pub config: Properties,
-    /// The partition is new to the cluster. While a log directory is offline, only new ones are created,
-    /// because the records of another one may be in that directory.
+    /// The partition is new to the cluster. While a log directory is offline, only logs of new partitions are
+    /// created: the records of an existing partition may be in that directory.
     pub new: bool,
 }
 
@@ -235,7 +235,7 @@ impl Server {
         self.wake.raw()
     }
 
-    /// The oldest waiting requests, at most `max` and a few hundred. Never blocks.
+    /// Takes the oldest waiting requests: at most `max`, and at most a few hundred. Never blocks.
     pub fn take_requests(&self, max: usize) -> Vec<ControlRequest> {
         self.shared.control.take(max)
     }
@@ -307,8 +307,8 @@ impl Server {
         Ok(())
     }
 
-    /// Sets the number of a topic's partitions in the cluster, and this server's partitions whose logs could
-    /// not be created. Requests for partitions that are not here are answered by it. To be called after this
+    /// Sets the number of a topic's partitions in the cluster, and those of this server's partitions whose
+    /// logs could not be created. They decide the error for a partition that is not here. Call it after this
     /// server's partitions were created.
     pub fn know_topic(&self, topic: &str, id: TopicId, count: i32, offline: &[i32]) {
         let offline = offline.iter().copied().collect();
@@ -366,7 +366,7 @@ impl Server {
     /// Whether [`Server::update_config`] would take these settings; nothing changes.
     ///
     /// # Errors
-    /// For the first value that cannot be, alone or with what a topic has of its own;
+    /// For the first value that is invalid, alone or together with a topic's own settings;
     /// [`ServerError::Forked`].
     pub fn check_config(&self, properties: &Properties) -> Result<()> {
         self.check_process()?;
@@ -376,8 +376,8 @@ impl Server {
     }
 
     /// Replaces the settings that can change while the server runs: limits on connections, the cleaner's, and
-    /// what topics have that override nothing. All others keep the values the server was opened with. Waits
-    /// for a compaction to pause if the cleaner's settings change.
+    /// the defaults of topics' settings. All others keep the values the server was opened with. Waits for a
+    /// compaction to pause if the cleaner's settings change.
     ///
     /// # Errors
     /// For a bad value, in which case nothing changes.

@@ -89,7 +89,7 @@ impl SegmentFile {
         };
         let length = i32::from_be_bytes([front[8], front[9], front[10], front[11]]);
         if length < LENGTH_MIN {
-            return Err(self.corrupt(format!("a length of {length} bytes cannot be")));
+            return Err(self.corrupt(format!("a length of {length} bytes is invalid")));
         }
         let size = LOG_OVERHEAD + length as u64;
         if size > self.remaining() {

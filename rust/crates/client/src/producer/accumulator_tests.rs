@@ -88,7 +88,7 @@ impl Log {
             .next()
             .expect("one batch")
             .expect("whole");
-        batch.verify_crc().expect("a right checksum");
+        batch.verify_crc().expect("a valid checksum");
         let header = batch.header.clone();
         let (first, last) = (header.base_sequence, header.last_sequence());
         let known = self.producers.entry(header.producer_id).or_default();
@@ -384,7 +384,7 @@ fn records_are_given_up_when_no_leader_comes_within_the_delivery_timeout() {
     let start = Instant::now();
     accumulator
         .append("t", &record(b"v", 0), Some(1), start)
-        .expect("it is taken");
+        .expect("the record is accepted");
     let leaderless = metadata(1, -1);
     accumulator.on_metadata(&leaderless, start);
     let drained = accumulator.drain(&leaderless, start);
@@ -416,7 +416,7 @@ fn a_full_queue_and_a_large_record_are_refused_at_once() {
     for _ in 0..2 {
         accumulator
             .append("t", &record(b"a", 0), Some(1), now)
-            .expect("it is taken");
+            .expect("the record is accepted");
     }
     let is_full = |accumulator: &mut Accumulator<u64>| {
         let refused = accumulator.append("t", &record(b"b", 0), None, now);

@@ -146,7 +146,7 @@ impl<T: Send + 'static> Producer<T> {
         Ok(())
     }
 
-    /// The oldest event, waiting for one at most `slice`.
+    /// Takes the oldest event. Without one, waits for the next, at most `slice`.
     pub fn next_event(&self, slice: Duration) -> Option<Event<T>> {
         let (queue, arrived) = &*self.shared.reports;
         let reporter = self.shared.cluster.reporter();
@@ -170,11 +170,11 @@ impl<T: Send + 'static> Producer<T> {
         self.shared.reports.0.lock().push_front(report);
     }
 
-    /// Waits for an event, or for the last record to be settled, at most `slice`.
+    /// Waits, at most `slice`, until there is an event or the last record is settled.
     pub fn wait_settled(&self, slice: Duration) {
         let (queue, arrived) = &*self.shared.reports;
         let mut queue = queue.lock();
-        // A batch is settled before this lock is taken to say so, so no wake-up is lost.
+        // The sender settles a batch before it takes this lock to notify, so no wake-up is lost.
         if queue.is_empty() && self.shared.accumulator.lock().messages() > 0 {
             arrived.wait_for(&mut queue, slice);
         }

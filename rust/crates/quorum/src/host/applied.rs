@@ -1,4 +1,4 @@
-//! How far the application has applied the log: what a snapshot of its state must say. Pure.
+//! The position up to which the application has applied the log. A snapshot of its state has it. Pure.
 
 use std::collections::VecDeque;
 
@@ -107,7 +107,7 @@ impl Applied {
                 .last
                 .map_or("none".to_owned(), |last| last.index.to_string());
             return Err(OutOfOrder(format!(
-                "a snapshot up to entry {index} was begun, and the last applied entry is {last}"
+                "a snapshot up to entry {index} was begun, but the last applied entry is {last}"
             )));
         }
         let meta = SnapshotMeta {

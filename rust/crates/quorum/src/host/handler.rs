@@ -94,7 +94,7 @@ fn info(shared: &Shared) -> MemberInfo {
     }
 }
 
-/// Binds this directory to a founding, unless it is bound to another.
+/// Binds this directory to the ensemble that is being founded, unless it is bound to another one.
 async fn bind(shared: &Arc<Shared>, ensemble: [u8; 16]) -> Answer {
     if shared.identity().member == 0 {
         if !has_same_servers(&ensemble, &shared.founding_id) {
@@ -124,7 +124,7 @@ fn join(shared: &Arc<Shared>, node: &Node, member: MemberId, server: Server) -> 
         return refuse("this member does not lead");
     }
     if server_of(member) != server.id {
-        return refuse("the member belongs to another server");
+        return refuse(format!("member {member} is not of server {}", server.id));
     }
     let stored = node.member.watch().membership();
     let membership = stored.membership();
@@ -143,7 +143,7 @@ fn join(shared: &Arc<Shared>, node: &Node, member: MemberId, server: Server) -> 
     match known {
         Some(known) if addresses(known) != addresses(&server) => {
             return refuse(format!(
-                "server {} has other addresses in the ensemble than in its own file",
+                "server {} has other addresses in the ensemble than in its own file: correct the file",
                 server.id
             ));
         }
@@ -168,6 +168,6 @@ fn join(shared: &Arc<Shared>, node: &Node, member: MemberId, server: Server) -> 
     }
     match shared.joins.try_send((member, server)) {
         Ok(()) => Ok(Response::Joining),
-        Err(_) => refuse("other members are joining"),
+        Err(_) => refuse("other members are joining; try again"),
     }
 }

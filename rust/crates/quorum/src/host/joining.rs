@@ -1,12 +1,12 @@
 //! How a directory becomes a member of an ensemble, and stays one.
 //!
-//! A directory without data founds an ensemble only if a majority of the voters answers and all that answer
-//! have no data either. All of them become first members with the same membership, whichever server begins.
-//! Servers that do not answer have some seconds, because one of them may have a state ([`super::founding`]):
-//! then that one founds, and the others wait for it.
+//! A directory without data founds an ensemble only if a majority of the voters answers and none of these
+//! servers has data. All voters become first members with the same membership, whichever server begins.
+//! Before that, a server waits some seconds for those that do not answer, because one of them may have data
+//! ([`super::founding`]). A server with data founds the ensemble, and the others wait for it.
 //!
-//! A directory that meets an ensemble joins it as a new member, in place of its server's earlier one. It
-//! cannot know that one's votes.
+//! A directory that finds an ensemble joins it as a new member. The new member replaces its server's earlier
+//! one, whose votes it cannot know.
 //!
 //! Before an ensemble is founded, a majority is bound to it, each server on its disk and to one ensemble
 //! only. So there is no second one.
@@ -200,7 +200,7 @@ async fn found(shared: &Shared, links: &TcpLinks<OnTokio>, node: &Node, is_long:
     if !survey.may_found(shared, true) || !(is_bound || survey.with_state.is_empty()) {
         return Ok(());
     }
-    // A server that is not bound could later take the others for an ensemble that it belonged to before.
+    // An unbound server could later mistake the others for an ensemble that it belonged to before.
     if !survey.bind(shared, links, ensemble).await {
         return Ok(());
     }

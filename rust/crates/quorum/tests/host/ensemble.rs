@@ -185,8 +185,8 @@ impl Running {
         self.host.status().unwrap().member
     }
 
-    /// The membership that the member knows. It is told with the entries, so a wait for an event may look at
-    /// it.
+    /// The membership that the member knows. It changes with a delivered entry, so a wait for an event may
+    /// read it.
     pub(crate) fn membership(&self) -> Option<Membership> {
         let stored = self.host.status().unwrap().membership?;
         Some(stored.membership().clone())

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::yield_now;
 
-/// Two looks are a few microseconds apart. A longer time means that another thread had the processor, or that
-/// another connection of this thread had much to do. Virtual machines are interrupted often, but for less.
+/// Two polls are a few microseconds apart. A gap of this length means that another thread had the processor,
+/// or that another connection of this thread had much to do. A virtual machine's usual interruptions are
+/// shorter.
 const INTERRUPTED: Duration = Duration::from_micros(500);
 /// Polling pauses for so many times the length of an interruption. The pause doubles with each interruption
 /// in a row, up to [`PAUSE_MAX`].

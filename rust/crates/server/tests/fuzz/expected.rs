@@ -63,8 +63,8 @@ pub(crate) struct Expected {
     /// A request may wait for longer than the test, or may close the connection, so some responses may not
     /// come.
     pub(crate) is_uncertain: bool,
-    /// The offset after the first request that may wait for longer than the test. Meanwhile the server reads
-    /// no further than its buffer, so it may not see the end of the stream.
+    /// The offset after the first request that may wait for longer than the test. While it waits, the server
+    /// reads no further than its buffer, so it may not see the end of the stream.
     pub(crate) waits_at: Option<usize>,
 }
 

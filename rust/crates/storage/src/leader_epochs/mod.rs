@@ -288,7 +288,7 @@ mod tests {
         let shared = SharedEpochs::new(LeaderEpochs::load(dir.path()).unwrap());
         shared.change(|epochs| {
             assert!(epochs.assign(3, 10));
-            let known = shared.epochs.try_read().expect("nobody has it");
+            let known = shared.epochs.try_read().expect("no writer holds the lock");
             assert_eq!(known.latest(), None);
         });
         assert_eq!(shared.read().latest(), Some(3));

@@ -38,12 +38,12 @@ use crate::segment::{Access, Segment};
 pub(super) struct DirIdentity {
     device: u64,
     inode: u64,
-    /// For file systems that reuse the numbers of deleted directories. Not all file systems have it.
+    /// When it was created: file systems reuse the inode of a deleted directory. Not all record the time.
     created: Option<SystemTime>,
 }
 
 impl DirIdentity {
-    /// The default identifies no directory.
+    /// A directory that does not exist has the default value.
     pub(super) fn of(dir: &Path) -> Result<Self> {
         match std::fs::metadata(dir) {
             Ok(metadata) => Ok(Self {
@@ -52,7 +52,7 @@ impl DirIdentity {
                 created: metadata.created().ok(),
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(StorageError::io("look at", dir)(error)),
+            Err(error) => Err(StorageError::io("read the metadata of", dir)(error)),
         }
     }
 }

@@ -354,12 +354,11 @@ impl Segment {
         Ok((first >= 0).then_some(first))
     }
 
-    /// Cuts off the part of an append that was written before the disk was full, so that the file ends with a
-    /// whole batch, also after a power loss: closing does not flush when nothing was appended.
+    /// Cuts off what an append wrote before the disk was full, so that the file ends with a whole batch. The
+    /// cut is flushed for a power loss, because closing does not flush when nothing was appended.
     fn take_back(&self, size: u64, error: StorageError) -> Result<()> {
         if error.is_disk_full() && self.file_size()? > size {
-            // After any error here the file must not be used any more, because of the partial batch at its
-            // end.
+            // After an error here the file must not be used: a partial batch may be at its end.
             disk::set_len(&self.file, self.path(), size)
                 .and_then(|()| disk::sync(&self.file, self.path()))
                 .map_err(|cause| {
@@ -446,7 +445,7 @@ impl Segment {
         self.indexes.read().is_some()
     }
 
-    /// Rebuilds indexes that led to a wrong batch; false when they cannot be rebuilt here.
+    /// Rebuilds indexes that led to a wrong batch. Returns false for indexes that are not rebuilt here.
     fn distrust_indexes(&self) -> Result<bool> {
         let mut slot = self.indexes.write();
         // Checked under the lock: a truncation makes a sealed segment an active one.
@@ -468,8 +467,8 @@ impl Segment {
         !self.retired.load(Ordering::Acquire) && self.path.exists()
     }
 
-    /// Its files will be replaced by another segment's. Readers continue with the files that are open.
-    /// Indexes that were not opened yet are opened now or never.
+    /// Prepares for another segment's files to replace this one's. Readers continue with the open files.
+    /// Indexes that are not open are opened now, because their files will be gone.
     pub(crate) fn retire(&self) {
         // An index that cannot be read now fails later, when a reader needs it.
         let _opened = self.txn_index();

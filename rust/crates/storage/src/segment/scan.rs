@@ -27,7 +27,7 @@ pub(crate) struct StoredBatch {
     pub(crate) position: u64,
     /// Bytes, header included.
     pub(crate) size: u64,
-    /// The first offset. Of a compressed legacy entry only the last offset is known, and it is here, too.
+    /// The first offset. A compressed legacy entry has its last offset here: its first is not known.
     pub(crate) base_offset: i64,
     pub(crate) last_offset: i64,
     /// Milliseconds since the epoch, -1 when there is none.
@@ -50,9 +50,9 @@ impl StoredBatch {
             return Err(format!("{} bytes are less than a header", bytes.len()));
         };
         let base_offset = i64::from_be_bytes(array(front, 0));
-        // The largest number is no offset, because no offset could follow.
+        // `i64::MAX` is not an offset: the next offset would overflow.
         if !(0..i64::MAX).contains(&base_offset) {
-            return Err(format!("base offset {base_offset} cannot be"));
+            return Err(format!("base offset {base_offset} is invalid"));
         }
         let length = i32::from_be_bytes(array(front, 8));
         match front[MAGIC_END - 1] as i8 {
@@ -60,7 +60,7 @@ impl StoredBatch {
                 let header = BatchHeader::parse(bytes).map_err(|e| e.to_string())?;
                 if header.last_offset_delta < 0 || !(base_offset..i64::MAX).contains(&header.last_offset()) {
                     let delta = header.last_offset_delta;
-                    return Err(format!("last offset delta {delta} cannot be"));
+                    return Err(format!("last offset delta {delta} is invalid"));
                 }
                 Ok(Self {
                     position,

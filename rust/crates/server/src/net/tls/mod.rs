@@ -71,7 +71,7 @@ pub struct TlsOptions {
     /// Authorities that may sign clients' certificates, in DER. That they are authorities is not checked
     /// here.
     pub authorities: Vec<Vec<u8>>,
-    /// Certificates of clients that are accepted whoever signed them, in DER.
+    /// Clients' certificates that are accepted with any issuer, in DER.
     pub trusted: Vec<Vec<u8>>,
     /// Whether clients are asked for certificates.
     pub client_auth: ClientAuth,

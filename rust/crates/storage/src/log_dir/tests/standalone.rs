@@ -82,7 +82,7 @@ fn a_standalone_truncation_lowers_the_brokers_checkpoints() {
     assert_eq!(logs.get("t", 0).unwrap().log.log_end_offset(), 0);
 }
 
-// Broken if it failed: deleted records would be back after a restart or a crash of the program.
+// Broken if it failed: deleted records would reappear after a restart or a crash of the program.
 #[test]
 fn a_standalone_log_remembers_its_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -149,8 +149,8 @@ fn a_directory_cannot_open_a_log_that_is_open_standalone() {
     open(dir.path()).unwrap();
 }
 
-// Broken if it failed: records deleted from a standalone log would come back when it joins a broker's
-// directory.
+// Broken if it failed: records deleted from a standalone log would reappear when a broker's directory takes
+// it.
 #[test]
 fn a_standalone_log_brings_its_start_offset_into_a_directory() {
     let dir = tempfile::tempdir().unwrap();
@@ -192,8 +192,8 @@ fn a_standalone_log_brings_its_start_offset_into_a_directory() {
     assert_eq!(logs.get("t", 1).unwrap().log.log_start_offset(), 1);
 }
 
-// Broken if it failed: a truncation below the deleted records would keep a start above the log's end, and the
-// next opening would drop everything.
+// Broken if it failed: a truncation below the deleted records would leave a start above the log's end, and
+// the next opening would delete all records.
 #[test]
 fn truncations_and_deletions_run_at_once() {
     let dir = tempfile::tempdir().unwrap();
