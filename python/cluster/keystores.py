@@ -131,7 +131,7 @@ def _key_pem(key: bytes) -> str:
 
 def _decrypted(key: bytes, password: str, what: str, setting: str) -> bytes:
     if not password:
-        raise KeyStoreError(f"{what} has a private key under a password: set it in {setting}")
+        raise KeyStoreError(f"{what} has an encrypted private key: set its password in {setting}")
     try:
         return _native.decrypt_key(key, password)
     except ValueError as error:

@@ -1,8 +1,9 @@
 """Time slices: how long one request may keep the event loop or the interpreter before others run.
 
-A request can name hundreds of thousands of things. A loop over them calls `TimeSlice.yield_if_over` after
-each one, and other requests run in between. Only one such loop continues at a time. State that others may
-change can be different after each call. Lives on the event loop; `release_interpreter` is for threads.
+A request can name hundreds of thousands of topics or partitions. A loop over them calls
+`TimeSlice.yield_if_over` after each one, and other requests run in between. Only one such loop continues at a
+time. State that others may change can be different after each call. Lives on the event loop;
+`release_interpreter` is for threads.
 """
 
 from __future__ import annotations
@@ -42,10 +43,9 @@ class TimeSlice:
 
 
 def release_interpreter(index: int) -> None:
-    """Lets other threads run after every 1,000 parts that a thread makes.
+    """Lets other threads run: sleeps briefly after every 1,000 parts of a thread's work.
 
-    It sleeps: a thread that only releases the interpreter takes it again before the waiting threads are
-    awake.
+    Without the sleep, the thread would take the interpreter again before the waiting threads are awake.
     """
     if index % _THREAD_PARTS_MIN == _THREAD_PARTS_MIN - 1:
         time.sleep(_SLEEP_SECONDS)

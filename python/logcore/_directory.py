@@ -39,8 +39,8 @@ def open_dir(
     One opening in one process may write at a time. A broker counts, Apache Kafka's too; it can serve the
     directory once this is closed. With `readonly` no lock is taken and nothing is written, so it works beside
     a process that writes. After a crash every log is recovered, several at a time. `LogDirectory.failures`
-    has those that cannot be recovered. A directory `<topic>-<partition>` that has files but no log's is left
-    alone.
+    has those that cannot be recovered. A directory `<topic>-<partition>` with files that are not a log's is
+    not touched.
 
     `config` are Kafka's topic settings with underscores, for all topics; `topics` are settings for single
     topics. The defaults are those of `logcore.open`: no record is deleted because of its age unless
@@ -146,8 +146,7 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         """Calls `Log.maintain` of every log, then `checkpoint`. Call it from time to time, for example every
         minute; and `compact`, if there are compacted logs.
 
-        Raises ReadOnlyError, LogClosedError, LogIOError; after an error of one log the others were maintained
-        too.
+        Raises ReadOnlyError, LogClosedError, LogIOError. If one log fails, the others are still maintained.
         """
         self._native.maintain()
 
@@ -206,7 +205,7 @@ class LogDirectory(Mapping[tuple[str, int], Log]):
         """Closes every log, writes the checkpoints, and marks the directory as cleanly closed. Closing again
         does nothing, nor does closing in a forked child.
 
-        Raises LogIOError when a log could not be brought to disk; the others are closed all the same.
+        Raises LogIOError if a log could not be flushed. The others are still closed.
         """
         self._native.close()
 

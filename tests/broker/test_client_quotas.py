@@ -76,7 +76,7 @@ def test_a_quota_goes_to_the_data_plane_once(tmp_path: Path, monkeypatch: pytest
             monkeypatch.setattr(broker._dynamic, "_data_plane", counting)
             assert await limit(wire, {"client-id": "c"}, producer_byte_rate=5.0) == "ok"
             assert await limit(wire, {"ip": "127.0.0.9"}, connection_creation_rate=1.0) == "ok"
-            # A notice of another program: when it is applied, so are those of the changes above.
+            # Another program's notice comes last: once it is applied, the changes above are applied, too.
             await broker._zk.create("/config/users/u", znodes.encode_config({"producer_byte_rate": "5"}))
             await notify(broker._zk, znodes.encode_config_change("users/u"))
             while len(await quotas(wire)) < 3 or broker._dynamic._seen < 2:
@@ -89,7 +89,7 @@ def test_a_quota_goes_to_the_data_plane_once(tmp_path: Path, monkeypatch: pytest
 def test_the_quotas_of_one_request_go_to_the_data_plane_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If this failed, the time of a request that sets many would grow with their square."""
+    """If this failed, the time of a request would grow with the square of the quotas that it sets."""
 
     async def work() -> None:
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:

@@ -270,7 +270,7 @@ def test_a_number_of_network_threads_has_effect_from_the_next_start_on(
             assert await alter(wire, BROKER, "0", *changes) == "ok"
             assert await described(wire, BROKER, "0", "num.network.threads") == ("4", 2)
             assert network_threads(broker) == 2
-            assert "num.network.threads has effect from the next start on" in caplog.text
+            assert "num.network.threads takes effect at the next start" in caplog.text
             assert "have no effect here: background.threads" not in caplog.text
             assert "settings of Kafka that have no effect here: num.io.threads" in caplog.text
 
@@ -394,7 +394,7 @@ def test_endpoints_that_change_between_two_sessions_come_with_the_second(tmp_pat
     run(work)
 
 
-def test_a_change_undone_while_the_coordinator_was_disconnected_is_undone_everywhere(
+def test_a_change_undone_while_disconnected_is_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:

@@ -256,7 +256,7 @@ def test_the_reason_why_a_store_cannot_be_opened_is_reported(
     sealed, archive = encrypted(broker_pem), pkcs12(broker_pem)
     for path, password, message in (
         (tmp_path / "none.pem", "", "cannot be read: No such file"),
-        (sealed, "", r"under a password: set it in ssl\.key\.password"),
+        (sealed, "", r"has an encrypted private key: set its password in ssl\.key\.password"),
         (sealed, "wr0ng", r"its password, ssl\.keystore\.password, does not open"),
         (archive, "wr0ng", "is not a PKCS12 file that its password opens"),
     ):

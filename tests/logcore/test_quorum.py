@@ -1,6 +1,6 @@
 """Members of one ensemble in this process, through the extension.
 
-If one of these failed, the coordinator's ensembles would.
+If one of these failed, ensembles of coordinators would not work.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from logcore.quorum import (
 from tests.ports import free_ports
 
 TIMEOUT = 60.0
-"""Seconds. Nothing takes so long unless it never ends."""
+"""Seconds to wait for an event before the test fails."""
 
 RETRY = 1.0
-"""Seconds after which a request is repeated that nobody answers while there is no leader."""
+"""Seconds after which a request is sent again. Without a leader no member answers it."""
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -111,7 +111,7 @@ class Ensemble:
                 states = {
                     each.server_id: (each.quorum.status(), each.named("warning")) for each in self.members
                 }
-                pytest.fail(f"{what} did not come: {states}")
+                pytest.fail(f"timed out waiting for {what}: {states}")
             select.select([member.quorum.wake_fd for member in self.members], [], [], min(left, RETRY))
 
     def all_have(self, commands: set[bytes]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(Protocol):
-    """A result of which only the damage matters for the exit status."""
+    """A result whose ``damaged`` decides the exit status."""
 
     @property
     def damaged(self) -> bool: ...

@@ -110,7 +110,7 @@ def properties_file(path: str | None, flag: str) -> dict[str, str]:
     try:
         return read_properties(Path(path))
     except (OSError, PropertiesError) as error:
-        raise CommandError(f"{flag}: cannot read {path}: {error}") from None
+        raise CommandError(f"{flag}: {path} cannot be read: {error}") from None
 
 
 def client_config(bootstrap: str, *layers: dict[str, str]) -> dict[str, str | int | float | bool]:

@@ -157,7 +157,7 @@ def _credentials(path: Path | None) -> list[Credentials]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"--credentials: cannot read {path}: {error}") from None
+        raise CommandError(f"--credentials: {path} cannot be read: {error}") from None
     found = []
     for number, line in enumerate(lines, 1):
         scheme, space, auth = line.strip().partition(" ")

@@ -91,8 +91,8 @@ class CommitQueue:
     def __init__(self) -> None:
         self._waiting: deque[Commit] = deque()
         self._sent: list[Commit] = []
-        """The commits of the request under way, all of one identity. One that is over stays as long as
-        another is not: its offset may have been written, and the retry must not write an older one.
+        """The commits of the request under way, all of one identity. Those that are over stay until all are
+        over: their offsets may have been written, and the retry must not write older ones.
         """
 
     def __len__(self) -> int:
@@ -183,7 +183,7 @@ def _late(why: str) -> KafkaError:
 
 
 def _common_error(partitions: list[TopicPartition]) -> KafkaError | None:
-    """The error that all partitions have; None when they differ."""
+    """Returns the error that all partitions share, or None if their errors differ."""
     codes = {None if partition.error is None else partition.error.code() for partition in partitions}
     return partitions[0].error if len(codes) == 1 else None
 
@@ -273,7 +273,7 @@ class Commits:
         self._add_in_background(identity, found)
 
     def commit_stored(self) -> None:
-        """Commits in the background the stored offsets that are not committed yet."""
+        """Commits the stored offsets that are not committed yet, in the background."""
         # The identity is read first, so that the offsets are of its generation or a later one.
         try:
             identity = self._identity()
@@ -287,7 +287,10 @@ class Commits:
             self._add_in_background(identity, fresh)
 
     def flush(self, timeout: float) -> bool:
-        """Waits at most `timeout` seconds until all commits before this call are over; whether they are."""
+        """Waits at most `timeout` seconds until all commits before this call are over.
+
+        Returns whether they are.
+        """
         with self._changed:
             before = self._queue.unanswered()
             return self._changed.wait_for(
@@ -295,7 +298,7 @@ class Commits:
             )
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forgets what was committed of partitions, because other members may commit them from now on."""
+        """Forgets the committed offsets of partitions, because other members may commit them from now on."""
         with self._changed:
             for partition in partitions:
                 self._last.pop(partition, None)

@@ -100,7 +100,7 @@ def require_directories(configuration: Configuration) -> None:
         raise
     except OSError as error:
         raise DataDirectoryError(
-            f"cannot read {error.filename}: {error.strerror}; correct that, or name other directories in "
+            f"{error.filename} cannot be read: {error.strerror}; correct that, or name other directories in "
             "dataDir and dataLogDir"
         ) from error
 

@@ -37,7 +37,7 @@ _AT_START = ("listeners", "listener.security.protocol.map")
 """This broker, unlike Kafka's, reads these at its start only."""
 
 THREADS_AT_START = ("num.network.threads", "num.recovery.threads.per.data.dir")
-"""Numbers of threads that can be changed, with effect from the next start on."""
+"""Numbers of threads that can be changed. A change takes effect at the next start."""
 
 _LISTENER_LIMITS = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 """Settings of a listener that can be set for all brokers (`ClusterLevelListenerConfigs`)."""
@@ -252,7 +252,7 @@ def at_start(live: LiveConfig) -> BrokerConfig:
 
 
 def of_next_start(before: BrokerConfig, after: BrokerConfig) -> list[str]:
-    """The changed settings that have effect from the next start on."""
+    """The changed settings that take effect at the next start."""
     return [name for name in THREADS_AT_START if before.values[name] != after.values[name]]
 
 

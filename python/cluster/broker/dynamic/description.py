@@ -163,7 +163,7 @@ def _broker_synonyms(wanted: str, live: LiveConfig, sensitive: bool) -> tuple[Sy
         for name in names
         if name in layer
     ]
-    # As Kafka: sources before the first with the setting's own name are left out.
+    # As in Kafka, the first source has the setting's own name; those before it are left out.
     while found and found[0].name != wanted:
         found.pop(0)
     return tuple(found)
@@ -189,6 +189,6 @@ def _documentation(setting: Setting) -> str:
     valid = "" if setting.valid == "-" else f", valid: {setting.valid.replace('|', ' or ')}"
     dynamic = " It can be changed while the broker runs." if setting.dynamic else ""
     if setting.name in THREADS_AT_START:
-        dynamic = " A change has effect from the next start on."
+        dynamic = " A change takes effect at the next start."
     effect = "" if setting.has_effect else " It has no effect in this broker."
     return f"{setting.type}, {default}{valid}.{dynamic}{effect}"

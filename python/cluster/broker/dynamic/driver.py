@@ -205,7 +205,7 @@ class DynamicConfigs:
             log.warning("dynamic settings: %s", warning)
         if self._data_plane is not None:
             for name in broker_rules.of_next_start(self.live.current, config):
-                log.warning("dynamic settings: %s has effect from the next start on", name)
+                log.warning("dynamic settings: %s takes effect at the next start", name)
         await self._apply_broker_config(config)
 
     async def _apply_broker_config(self, config: BrokerConfig) -> None:

@@ -38,7 +38,7 @@ def client_arguments(name: str) -> tuple[dict[str, Any], list[str]]:
         properties = read_properties(Path(name))
     except (OSError, PropertiesError) as error:
         raise CommandError(
-            f"cannot read the client's configuration {name}: {error}", INVALID_CONFIGURATION
+            f"the client's configuration {name} cannot be read: {error}", INVALID_CONFIGURATION
         ) from None
     unknown = sorted(key for key in properties if key.lower() not in _KNOWN)
     settings = {key.lower(): value.strip() for key, value in properties.items()}

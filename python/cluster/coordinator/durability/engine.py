@@ -92,8 +92,10 @@ def _failure(error: Exception) -> Exception:
 def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLog:
     """Opens a log, or makes it, for commands of requests of at most so many bytes. Cuts a torn tail.
 
-    Raises CoordinatorError, also if data on disk is damaged; DataDirectoryError if the path cannot be used,
-    DiskFullError.
+    Raises:
+        CoordinatorError: the log cannot be opened, or data on disk is damaged.
+        DataDirectoryError: the path cannot be used.
+        DiskFullError: the disk is full.
     """
     try:
         return EngineLog(path, request_bytes_max)
@@ -103,9 +105,9 @@ def open_engine_log(path: Path, request_bytes_max: int = MAX_BUFFER) -> EngineLo
             kind = DiskFullError if error.errno in DISK_FULL_ERRNOS else kind
             kind = DataDirectoryError if error.errno in UNUSABLE_ERRNOS else kind
         advice = (
-            ": transactions that clients got answers for are missing. Restore a backup, or let the server "
-            f"join its ensemble again; `logcore repair {path}` shows what can be kept, and a log that is "
-            "only too short opens once its file `flushed` is removed"
+            "; the log is damaged or too short, so answered transactions may be missing. Restore a backup, "
+            f"or let the server join its ensemble again. `logcore repair {path}` shows what can be kept. A "
+            "log that is only too short opens once its file `flushed` is removed"
             if isinstance(error, logcore.CorruptLogError)
             else ""
         )

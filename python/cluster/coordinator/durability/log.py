@@ -9,7 +9,7 @@ the oldest of them, so one unreadable snapshot loses nothing.
 Recovery reads the newest whole snapshot and applies what the logs hold after it. Zxids must be consecutive: a
 gap stops the start. A crash leaves one of these:
 
-* a torn tail in the newest log. Nobody was answered for it, and the engine cuts it at the next open;
+* a torn tail in the newest log. No client got an answer for it, and the engine cuts it at the next open;
 * an unfinished ``snapshot.*.tmp``, which the next start removes;
 * a snapshot without its new log, which the next start makes;
 * old files that are half purged, which the next snapshot purges again.

@@ -19,7 +19,7 @@ from ..replication import Service
 from ..state.members import Member
 from .agreed import Agreed, Applied, decode_proposed
 from .membership import Membership
-from .outbox import NOBODY, Outbox, Waiting
+from .outbox import NO_CLIENT, Outbox, Waiting
 from .quorum import Entry, SnapshotSource
 from .sessions import MemberSessions
 from .snapshot import read
@@ -49,7 +49,7 @@ class Applier:
         for index, term, time_ms, commands, members in entries:
             agreed.begin(index, term, time_ms)
             for mine, ticket, data in commands:
-                waiting = self._outbox.claim(ticket) if mine else NOBODY
+                waiting = self._outbox.claim(ticket) if mine else NO_CLIENT
                 connection, _asked_ms, _request, proposed = waiting
                 if connection is not None:
                     connection.catch_up()
@@ -58,7 +58,7 @@ class Applier:
                 before = agreed.members
                 changed = agreed.apply_members([Member(*each) for each in members])
                 if changed is not None:
-                    self._pass_on(changed, NOBODY)
+                    self._pass_on(changed, NO_CLIENT)
                 self._membership.has_changed |= agreed.members != before
 
     def install(self, agreed: Agreed) -> None:

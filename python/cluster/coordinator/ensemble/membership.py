@@ -20,7 +20,7 @@ from ..state.members import split_client, voters_warning
 from .agreed import Agreed, Proposed
 from .contact import Contact
 from .files import ConfigurationFiles
-from .outbox import NOBODY, Waiting
+from .outbox import NO_CLIENT, Waiting
 from .quorum import Quorum, QuorumError, QuorumStoppedError
 
 SETTLE_SECONDS = 1.0
@@ -73,7 +73,9 @@ class Membership:
             # one.
             same = Reconfig(None, None, None, -1)
             rules = self._service.settings.rules | Rules.SKIP_ACL
-            self._propose(Proposed(0, 0, term, Op.RECONFIG, rules, (), same, encode_reconfig(same)), NOBODY)
+            self._propose(
+                Proposed(0, 0, term, Op.RECONFIG, rules, (), same, encode_reconfig(same)), NO_CLIENT
+            )
 
     def begun(self, connection: Connection | None) -> None:
         """A change has begun; ``connection`` asked for it, if it is one of this server's."""
@@ -112,7 +114,7 @@ class Membership:
             code = Code.BAD_ARGUMENTS
         end = EndReconfig(asked.zxid, code)
         self._propose(
-            Proposed(0, 0, term, Op.END_RECONFIG, Rules.NONE, (), end, encode_end_reconfig(end)), NOBODY
+            Proposed(0, 0, term, Op.END_RECONFIG, Rules.NONE, (), end, encode_end_reconfig(end)), NO_CLIENT
         )
 
     def follow(self) -> None:

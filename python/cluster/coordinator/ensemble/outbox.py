@@ -22,7 +22,7 @@ BATCH_COMMANDS_MAX = 1024
 BATCH_BYTES_MAX = 1 << 20
 """The limits of one call of ``propose``."""
 FULL_PAUSE_SECONDS = 0.02
-"""Until commands are proposed to a full quorum again, if nothing is agreed on before."""
+"""The time until commands are proposed to a full quorum again. An agreed command makes space sooner."""
 
 W = TypeVar("W")
 
@@ -40,13 +40,16 @@ class Waiting(NamedTuple):
     proposed: Proposed | None = None
 
 
-NOBODY = Waiting(None)
+NO_CLIENT = Waiting(None)
 """For a command that no client waits for."""
 
 
 class Outbox(Generic[W]):
-    """``W`` is what waits for a command: :class:`Waiting`. ``guard`` runs a call and handles what it raises.
-    ``has_space`` is called once all commands that waited for space are proposed."""
+    """``W`` is the type of a command's waiting client: :class:`Waiting`.
+
+    ``guard`` runs a call and handles its exceptions. ``has_space`` is called once all commands that waited
+    for space are proposed.
+    """
 
     def __init__(
         self, guard: Callable[[Callable[[], None]], None], timers: Timers, has_space: Callable[[], None]
@@ -104,9 +107,9 @@ class Outbox(Generic[W]):
         return len(self._unproposed) + len(self._proposed)
 
     def claim(self, ticket: int) -> W:
-        """Returns what waits for the next command that took effect, which has this ticket."""
+        """Returns the client that waits for the next command that took effect, which has this ticket."""
         found, waiting = self._proposed.popleft()
-        assert found == ticket, f"command {ticket} took effect, and {found} is the next that was proposed"
+        assert found == ticket, f"command {ticket} took effect, but command {found} was proposed before it"
         return waiting
 
     def forget_below(self, ticket: int) -> None:

@@ -21,7 +21,7 @@ from ..state.sessions import PASSWORD_BYTES, Session, first_session_id
 from .agreed import Agreed, Proposed
 from .barriers import Barriers
 from .contact import Contact
-from .outbox import NOBODY, Waiting
+from .outbox import NO_CLIENT, Waiting
 from .quorum import Quorum
 from .session_reports import SessionReports, unpack
 
@@ -177,4 +177,4 @@ class MemberSessions:
             self._service.metrics.count("stale_sessions_expired")
             attachment = attachments.get(session_id, 0)
             close = Proposed(session_id, attachment, term, Op.CLOSE_SESSION, rules, (), CloseSession(), b"")
-            self._propose(close, NOBODY)
+            self._propose(close, NO_CLIENT)

@@ -123,7 +123,7 @@ class Authentication:
         return not self.schemes or any(identity.scheme in self.schemes for identity in identities)
 
 
-NOBODY = Authentication()
+NO_USERS = Authentication()
 """No SASL users, and no super users by certificate or SASL."""
 
 

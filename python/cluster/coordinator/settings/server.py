@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..protocol.jute import MAX_BUFFER
 from ..state.acl import Rules
-from .authentication import NOBODY, Authentication
+from .authentication import NO_USERS, Authentication
 
 _SNAPSHOT_SOONEST, _SNAPSHOT_LATEST = 10_000, 100_000
 """A start applies the first number of transactions in less than half a second.
@@ -67,7 +67,7 @@ class Settings:
     max_handshakes: int = 250
     """The most connections in a TLS handshake; 0 or less is no limit
     (``netty.server.outstandingHandshake.limit``)."""
-    authentication: Authentication = NOBODY
+    authentication: Authentication = NO_USERS
     prometheus: bool = False
     """Whether ``mntr`` has the Prometheus provider's names and numbers."""
 
