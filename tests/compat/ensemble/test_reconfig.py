@@ -186,7 +186,7 @@ def test_the_leader_is_removed_and_another_server_takes_its_place(four: Ensemble
         if four.maker is OURS:
             leader.start()
             assert leader.ends_within(WAIT_SECONDS)
-            assert f"says that this is server {leader.number + 1}, and there are lines for" in leader.output()
+            assert f"has the number {leader.number + 1}, and there are lines only for" in leader.output()
 
 
 @pytest.fixture(params=MAKERS_OF_ENSEMBLES, ids=NAMES)
