@@ -1,11 +1,11 @@
 //! Batches on their way out and back: which requests are sent now, and what an answer does to its batches.
 //!
 //! The sender calls this part of [`Accumulator`], under the accumulator's lock. A partition's batches are
-//! sent oldest first, up to `max.in.flight` at once. After a failure that may pass, the batch returns to its
-//! position, and the partition sends nothing until all batches in flight are back; then it goes on from the
-//! oldest. An idempotent batch keeps its sequence, so the broker drops a repeated one. A batch that is given
-//! up leaves a gap in the sequence: the partition takes a new producer id and numbers the rest from 0. A
-//! batch that is too large is split (KIP-126).
+//! sent oldest first, up to `max.in.flight` at once; the first batch of a producer id goes alone. After a
+//! failure that may pass, the batch returns to its position, and the partition sends nothing until all
+//! batches in flight are back; then it goes on from the oldest. An idempotent batch keeps its sequence, so
+//! the broker drops a repeated one. A batch that is given up leaves a gap in the sequence: the partition
+//! takes a new producer id and numbers the rest from 0. A batch that is too large is split (KIP-126).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -221,7 +221,7 @@ impl<T> Accumulator<T> {
             }
         };
         if outcome.is_ok() {
-            partition.lasting.passed();
+            partition.note_written(&batch);
         } else {
             // The batches behind it are refused as out of order, and then numbered anew.
             partition.needs_new_id |= batch.sequence.is_some();

@@ -25,6 +25,8 @@ pub(super) struct PartitionQueue<T> {
     next: Option<Sequence>,
     /// The sequence numbers have a gap: a new producer id is needed.
     pub(super) needs_new_id: bool,
+    /// The producer id of the last batch that was written.
+    written: Option<ProducerId>,
     /// Failures since the last batch that was written.
     pub(super) lasting: Lasting,
 }
@@ -39,6 +41,7 @@ impl<T> Default for PartitionQueue<T> {
             not_before: None,
             next: None,
             needs_new_id: false,
+            written: None,
             lasting: Lasting::default(),
         }
     }
@@ -55,7 +58,7 @@ impl<T> PartitionQueue<T> {
         if self.batches.is_empty() || self.muted || self.in_flight >= in_flight_max {
             return false;
         }
-        if self.needs_new_id && self.in_flight > 0 {
+        if self.in_flight > 0 && (self.needs_new_id || self.is_first_under_its_id()) {
             return false;
         }
         match self.not_before {
@@ -68,6 +71,20 @@ impl<T> PartitionQueue<T> {
                 true
             }
         }
+    }
+
+    /// Whether no batch was written under the present producer id.
+    ///
+    /// A broker that does not know the id takes any sequence on a log that is not empty. If it refused the
+    /// first batch and took the second, the first could only be written behind it.
+    fn is_first_under_its_id(&self) -> bool {
+        self.next.is_some_and(|next| self.written != Some(next.producer))
+    }
+
+    /// Notes that a batch was written.
+    pub(super) fn note_written(&mut self, batch: &Batch<T>) {
+        self.written = batch.sequence.map(|sequence| sequence.producer);
+        self.lasting.passed();
     }
 
     /// Makes sure that the partition has a usable producer id; `false` when there is none.
