@@ -61,13 +61,9 @@ pub enum ClientError {
     #[error("{what}: no answer within {timeout_ms} ms")]
     TimedOut { what: String, timeout_ms: u64 },
     /// A request that fails again and again, reported once; see [`crate::reporter`].
-    #[error(
-        "{last}: {request} failed {times} times in a row and is tried again; check the broker, and any \
-         proxy before it"
-    )]
+    #[error("{last}: {request} keeps failing and is tried again; check the broker, and any proxy before it")]
     Lasting {
         request: &'static str,
-        times: u32,
         last: Box<ClientError>,
     },
     /// A response above `receive.message.max.bytes`.

@@ -29,31 +29,57 @@ pub(crate) struct Lasting {
 }
 
 impl Lasting {
-    /// Notes a failure; whether to report it. One that cannot pass is reported at once.
+    /// Notes a failure of which the application is told; whether it is to be told now. One that cannot pass is reported at once.
     pub(crate) fn failed(&mut self, error: &ClientError, now: Instant) -> bool {
         self.failed_since(now, error, now)
     }
 
     /// Notes the failure of an operation that was tried from `since` to `now`; whether to report it.
     pub(crate) fn failed_since(&mut self, since: Instant, error: &ClientError, now: Instant) -> bool {
+        let lasts = self.lasts(since, error, now);
+        (lasts || !error.is_retriable()) && self.is_new(error)
+    }
+
+    fn lasts(&mut self, since: Instant, error: &ClientError, now: Instant) -> bool {
         let since = *self.since.get_or_insert(since);
         self.times += 1;
         let often = self.times >= REPORT_TIMES && !matches!(error, ClientError::Broker { .. });
-        let lasts = often || now.duration_since(since) >= REPORT_AFTER || !error.is_retriable();
-        if !lasts || self.reported.contains(&error.code()) {
-            return false;
-        }
-        self.reported.push(error.code());
-        true
+        often || now.duration_since(since) >= REPORT_AFTER
     }
 
-    /// The report of a failure that is tried again.
-    pub(crate) fn report(&self, request: &'static str, last: ClientError) -> ClientError {
-        ClientError::Lasting {
-            request,
-            times: self.times,
-            last: Box::new(last),
+    /// Whether the failure was not reported since the last success. From now on it was.
+    fn is_new(&mut self, error: &ClientError) -> bool {
+        let new = !self.reported.contains(&error.code());
+        if new {
+            self.reported.push(error.code());
         }
+        new
+    }
+
+    /// Notes a failure of `request`, which is tried again whatever its code; returns the report of one that
+    /// lasts.
+    pub(crate) fn tried_again(
+        &mut self,
+        request: &'static str,
+        error: &ClientError,
+        now: Instant,
+    ) -> Option<ClientError> {
+        self.tried_again_since(now, request, error, now)
+    }
+
+    /// [`Lasting::tried_again`], of a request that was tried since `since`.
+    pub(crate) fn tried_again_since(
+        &mut self,
+        since: Instant,
+        request: &'static str,
+        error: &ClientError,
+        now: Instant,
+    ) -> Option<ClientError> {
+        let lasts = self.lasts(since, error, now);
+        (lasts && self.is_new(error)).then(|| ClientError::Lasting {
+            request,
+            last: Box::new(error.clone()),
+        })
     }
 
     /// Notes a success.
@@ -116,12 +142,11 @@ impl Reporter {
         }
         let mut requests = self.requests.lock();
         let lasting = requests.entry((broker.to_owned(), request)).or_default();
-        if !lasting.failed(error, Instant::now()) {
-            return;
-        }
-        let report = lasting.report(request, error.clone());
+        let report = lasting.tried_again(request, error, Instant::now());
         drop(requests);
-        self.report(report);
+        if let Some(report) = report {
+            self.report(report);
+        }
     }
 
     /// A request was answered.
@@ -190,7 +215,13 @@ mod tests {
 
     #[test]
     fn what_cannot_pass_is_reported_at_once_and_an_application_that_does_not_ask_costs_no_memory() {
-        assert!(Lasting::default().failed(&answered(29), Instant::now()));
+        let now = Instant::now();
+        assert!(Lasting::default().failed(&answered(29), now));
+        assert!(
+            Lasting::default()
+                .tried_again("Produce", &answered(29), now)
+                .is_none()
+        );
         let reporter = Reporter::new(|| {});
         for _ in 0..2 * QUEUE_MAX {
             reporter.report(reset());

@@ -307,14 +307,13 @@ impl PartitionState {
         error: ClientError,
         now: Instant,
     ) -> Option<ClientError> {
-        if !self.lasting.failed_since(since, &error, now) {
-            return None;
-        }
         if error.is_retriable() && !error.is_answer(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) {
-            return Some(self.lasting.report(request, error));
+            return self.lasting.tried_again_since(since, request, &error, now);
         }
-        self.waiting
-            .push_back(Waiting::Event(Event::Failed(self.key.clone(), error)));
+        if self.lasting.failed_since(since, &error, now) {
+            self.waiting
+                .push_back(Waiting::Event(Event::Failed(self.key.clone(), error)));
+        }
         None
     }
 

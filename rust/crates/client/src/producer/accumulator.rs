@@ -244,9 +244,12 @@ impl<T> Accumulator<T> {
 
     /// Asking for a producer id failed; it is tried again.
     pub(crate) fn producer_id_failed(&mut self, error: ClientError, now: Instant) {
-        if error.is_from_broker() && self.producer_id_lasting.failed(&error, now) {
-            let report = self.producer_id_lasting.report("InitProducerId", error.clone());
-            self.lasting.push(report);
+        // A broken connection is reported by itself.
+        if error.is_from_broker() {
+            let report = self
+                .producer_id_lasting
+                .tried_again("InitProducerId", &error, now);
+            self.lasting.extend(report);
         }
         self.producer_id_failure = Some(error);
     }

@@ -131,6 +131,8 @@ struct World {
     logs: HashMap<i32, Log>,
     produced: HashMap<i32, Vec<u64>>,
     reported: Vec<(u64, bool)>,
+    /// What error_cb is called with.
+    alarms: Vec<ClientError>,
     next_value: u64,
     next_producer: i64,
 }
@@ -145,6 +147,7 @@ impl World {
             logs: HashMap::new(),
             produced: HashMap::new(),
             reported: Vec::new(),
+            alarms: Vec::new(),
             next_value: 0,
             next_producer: 0,
         };
@@ -168,6 +171,7 @@ impl World {
         loop {
             let drained = self.accumulator.drain(&self.metadata, self.now);
             assert!(drained.reports.is_empty(), "nothing is old enough to be given up");
+            self.alarms.extend(drained.lasting);
             let idle = drained.requests.is_empty();
             self.wire
                 .extend(drained.requests.into_iter().map(|(_, batches)| batches));
@@ -266,6 +270,11 @@ impl World {
     }
 }
 
+/// Batches that are sent again behind a split or failed one are no failure for error_cb.
+fn no_alarm(world: &World) {
+    assert!(world.alarms.is_empty(), "{:?}", world.alarms);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Produce(i32),
@@ -347,6 +356,7 @@ fn a_new_producers_first_batch_is_split_before_the_second_is_sent() {
     assert!(world.wire.len() > 1);
     world.run_to_the_end();
     assert_eq!(world.next_producer, 1);
+    no_alarm(&world);
 }
 
 #[test]
@@ -372,6 +382,7 @@ fn a_batch_above_the_topics_limit_is_split_until_its_parts_fit() {
             .all(|outgoing| outgoing.batch.count == 1)
     );
     world.run_to_the_end();
+    no_alarm(&world);
 }
 
 #[test]
@@ -387,6 +398,7 @@ fn a_single_record_above_the_topics_limit_fails_alone() {
     world.produce(0);
     world.run_to_the_end();
     assert_eq!(world.logs[&0].values, [0, 3]);
+    no_alarm(&world);
 }
 
 #[test]
@@ -404,6 +416,7 @@ fn a_refused_batch_does_not_fail_the_ones_behind() {
     world.run_to_the_end();
     assert_eq!(world.failed(), [1, 2, 3]);
     assert_eq!(world.logs[&0].values, [0, 4, 5, 6, 7, 8, 9]);
+    no_alarm(&world);
 }
 
 #[test]

@@ -205,9 +205,9 @@ impl<T> Accumulator<T> {
                 let spent = expired || batch.attempts > self.config.retries;
                 if !spent && partition.may_retry(&batch, &error) {
                     // A broken connection is reported by itself.
-                    if error.is_from_broker() && partition.lasting.failed(&error, now) {
-                        self.lasting
-                            .push(partition.lasting.report("Produce", error.clone()));
+                    if error.is_from_broker() {
+                        let report = partition.lasting.tried_again("Produce", &error, now);
+                        self.lasting.extend(report);
                     }
                     batch.last_failure = Some(error);
                     partition.put_back(batch, Some(now + self.retry_backoff));
@@ -275,9 +275,8 @@ impl Round<'_> {
             let what = format!("{name}-{index} has no leader");
             let ErrorCode(code) = ErrorCode::LEADER_NOT_AVAILABLE;
             let error = ClientError::Broker { code, what };
-            if partition.lasting.failed(&error, self.now) {
-                drained.lasting.push(partition.lasting.report("Metadata", error));
-            }
+            let report = partition.lasting.tried_again("Metadata", &error, self.now);
+            drained.lasting.extend(report);
             return None;
         };
         self.may_send_to(leader, partition, drained).then_some(leader)

@@ -177,8 +177,7 @@ impl<T> TopicQueue<T> {
             // In creation.
             ErrorCode::NONE => return None,
             code if code.is_retriable() => {
-                let lasts = self.lasting.failed(&answered, now);
-                return lasts.then(|| self.lasting.report("Metadata", answered));
+                return self.lasting.tried_again("Metadata", &answered, now);
             }
             _ => answered,
         };
