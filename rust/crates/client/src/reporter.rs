@@ -29,7 +29,8 @@ pub(crate) struct Lasting {
 }
 
 impl Lasting {
-    /// Notes a failure of which the application is told; whether it is to be told now. One that cannot pass is reported at once.
+    /// Notes a failure that the application gets as an error; whether to hand it out now. One that cannot
+    /// pass is handed out at once.
     pub(crate) fn failed(&mut self, error: &ClientError, now: Instant) -> bool {
         self.failed_since(now, error, now)
     }

@@ -260,20 +260,28 @@ impl PartitionState {
 
     /// Drops what was fetched, and what is known of its failures.
     fn forget(&mut self, generation: u64) {
-        self.generation = generation;
+        self.drop_fetched(generation);
         self.waiting.clear();
+        self.not_before = None;
+        self.lasting = Lasting::default();
+    }
+
+    /// Drops what was fetched. Failures that the application has not got stay: a partition that has failed
+    /// for good would not fail again.
+    fn drop_fetched(&mut self, generation: u64) {
+        self.generation = generation;
+        self.waiting
+            .retain(|waiting| matches!(waiting, Waiting::Event(Event::Failed(..))));
         self.buffered = 0;
         self.busy = false;
         self.at_end = false;
-        self.not_before = None;
         self.eof_reported = None;
         self.fetch_alone = false;
-        self.lasting = Lasting::default();
     }
 
     /// Goes back to the next offset the application will get.
     fn rewind(&mut self, generation: u64) {
-        self.forget(generation);
+        self.drop_fetched(generation);
         if let Phase::Fetching(_) = self.phase {
             self.phase = self.position.map_or(self.resume_at, Phase::Fetching);
         }
@@ -321,5 +329,62 @@ impl PartitionState {
     pub(crate) fn passed(&mut self) {
         self.lasting.passed();
         self.fetch_alone = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! If these fail, a partition stops and the application never gets the reason.
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::error::local;
+
+    fn state(start: Start) -> (State, PartitionKey) {
+        let key: PartitionKey = (Arc::from("t"), 0);
+        let mut state = State::new(ConsumerConfig {
+            offset_reset: OffsetReset::Error,
+            ..ConsumerConfig::default()
+        });
+        state.assign(vec![(key.clone(), start)]);
+        (state, key)
+    }
+
+    /// The codes of the failures that wait for the application.
+    fn failures(state: &mut State) -> Vec<i32> {
+        let waiting = std::iter::from_fn(|| state.next_waiting());
+        let codes = waiting.map(|(_, _, waiting)| match waiting {
+            Waiting::Event(Event::Failed(_, error)) => error.code(),
+            other => panic!("{other:?}"),
+        });
+        codes.collect()
+    }
+
+    #[test]
+    fn a_failure_that_waits_survives_a_pause() {
+        let (mut state, key) = state(Start::Reset);
+        state.set_paused(&key, true);
+        assert_eq!(failures(&mut state), [], "a paused partition hands nothing out");
+        state.set_paused(&key, false);
+        assert_eq!(failures(&mut state), [local::AUTO_OFFSET_RESET]);
+        state.set_paused(&key, true);
+        state.set_paused(&key, false);
+        assert_eq!(failures(&mut state), [], "it is handed out once");
+    }
+
+    #[test]
+    fn a_pause_drops_events_that_come_again_and_a_seek_drops_all() {
+        let (mut state, key) = state(Start::Offset(3));
+        let partition = state.find_mut(&key).expect("assigned");
+        let end = Event::End(key.clone(), 3);
+        partition.waiting.push_back(Waiting::Event(end));
+        partition.eof_reported = Some(3);
+        partition.reset(OffsetReset::Error, "offset 3 is out of range");
+        state.set_paused(&key, true);
+        state.set_paused(&key, false);
+        let partition = state.find(&key).expect("assigned");
+        assert_eq!((partition.waiting.len(), partition.eof_reported), (1, None));
+        state.seek(&key, Start::Offset(0));
+        assert_eq!(failures(&mut state), []);
     }
 }
