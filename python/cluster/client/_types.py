@@ -66,6 +66,10 @@ class TopicPartition:
 
     __str__ = __repr__
 
+    def __getstate__(self) -> object:
+        # Protocols 0 and 1 of pickle ask a class with slots to have this method.
+        return super().__getstate__()
+
 
 class Uuid:
     """A 128-bit id of Kafka's; printed as URL-safe base64 without padding."""
@@ -86,6 +90,10 @@ class Uuid:
 
     def get_least_significant_bits(self) -> int:
         return int.from_bytes(self._bytes[8:], "big", signed=True)
+
+    def __getstate__(self) -> object:
+        # Protocols 0 and 1 of pickle ask a class with slots to have this method.
+        return super().__getstate__()
 
     def __str__(self) -> str:
         return base64.urlsafe_b64encode(self._bytes).rstrip(b"=").decode()
