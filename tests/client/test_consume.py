@@ -264,10 +264,26 @@ def test_a_forked_child_must_make_its_own_clients(
     if child == 0:
         status = 1
         try:
+            at = TopicPartition(topic, 0, 0)
             for call in (
                 lambda: producer.produce(topic, b"v"),
-                lambda: consumer.poll(0.1),
                 producer.list_topics,
+                lambda: consumer.poll(0.1),
+                lambda: consumer.consume(1, 0.1),
+                lambda: consumer.subscribe([topic]),
+                consumer.unsubscribe,
+                lambda: consumer.assign([at]),
+                consumer.unassign,
+                consumer.assignment,
+                lambda: consumer.pause([at]),
+                lambda: consumer.resume([at]),
+                lambda: consumer.seek(at),
+                lambda: consumer.position([at]),
+                lambda: consumer.store_offsets(offsets=[at]),
+                lambda: consumer.commit(offsets=[at]),
+                lambda: consumer.committed([at], 0.1),
+                consumer.memberid,
+                consumer.close,
             ):
                 with pytest.raises(RuntimeError, match="fork"):
                     call()

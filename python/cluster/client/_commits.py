@@ -229,7 +229,7 @@ class Commits:
 
         Raises KafkaException when all fail alike.
         """
-        self._check_fork()
+        self.check_fork()
         partitions = _real(partitions)
         if not partitions:
             raise failed(KafkaError._NO_OFFSET, "Commit failed: there is no offset to commit")
@@ -260,7 +260,7 @@ class Commits:
 
     def commit_later(self, partitions: list[TopicPartition]) -> None:
         """Commits in the background."""
-        self._check_fork()
+        self.check_fork()
         found = _real(partitions)
         if not found:
             self._end_in_background(KafkaError(KafkaError._NO_OFFSET), _copies(partitions))
@@ -320,7 +320,8 @@ class Commits:
     def _is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _check_fork(self) -> None:
+    def check_fork(self) -> None:
+        """Raises RuntimeError in a forked child, which does not have the threads."""
         if os.getpid() != self._process:
             raise RuntimeError("this client was made before a fork; make a new one in the child process")
 

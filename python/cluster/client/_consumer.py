@@ -470,9 +470,9 @@ class Consumer:
 
         Waits for brokers that do not answer 10 seconds in all.
         """
-        core = self._core
-        if core is None:
+        if self._core is None:
             return
+        core = self._open()
         patience = _Patience(CLOSE_TIMEOUT)
         try:
             self._leave(patience)
@@ -524,6 +524,7 @@ class Consumer:
     def _open(self) -> _native.ConsumerCore:
         if self._core is None:
             raise RuntimeError("Consumer closed")
+        self._commits.check_fork()
         return self._core
 
 
