@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,18 @@ def consumer_of(proxy: Proxy, **settings: object) -> Consumer:
     )
 
 
+def changed(api: str, edit: Callable[[dict[str, Any]], object]) -> Callable[[int, bytes], bytes]:
+    """Edits each response of an API."""
+
+    def change(version: int, body: bytes) -> bytes:
+        key = _native.api_keys()[api]
+        message = _native.decode_response(key, version, body)
+        edit(message)
+        return _native.encode_response(key, version, message)
+
+    return change
+
+
 def one_report(errors: list[KafkaError], api: str, proxy: Proxy) -> None:
     """One report: which request fails, of which broker, and why."""
     [error] = errors
@@ -125,14 +138,9 @@ def test_a_group_whose_coordinator_never_loads_is_reported(
     monkeypatch.setattr(_faults, "REPORT_AFTER", 0.5)
     loading = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 
-    def refuse(version: int, body: bytes) -> bytes:
-        key = _native.api_keys()["JoinGroup"]
-        message = _native.decode_response(key, version, body)
-        return _native.encode_response(key, version, {**message, "error_code": loading})
-
     errors: list[KafkaError] = []
     with consumer_of(proxy, error_cb=errors.append) as consumer:
-        proxy.change("JoinGroup", refuse)
+        proxy.change("JoinGroup", changed("JoinGroup", lambda message: message.update(error_code=loading)))
         consumer.subscribe([topic])
         poll_until([consumer], lambda: bool(errors))
         proxy.change("JoinGroup", None)
@@ -140,6 +148,67 @@ def test_a_group_whose_coordinator_never_loads_is_reported(
         [error] = errors
         assert error == loading
         assert "is tried again" in error.str()
+
+
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [
+        ("FindCoordinator", KafkaError.COORDINATOR_NOT_AVAILABLE),
+        ("JoinGroup", KafkaError.UNKNOWN_MEMBER_ID),
+        ("JoinGroup", KafkaError.ILLEGAL_GENERATION),
+        ("SyncGroup", KafkaError.ILLEGAL_GENERATION),
+        ("SyncGroup", KafkaError.REBALANCE_IN_PROGRESS),
+        ("Heartbeat", KafkaError.UNKNOWN_MEMBER_ID),
+        ("Heartbeat", KafkaError.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+def test_a_group_that_never_takes_the_member_is_asked_slowly_and_reported(
+    proxy: Proxy, topic: str, monkeypatch: pytest.MonkeyPatch, api: str, code: int
+) -> None:
+    monkeypatch.setattr(_faults, "REPORT_AFTER", 0.5)
+    answers = itertools.count()
+
+    def refuse(message: dict[str, Any]) -> None:
+        next(answers)
+        message["error_code"] = code
+
+    errors: list[KafkaError] = []
+    # The coordinator waits for a member that it knows and that was told otherwise until its session ends.
+    with consumer_of(
+        proxy, error_cb=errors.append, session_timeout_ms=6000, heartbeat_interval_ms=100
+    ) as consumer:
+        proxy.change(api, changed(api, refuse))
+        consumer.subscribe([topic])
+        poll_until([consumer], lambda: bool(errors))
+        assert next(answers) < 50, "a request is repeated without a pause"
+        proxy.change(api, None)
+        poll_until([consumer], lambda: len(consumer.assignment()) == 2)
+        [error] = errors
+        assert error == code
+        assert "is tried again" in error.str()
+
+
+@pytest.mark.parametrize("api", ["JoinGroup", "Heartbeat"])
+def test_a_group_that_the_consumer_may_not_use_is_an_error_of_poll_at_once(
+    proxy: Proxy, topic: str, api: str
+) -> None:
+    code = KafkaError.GROUP_AUTHORIZATION_FAILED
+    with consumer_of(proxy, heartbeat_interval_ms=100) as consumer:
+        proxy.change(api, changed(api, lambda message: message.update(error_code=code)))
+        consumer.subscribe([topic])
+        assert next_error(consumer).error() == code
+        proxy.change(api, None)
+        poll_until([consumer], lambda: len(consumer.assignment()) == 2)
+
+
+def test_a_coordinator_that_never_names_the_member_is_reported(proxy: Proxy, topic: str) -> None:
+    code = KafkaError.MEMBER_ID_REQUIRED
+    with consumer_of(proxy, session_timeout_ms=6000) as consumer:
+        proxy.change("JoinGroup", changed("JoinGroup", lambda message: message.update(error_code=code)))
+        consumer.subscribe([topic])
+        assert next_error(consumer).error() == code
+        proxy.change("JoinGroup", None)
+        poll_until([consumer], lambda: len(consumer.assignment()) == 2)
 
 
 @pytest.mark.parametrize("api", ["Produce", "InitProducerId"])
@@ -198,12 +267,8 @@ def test_a_coordinator_that_is_never_there_is_logged(
 ) -> None:
     monkeypatch.setattr(_faults, "REPORT_AFTER", 0.3)
 
-    def unavailable(version: int, body: bytes) -> bytes:
-        key = _native.api_keys()["FindCoordinator"]
-        message = _native.decode_response(key, version, body)
-        message["error_code"] = KafkaError.COORDINATOR_NOT_AVAILABLE
-        return _native.encode_response(key, version, message)
-
+    code = KafkaError.COORDINATOR_NOT_AVAILABLE
+    unavailable = changed("FindCoordinator", lambda message: message.update(error_code=code))
     with consumer_of(proxy) as consumer, caplog.at_level(logging.WARNING, "cluster.client"):
         proxy.change("FindCoordinator", unavailable)
         with pytest.raises(KafkaException) as failure:
@@ -268,15 +333,12 @@ def test_a_record_above_receive_message_max_bytes_is_reported_for_its_partition_
 
 def test_a_partition_whose_fetch_is_refused_is_reported_once(proxy: Proxy, topic: str) -> None:
     def refuse(code: int) -> Callable[[int, bytes], bytes]:
-        def change(version: int, body: bytes) -> bytes:
-            key = _native.api_keys()["Fetch"]
-            message = _native.decode_response(key, version, body)
+        def edit(message: dict[str, Any]) -> None:
             for named in message["responses"]:
                 for partition in named["partitions"]:
                     partition.update(error_code=code, records=None)
-            return _native.encode_response(key, version, message)
 
-        return change
+        return changed("Fetch", edit)
 
     with consumer_of(proxy, fetch_error_backoff_ms=1) as consumer:
         proxy.change("Fetch", refuse(KafkaError.TOPIC_AUTHORIZATION_FAILED))

@@ -22,17 +22,22 @@ _NOT_YET = frozenset({KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.UNSTAB
 def find_coordinator(requests: Requests, group: str, timeout: float) -> Node:
     """The broker that coordinates `group`. Raises KafkaException when none is found in time."""
 
-    def attempt(left: float) -> Node:
-        message = {"key": group, "key_type": 0}
-        served = requests.network.versions(requests.key("FindCoordinator"), timeout=left)
-        if served is not None and served[1] < 1:
-            del message["key_type"]
-        response = requests.send("FindCoordinator", message, timeout=left)
-        if response["error_code"]:
-            raise KafkaException(KafkaError(response["error_code"], response.get("error_message")))
-        return Node(response["node_id"], response["host"], response["port"])
+    return retry(
+        lambda left: _ask_for_coordinator(requests, group, left),
+        timeout,
+        f"finding the coordinator of group {group}",
+    )
 
-    return retry(attempt, timeout, f"finding the coordinator of group {group}")
+
+def _ask_for_coordinator(requests: Requests, group: str, timeout: float) -> Node:
+    message = {"key": group, "key_type": 0}
+    served = requests.network.versions(requests.key("FindCoordinator"), timeout=timeout)
+    if served is not None and served[1] < 1:
+        del message["key_type"]
+    response = requests.send("FindCoordinator", message, timeout=timeout)
+    if response["error_code"]:
+        raise KafkaException(KafkaError(response["error_code"], response.get("error_message")))
+    return Node(response["node_id"], response["host"], response["port"])
 
 
 class Coordinator:
@@ -61,7 +66,8 @@ class Coordinator:
         with self._lock:
             node = self._node
         if node is None:
-            node = find_coordinator(self._requests, self._group, timeout)
+            # One attempt: the caller tries again, and reports a failure that lasts.
+            node = _ask_for_coordinator(self._requests, self._group, timeout)
             with self._lock:
                 self._node = node
         return node
@@ -75,7 +81,7 @@ class Coordinator:
         purpose: str = "general",
         newest: int | None = None,
     ) -> dict[str, Any]:
-        """Sends one request. After a failure the next call finds the coordinator anew."""
+        """Sends one request, once. After a failure the next call finds the coordinator anew."""
         deadline = time.monotonic() + timeout
         node = self._find(timeout)
         left = max(deadline - time.monotonic(), 0.001)

@@ -1,6 +1,6 @@
 """When a failure that is tried again is reported: once it has lasted, and again when it changes.
 
-Pure. The extension follows the same rule for connections and fetches (`rust/crates/client/src/faults.rs`).
+Pure. The extension follows the same rule for connections and fetches (`rust/crates/client/src/reporter.rs`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ class LastingFault:
     def __init__(self) -> None:
         self._since: float | None = None
         self._reported: set[int] = set()
+        self.times = 0
+        """Failures since the last success."""
 
     def lasts(self, error: KafkaError, now: float) -> bool:
         """Notes a failure that may pass; whether to report it."""
         if self._since is None:
             self._since = now
+        self.times += 1
         return now - self._since >= REPORT_AFTER and self.is_new(error)
 
     def is_new(self, error: KafkaError) -> bool:
@@ -34,4 +37,5 @@ class LastingFault:
     def passed(self) -> None:
         """Notes a success."""
         self._since = None
+        self.times = 0
         self._reported.clear()

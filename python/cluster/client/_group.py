@@ -65,8 +65,8 @@ class Membership:
     """A `Revoked` is posted and not carried out."""
     leaving: bool = False
     """`leave` comes next: the thread sends heartbeats and does not join again."""
-    join_fault: LastingFault = field(default_factory=LastingFault)
-    """Used by the thread only."""
+    fault: LastingFault = field(default_factory=LastingFault)
+    """Failures since the last heartbeat that was answered well. Used by the thread only."""
 
     def lose(self, forget_member: bool) -> None:
         """The group goes on without this member."""
@@ -283,6 +283,10 @@ class Group:
             self._take_part(membership)
         except GenerationEnded as end:
             self._end_generation(membership, end)
+            if end.error is not None:
+                self._report_lasting(membership, end.error)
+                if membership.fault.times > 1:
+                    self._pause(membership, _RETRY_PAUSE)
         except KafkaException as error:
             self._join_failed(membership, error.error)
 
@@ -309,7 +313,6 @@ class Group:
                 raise GenerationEnded(lost=False)
             membership.assigned = partitions
             owner = self._identity_of(membership)
-        membership.join_fault.passed()
         self._post(Assigned(membership, partitions, owner))
         self._stay(membership, topics, led)
 
@@ -345,13 +348,18 @@ class Group:
             try:
                 self._protocol.heartbeat(membership.member_id, membership.generation)
                 last_answer = time.monotonic()
+                membership.fault.passed()
             except GenerationEnded as end:
+                if not end.lost:
+                    # The coordinator knows the member: others join or leave.
+                    membership.fault.passed()
                 if end.lost or not membership.leaving:
                     raise
             except KafkaException as error:
                 if time.monotonic() - last_answer > self._session:
                     forget = self._protocol.instance is None
-                    raise GenerationEnded(lost=True, forget_member=forget) from error
+                    raise GenerationEnded(lost=True, forget_member=forget, error=error.error) from error
+                self._report(membership, error.error)
             period = _MISSING_CHECK if membership.subscription.missing else self._refresh
             if membership.subscription.patterns:
                 period = min(period, _PATTERN_CHECK)
@@ -436,18 +444,27 @@ class Group:
             )
 
     def _join_failed(self, membership: Membership, error: KafkaError) -> None:
-        """Reports a failure to join; one that may pass once it has lasted. The thread then joins again."""
+        """Reports a failure to join. The thread then joins again."""
+        self._report(membership, error)
         if error.retriable():
-            if membership.join_fault.lasts(error, time.monotonic()):
-                text = f"joining group {self._name} fails and is tried again: {error.str()}"
-                self._post(Failed(membership, KafkaError(error.code(), text, retriable=True), retried=True))
             self._pause(membership, _RETRY_PAUSE)
             return
-        if membership.join_fault.is_new(error):
-            self._fail(membership, error)
         with self._changed:
             membership.lose(forget_member=True)
         self._pause(membership, _ERROR_PAUSE)
+
+    def _report(self, membership: Membership, error: KafkaError) -> None:
+        """Reports a failure that the group thread tries again: at once if it does not pass by itself."""
+        if error.retriable():
+            self._report_lasting(membership, error)
+        elif membership.fault.is_new(error):
+            self._fail(membership, error)
+
+    def _report_lasting(self, membership: Membership, error: KafkaError) -> None:
+        """Reports a failure once it has lasted. The extension reports broken connections by itself."""
+        if membership.fault.lasts(error, time.monotonic()) and error.code() > 0:
+            text = f"taking part in group {self._name} fails and is tried again: {error.str()}"
+            self._post(Failed(membership, KafkaError(error.code(), text, retriable=True), retried=True))
 
     def _fail(self, membership: Membership, error: KafkaError) -> None:
         self._post(Failed(membership, error))

@@ -31,11 +31,14 @@ class GenerationEnded(Exception):
     """The member must join again. `lost`: other members may have its partitions already.
 
     `forget_member`: the coordinator does not know the member id. `fenced`: another process uses the same
-    group.instance.id, so this one must not join again.
+    group.instance.id, so this one must not join again. `error`: the coordinator's answer, if it was one.
     """
 
-    def __init__(self, lost: bool, forget_member: bool = False, fenced: bool = False) -> None:
+    def __init__(
+        self, lost: bool, forget_member: bool = False, fenced: bool = False, error: KafkaError | None = None
+    ) -> None:
         super().__init__()
+        self.error = error
         self.lost = lost
         self.forget_member = forget_member
         self.fenced = fenced
@@ -80,7 +83,7 @@ class GroupProtocol:
         joined = self._coordinator.call(
             "JoinGroup", message, timeout=self._max_poll + _JOIN_SLACK, purpose="group", newest=5
         )
-        if joined["error_code"] == KafkaError.MEMBER_ID_REQUIRED:
+        if joined["error_code"] == KafkaError.MEMBER_ID_REQUIRED and member_id is None:
             return Joined(joined["member_id"])
         _check(joined["error_code"])
         leads = joined["leader"] == joined["member_id"]
@@ -149,11 +152,11 @@ def _check(code: int) -> None:
         case KafkaError.NO_ERROR:
             return
         case KafkaError.REBALANCE_IN_PROGRESS:
-            raise GenerationEnded(lost=False)
+            raise GenerationEnded(lost=False, error=KafkaError(code))
         case KafkaError.UNKNOWN_MEMBER_ID:
-            raise GenerationEnded(lost=True, forget_member=True)
+            raise GenerationEnded(lost=True, forget_member=True, error=KafkaError(code))
         case KafkaError.ILLEGAL_GENERATION:
-            raise GenerationEnded(lost=True)
+            raise GenerationEnded(lost=True, error=KafkaError(code))
         case KafkaError.FENCED_INSTANCE_ID:
             raise GenerationEnded(lost=True, forget_member=True, fenced=True)
     raise KafkaException(KafkaError(code))
