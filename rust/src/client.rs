@@ -82,7 +82,9 @@ pub(crate) fn exception(py: Python<'_>, error: &ClientError) -> PyErr {
         | ClientError::UnknownPartition { .. }
         | ClientError::Broker { .. }
         | ClientError::DeliveryTimedOut { .. }
+        | ClientError::BadResponse { .. }
         | ClientError::BadData { .. }
+        | ClientError::OffsetReset { .. }
         | ClientError::Unsupported { .. }
         | ClientError::NoOffset { .. }
         | ClientError::Purged

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cluster import (
+    OFFSET_BEGINNING,
     AdminClient,
     Consumer,
     KafkaError,
@@ -22,7 +23,7 @@ from cluster import (
     Producer,
     TopicPartition,
 )
-from cluster.client import _faults
+from cluster.client import _consumer, _faults
 from cluster.client._coordinator import find_coordinator
 from cluster.client._requests import Requests
 from logcore import _native
@@ -352,3 +353,116 @@ def test_a_partition_whose_fetch_is_refused_is_reported_once(proxy: Proxy, topic
         proxy.change("Fetch", None)
         produce(proxy.address, topic, [b"v"], partition=0)
         assert read(consumer, 1)[0].value() == b"v"
+
+
+def test_commits_that_keep_failing_are_reported_and_close_tells_the_reason(
+    proxy: Proxy, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_faults, "REPORT_AFTER", 0.5)
+    monkeypatch.setattr(_consumer, "CLOSE_TIMEOUT", 0.5)
+    code = KafkaError.COORDINATOR_NOT_AVAILABLE
+
+    def refuse(message: dict[str, Any]) -> None:
+        for named in message["topics"]:
+            for partition in named["partitions"]:
+                partition["error_code"] = code
+
+    errors: list[KafkaError] = []
+    commits: list[KafkaError] = []
+    consumer = consumer_of(
+        proxy, error_cb=errors.append, on_commit=lambda error, _partitions: commits.append(error)
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    proxy.change("OffsetCommit", changed("OffsetCommit", refuse))
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1)])
+    poll_until([consumer], lambda: bool(errors))
+    consumer.close()
+    proxy.change("OffsetCommit", None)
+    [error] = errors
+    assert error == code
+    assert "committing offsets" in error.str()
+    [ended] = commits
+    assert ended == KafkaError._DESTROY
+    assert KafkaError(code).str() in ended.str()
+
+
+def test_an_offset_that_is_reset_is_logged(
+    proxy: Proxy, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    produce(proxy.address, topic, [b"v"], partition=0)
+    errors: list[KafkaError] = []
+    with (
+        consumer_of(proxy, error_cb=errors.append) as consumer,
+        caplog.at_level(logging.WARNING, "cluster.client"),
+    ):
+        consumer.assign([TopicPartition(topic, 0, 1000)])
+        assert read(consumer, 1)[0].value() == b"v"
+        assert caplog.text.count(f"{topic}-0: offset 1000 is out of range") == 1
+        assert errors == []
+
+
+def test_offsets_that_cannot_be_listed_are_reported(
+    proxy: Proxy, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    produce(proxy.address, topic, [b"v"], partition=0)
+    errors: list[KafkaError] = []
+    with consumer_of(proxy, error_cb=errors.append) as consumer:
+        proxy.change("ListOffsets", changed("ListOffsets", lambda message: message.update(topics=[])))
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        poll_until([consumer], lambda: bool(errors))
+        proxy.change("ListOffsets", None)
+        assert read(consumer, 1)[0].value() == b"v"
+        [error] = errors
+        assert error == KafkaError._BAD_MSG
+        assert f"{topic}-0" in error.str()
+        assert "ListOffsets keeps failing" in error.str()
+    with consumer_of(proxy) as consumer, caplog.at_level(logging.WARNING, "cluster.client"):
+        proxy.change("ListOffsets", changed("ListOffsets", lambda message: message.update(topics=[])))
+        with pytest.raises(KafkaException):
+            consumer.get_watermark_offsets(TopicPartition(topic, 0), 1)
+        proxy.change("ListOffsets", None)
+        assert "ListOffsets keeps failing" in caplog.text
+
+
+def test_a_producer_whose_answers_lack_the_partition_reports_it_and_delivers_later(
+    proxy: Proxy, topic: str
+) -> None:
+    errors: list[KafkaError] = []
+    delivered: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": proxy.address, "error_cb": errors.append})
+    proxy.change("Produce", changed("Produce", lambda message: message.update(responses=[])))
+    producer.produce(topic, b"v", partition=0, on_delivery=lambda error, _: delivered.append(error))
+
+    def reported() -> bool:
+        producer.poll(0.05)
+        return bool(errors)
+
+    poll_until([], reported)
+    proxy.change("Produce", None)
+    assert producer.flush(WAIT) == 0
+    producer.close()
+    assert delivered == [None]
+    [error] = errors
+    assert error == KafkaError._BAD_MSG
+    assert "does not name the partition" in error.str()
+
+
+def test_a_controller_that_is_never_there_is_logged(
+    proxy: Proxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_faults, "REPORT_AFTER", 0.3)
+
+    def refuse(message: dict[str, Any]) -> None:
+        for named in message["topics"]:
+            named["error_code"] = KafkaError.NOT_CONTROLLER
+
+    with (
+        AdminClient({"bootstrap.servers": proxy.address}) as admin,
+        caplog.at_level(logging.WARNING, "cluster.client"),
+    ):
+        proxy.change("CreateTopics", changed("CreateTopics", refuse))
+        future = admin.create_topics([NewTopic("never", 1, 1)], request_timeout=1)["never"]
+        with pytest.raises(KafkaException):
+            future.result(WAIT)
+        proxy.change("CreateTopics", None)
+        assert caplog.text.count("CreateTopics fails and is tried again") == 1

@@ -44,8 +44,9 @@ from ._admin_types import (
 )
 from ._coordinator import find_coordinator
 from ._errors import KafkaError, KafkaException, log_error
+from ._faults import LastingFault
 from ._group_protocol import read_assignment
-from ._requests import CONTROLLER, RETRY_PAUSE, Requests, list_topics, seconds
+from ._requests import CONTROLLER, RETRY_PAUSE, Requests, list_topics, log_lasting, seconds
 from ._types import ClusterMetadata, Node, TopicPartition, Uuid
 
 Result = TypeVar("Result")
@@ -339,6 +340,7 @@ class AdminClient:
     ) -> dict[str, KafkaException | None]:
         """A request to the controller, sent again when the controller has moved."""
         deadline = time.monotonic() + timeout
+        fault = LastingFault()
         while True:
             left = max(deadline - time.monotonic(), 0.001)
             response = self._requests.send_until(api, message, broker=CONTROLLER, timeout=left)
@@ -346,6 +348,7 @@ class AdminClient:
             moved = any(answer["error_code"] == KafkaError.NOT_CONTROLLER for answer in answers)
             if not moved or time.monotonic() + RETRY_PAUSE >= deadline:
                 return {answer[name]: _failure(answer) for answer in answers}
+            log_lasting(fault, api, KafkaError(KafkaError.NOT_CONTROLLER))
             time.sleep(RETRY_PAUSE)
             self._network.metadata([], timeout=left)
 

@@ -23,6 +23,7 @@ from logcore import _native
 
 from ._coordinator import Coordinator
 from ._errors import KafkaError, KafkaException, failed
+from ._faults import LastingFault
 from ._requests import RETRY_PAUSE
 from ._types import TopicPartition, error_of, group_by_topic
 
@@ -198,17 +199,24 @@ class Commits:
         stored: Callable[[], list[TopicPartition]],
         interval: float | None,
         ended: Callback | None,
+        report: Callable[[KafkaError], None],
     ) -> None:
         """`identity` returns the member to commit for, or raises KafkaException when it may not commit.
 
         `stored` returns the offsets to commit. `interval` is in seconds; None commits only when asked.
-        `ended` is called for each commit in the background.
+        `ended` is called for each commit in the background, `report` for a failure that is tried again and
+        lasts.
         """
         self._coordinator = coordinator
         self._identity = identity
         self._stored = stored
         self._interval = interval
         self._ended = ended
+        self._report = report
+        self._fault = LastingFault()
+        """Used by the thread only."""
+        self._last_failure: KafkaError | None = None
+        """Of the request that is tried again."""
         self._changed = threading.Condition()
         self._queue = CommitQueue()
         self._last: dict[TopicPartition, int] = {}
@@ -314,7 +322,10 @@ class Commits:
         """Ends the thread, which may still wait for an answer, and every commit that is not answered."""
         with self._changed:
             self._stopping = True
-            self._queue.end_all(KafkaError(KafkaError._DESTROY))
+            why = "the client was closed before the commit was answered"
+            if self._last_failure is not None:
+                why += f"; last failure: {self._last_failure.str()}"
+            self._queue.end_all(KafkaError(KafkaError._DESTROY, why))
             self._changed.notify_all()
 
     def _is_alive(self) -> bool:
@@ -397,7 +408,9 @@ class Commits:
             except Exception as error:
                 logger.exception("committing offsets of group %s failed", self._coordinator.group)
                 failure = KafkaError(KafkaError._FAIL, f"Commit failed: {error}")
+            self._note(failure)
             with self._changed:
+                self._last_failure = failure
                 if failure is None:
                     self._queue.answered(codes)
                 else:
@@ -405,6 +418,15 @@ class Commits:
                     self._changed.notify_all()
                     if self._queue:
                         self._changed.wait_for(lambda: self._stopping, RETRY_PAUSE)
+
+    def _note(self, failure: KafkaError | None) -> None:
+        """Reports a failure that is tried again and lasts; the extension reports connections by itself."""
+        if failure is None or not failure.retriable():
+            self._fault.passed()
+        elif self._fault.lasts(failure, time.monotonic()) and failure.code() > 0:
+            group = self._coordinator.group
+            text = f"committing offsets of group {group} fails and is tried again: {failure.str()}"
+            self._report(KafkaError(failure.code(), text, retriable=True))
 
     def _commit_at_interval(self) -> None:
         try:

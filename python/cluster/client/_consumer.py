@@ -48,7 +48,14 @@ class Committed:
     partitions: list[TopicPartition]
 
 
-Event = Assigned | Revoked | Failed | Located | LookupFailed | Committed
+@dataclass(frozen=True)
+class TriedAgain:
+    """A request of the background keeps failing; error_cb is told."""
+
+    error: KafkaError
+
+
+Event = Assigned | Revoked | Failed | Located | LookupFailed | Committed | TriedAgain
 
 
 class Consumer:
@@ -68,7 +75,7 @@ class Consumer:
         values = config.values
         self._callbacks = config.callbacks
         error_cb = self._callbacks.get("error_cb")
-        self._report_error = error_cb or log_error
+        self._report_error = log_error if error_cb is None else _OffsetResetsLogged(error_cb)
         core = _native.ConsumerCore(values, self._report_error)
         self._core: _native.ConsumerCore | None = core
         self._network = core.network(None if error_cb is not None else log_error)
@@ -84,6 +91,7 @@ class Consumer:
             _Stored(core),
             interval if self._auto_commit and interval > 0 else None,
             (lambda *outcome: post(Committed(*outcome))) if "on_commit" in self._callbacks else None,
+            log_error if error_cb is None else lambda error: post(TriedAgain(error)),
         )
         committed_only = values.get("isolation.level", "read_committed") == "read_committed"
         self._offsets = Offsets(coordinator, self._commits.flush, require_stable=committed_only)
@@ -271,6 +279,8 @@ class Consumer:
                     return _native.Message(error=event.error)
             case Committed():
                 self._callbacks["on_commit"](event.error, event.partitions)
+            case TriedAgain():
+                self._report_error(event.error)
         return None
 
     def _take_over(self, partitions: list[TopicPartition]) -> None:
@@ -541,6 +551,17 @@ class _Patience:
             wait(self._left)
         finally:
             self._left = max(self._left - (time.monotonic() - begun), 0.0)
+
+
+class _OffsetResetsLogged:
+    """Calls error_cb. An offset that was reset is logged instead, as in librdkafka."""
+
+    def __init__(self, error_cb: Callable[[KafkaError], None]) -> None:
+        self._error_cb = error_cb
+
+    def __call__(self, error: KafkaError) -> None:
+        report = log_error if error == KafkaError._AUTO_OFFSET_RESET else self._error_cb
+        report(error)
 
 
 class _Poster:

@@ -92,21 +92,29 @@ class Requests:
 def retry(attempt: Callable[[float], Result], timeout: float, what: str) -> Result:
     """Calls `attempt` with the seconds that are left, again while its failure may pass. Raises the last
     failure.
-
-    Logs a broker's answer that lasts; the extension reports connections by itself.
     """
     deadline = time.monotonic() + timeout
     fault = LastingFault()
+    last: KafkaException | None = None
     while True:
         try:
             return attempt(max(deadline - time.monotonic(), 0.001))
         except KafkaException as failure:
-            error, now = failure.error, time.monotonic()
-            if not error.retriable() or now + RETRY_PAUSE >= deadline:
+            if not failure.error.retriable():
                 raise
-            if error.code() > 0 and fault.lasts(error, now):
-                logger.warning("%s fails and is tried again: %s", what, error.str())
+            if last is None or failure.error != KafkaError._TIMED_OUT:
+                last = failure
+            if time.monotonic() + RETRY_PAUSE >= deadline:
+                # The last attempt may have had too little time to fail for its own reason.
+                raise last from None
+            log_lasting(fault, what, failure.error)
         time.sleep(RETRY_PAUSE)
+
+
+def log_lasting(fault: LastingFault, what: str, error: KafkaError) -> None:
+    """Logs a broker's answer that lasts; the extension reports connections by itself."""
+    if error.code() > 0 and fault.lasts(error, time.monotonic()):
+        logger.warning("%s fails and is tried again: %s", what, error.str())
 
 
 FOREVER = 10 * 365 * 86_400.0

@@ -38,7 +38,7 @@ pub mod local {
     pub const UNSUPPORTED_FEATURE: i32 = -165;
     /// A message was dropped by `purge` before it was sent.
     pub const PURGE_QUEUE: i32 = -152;
-    /// No committed offset, and `auto.offset.reset` is `error`.
+    /// No offset to read at: `auto.offset.reset` decides.
     pub const AUTO_OFFSET_RESET: i32 = -140;
 }
 
@@ -110,6 +110,9 @@ pub enum ClientError {
     /// `delivery.timeout.ms` passed before the record was acknowledged.
     #[error("not acknowledged within delivery.timeout.ms ({timeout_ms} ms); last failure: {last}")]
     DeliveryTimedOut { timeout_ms: u64, last: String },
+    /// A response that does not decode or does not answer all of the request, which is sent again.
+    #[error("{broker}: {what}")]
+    BadResponse { broker: String, what: String },
     /// Bytes from the broker that do not decode.
     #[error("{what}")]
     BadData { what: String },
@@ -122,6 +125,16 @@ pub enum ClientError {
         api_key: i16,
         wanted: String,
         served: String,
+    },
+    /// The log does not have the next offset, so the partition begins where `auto.offset.reset` says.
+    #[error(
+        "{topic}-{partition}: offset {offset} is out of range; reading goes on at the log's {goes_on_at}"
+    )]
+    OffsetReset {
+        topic: String,
+        partition: i32,
+        offset: i64,
+        goes_on_at: &'static str,
     },
     /// No committed offset to start from and `auto.offset.reset=error`.
     #[error("{topic}-{partition}: {what}, and auto.offset.reset is \"error\"")]
@@ -175,9 +188,9 @@ impl ClientError {
             Self::UnknownPartition { .. } => local::UNKNOWN_PARTITION,
             Self::Broker { code, .. } => i32::from(*code),
             Self::DeliveryTimedOut { .. } => local::MSG_TIMED_OUT,
-            Self::BadData { .. } => local::BAD_MSG,
+            Self::BadResponse { .. } | Self::BadData { .. } => local::BAD_MSG,
             Self::Unsupported { .. } => local::UNSUPPORTED_FEATURE,
-            Self::NoOffset { .. } => local::AUTO_OFFSET_RESET,
+            Self::NoOffset { .. } | Self::OffsetReset { .. } => local::AUTO_OFFSET_RESET,
             Self::Purged => local::PURGE_QUEUE,
             Self::Closed => local::DESTROY,
             Self::Forked => local::STATE,
@@ -190,9 +203,9 @@ impl ClientError {
         matches!(self, Self::Broker { code: answered, .. } if *answered == code.0)
     }
 
-    /// Whether a broker answered with an error code, as opposed to a connection that broke.
+    /// Whether a broker answered, as opposed to a connection that broke.
     pub(crate) fn is_from_broker(&self) -> bool {
-        matches!(self, Self::Broker { .. })
+        matches!(self, Self::Broker { .. } | Self::BadResponse { .. })
     }
 
     /// Whether the same operation may succeed later.
@@ -204,6 +217,8 @@ impl ClientError {
             | Self::Resolve { .. }
             | Self::TimedOut { .. }
             | Self::Lasting { .. }
+            | Self::BadResponse { .. }
+            | Self::OffsetReset { .. }
             | Self::QueueFull { .. } => true,
             Self::Broker { code, .. } => ErrorCode(*code).is_retriable(),
             Self::ResponseTooLarge { .. }

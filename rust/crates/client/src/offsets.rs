@@ -10,6 +10,7 @@ use crate::api::{self, Fields};
 use crate::cluster::{Cluster, Target};
 use crate::connections::Purpose;
 use crate::error::{ClientError, Result, milliseconds};
+use crate::reporter::Lasting;
 
 /// The timestamp that stands for the end of the log (the last stable offset under `read_committed`).
 pub const LATEST: i64 = -1;
@@ -44,32 +45,60 @@ pub async fn list_offsets(
     let deadline = Instant::now() + timeout;
     let mut answers = Answers::new();
     let mut open = questions;
+    let mut lasting = Lasting::default();
     loop {
-        let round = ask_all(cluster, &open, read_committed);
-        let fresh = tokio::time::timeout_at(deadline.into(), round)
-            .await
-            .unwrap_or_default();
-        answers.extend(fresh);
-        let overdue = Instant::now() >= deadline;
-        for (key, _) in open.iter().filter(|_| overdue) {
-            answers.entry(key.clone()).or_insert_with(|| {
-                Err(ClientError::TimedOut {
-                    what: format!("looking up an offset of {}-{}", key.0, key.1),
-                    timeout_ms: milliseconds(timeout),
-                })
-            });
+        let left = deadline.saturating_duration_since(Instant::now());
+        for (key, answer) in ask_once(cluster, open.clone(), read_committed, left).await {
+            let timed_out = matches!(answer, Err(ClientError::TimedOut { .. }));
+            if !timed_out || !answers.contains_key(&key) {
+                answers.insert(key, answer);
+            }
         }
-        open.retain(|(key, _)| match answers.get(key) {
-            Some(Err(error)) => error.is_retriable(),
-            Some(Ok(_)) => false,
-            None => true,
-        });
-        if open.is_empty() || overdue {
+        open.retain(|(key, _)| matches!(answers.get(key), Some(Err(error)) if error.is_retriable()));
+        let now = Instant::now();
+        if open.is_empty() || now >= deadline {
             return answers;
+        }
+        // A broken connection is reported by itself.
+        let failed = open.iter().find_map(|(key, _)| match answers.get(key) {
+            Some(Err(error)) if error.is_from_broker() => Some(error),
+            _ => None,
+        });
+        if let Some(report) = failed.and_then(|error| lasting.tried_again("ListOffsets", error, now)) {
+            cluster.reporter().report(report);
         }
         cluster.refresh_soon();
         tokio::time::sleep(cluster.config().retry_backoff).await;
     }
+}
+
+/// Looks up offsets as [`list_offsets`] does, with one attempt. Every question gets an answer.
+pub(crate) async fn ask_once(
+    cluster: &Arc<Cluster>,
+    questions: Vec<(PartitionKey, i64)>,
+    read_committed: bool,
+    timeout: Duration,
+) -> Answers {
+    let round = ask_all(cluster, &questions, read_committed);
+    let answered = tokio::time::timeout(timeout, round).await;
+    let timed_out = answered.is_err();
+    let mut answers = answered.unwrap_or_default();
+    for (key, _) in questions {
+        let (topic, partition) = (&key.0, key.1);
+        let error = if timed_out {
+            ClientError::TimedOut {
+                what: format!("looking up an offset of {topic}-{partition}"),
+                timeout_ms: milliseconds(timeout),
+            }
+        } else {
+            ClientError::BadResponse {
+                broker: format!("leader of {topic}-{partition}"),
+                what: "its ListOffsets response does not name the partition".to_owned(),
+            }
+        };
+        answers.entry(key).or_insert(Err(error));
+    }
+    answers
 }
 
 async fn ask_all(cluster: &Arc<Cluster>, questions: &[(PartitionKey, i64)], read_committed: bool) -> Answers {

@@ -21,7 +21,7 @@ use crate::config::ConsumerConfig;
 use crate::connections::Purpose;
 use crate::error::{ClientError, Result};
 use crate::metadata::Metadata;
-use crate::offsets::{PartitionKey, list_offsets};
+use crate::offsets::{PartitionKey, ask_once};
 
 /// The longest time without a look at the partitions. Each change also wakes the task.
 const IDLE: Duration = Duration::from_secs(60);
@@ -120,27 +120,34 @@ async fn locate(shared: Arc<Shared>, questions: Vec<Locating>) {
         .map(|(key, _, timestamp)| (key.clone(), *timestamp))
         .collect();
     let (read_committed, since) = (shared.read_committed, Instant::now());
-    let mut answers = list_offsets(&shared.cluster, asked, read_committed, LOCATE_TIMEOUT).await;
+    let mut answers = ask_once(&shared.cluster, asked, read_committed, LOCATE_TIMEOUT).await;
     let (mut reports, now) = (Vec::new(), Instant::now());
+    let mut stale = false;
     let mut state = shared.state.lock();
-    let backoff = state.config.error_backoff;
+    let (backoff, pause) = (state.config.error_backoff, shared.cluster.config().retry_backoff);
     for (key, generation, _) in questions {
-        let answer = answers.remove(&key);
+        let Some(answer) = answers.remove(&key) else {
+            continue;
+        };
         let Some(partition) = state.current(&key, generation) else {
             continue;
         };
         partition.busy = false;
         match answer {
-            Some(Ok(listed)) => partition.located(listed.offset),
-            Some(Err(error)) => {
-                partition.not_before = Some(now + backoff);
+            Ok(listed) => partition.located(listed.offset),
+            Err(error) => {
+                let passes = error.is_retriable();
+                stale |= passes;
+                partition.not_before = Some(now + if passes { pause } else { backoff });
                 reports.extend(partition.failed_since(since, "ListOffsets", error, now));
             }
-            None => partition.not_before = Some(now + backoff),
         }
     }
     drop(state);
     shared.report(reports);
+    if stale {
+        shared.cluster.refresh_soon();
+    }
     shared.arrived.notify_all();
     shared.wake.notify_one();
 }
@@ -346,7 +353,7 @@ fn take_answer(shared: &Shared, request: FetchRequest, answer: Result<Value>) {
 /// Why a Fetch response does not name a partition.
 fn not_named((topic, id): &PartitionKey, code: i16) -> ClientError {
     if code == 0 {
-        ClientError::Transport {
+        ClientError::BadResponse {
             broker: format!("leader of {topic}-{id}"),
             what: "its Fetch response does not name the partition".to_owned(),
         }
@@ -379,11 +386,7 @@ fn take_partition(
                 }
             }
         }
-        ErrorCode::OFFSET_OUT_OF_RANGE => {
-            let why = format!("offset {} is out of range", asked.offset);
-            partition.reset(config.offset_reset, &why);
-            None
-        }
+        ErrorCode::OFFSET_OUT_OF_RANGE => partition.out_of_range(asked.offset, config, now),
         ErrorCode(code) => {
             partition.not_before = Some(now + config.error_backoff);
             let what = format!("{}-{}: Fetch", asked.key.0, asked.key.1);

@@ -73,6 +73,8 @@ pub(crate) struct PartitionState {
     /// The end that was last reported to the application.
     pub(crate) eof_reported: Option<i64>,
     lasting: Lasting,
+    /// How often its offset was out of range since the last successful Fetch.
+    resets: u32,
 }
 
 /// See the module.
@@ -127,6 +129,7 @@ impl State {
                 log_start: -1,
                 eof_reported: None,
                 lasting: Lasting::default(),
+                resets: 0,
             };
             partition.start(start, self.config.offset_reset);
             self.index.insert(key, self.partitions.len());
@@ -258,12 +261,45 @@ impl PartitionState {
         self.resume_at = self.phase;
     }
 
+    /// The log has no offset `offset`: applies `auto.offset.reset`. Returns what is to be reported.
+    pub(crate) fn out_of_range(
+        &mut self,
+        offset: i64,
+        config: &ConsumerConfig,
+        now: Instant,
+    ) -> Option<ClientError> {
+        let why = format!("offset {offset} is out of range");
+        self.reset(config.offset_reset, &why);
+        let goes_on_at = match config.offset_reset {
+            OffsetReset::Earliest => "beginning",
+            OffsetReset::Latest => "end",
+            OffsetReset::Error => return None,
+        };
+        let (topic, partition) = (self.key.0.to_string(), self.key.1);
+        self.resets += 1;
+        if self.resets == 1 {
+            return Some(ClientError::OffsetReset {
+                topic,
+                partition,
+                offset,
+                goes_on_at,
+            });
+        }
+        // The offset that ListOffsets found is out of range, too.
+        self.not_before = Some(now + config.error_backoff);
+        let code = ErrorCode::OFFSET_OUT_OF_RANGE.0;
+        let what = format!("{topic}-{partition}: Fetch at offset {offset}");
+        self.lasting
+            .tried_again("Fetch", &ClientError::Broker { code, what }, now)
+    }
+
     /// Drops what was fetched, and what is known of its failures.
     fn forget(&mut self, generation: u64) {
         self.drop_fetched(generation);
         self.waiting.clear();
         self.not_before = None;
         self.lasting = Lasting::default();
+        self.resets = 0;
     }
 
     /// Drops what was fetched. Failures that the application has not got stay: a partition that has failed
@@ -328,6 +364,7 @@ impl PartitionState {
     /// Notes that records or none were fetched without a failure.
     pub(crate) fn passed(&mut self) {
         self.lasting.passed();
+        self.resets = 0;
         self.fetch_alone = false;
     }
 }
@@ -336,6 +373,7 @@ impl PartitionState {
 mod tests {
     //! If these fail, a partition stops and the application never gets the reason.
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::*;
     use crate::error::local;
@@ -370,6 +408,36 @@ mod tests {
         state.set_paused(&key, true);
         state.set_paused(&key, false);
         assert_eq!(failures(&mut state), [], "it is handed out once");
+    }
+
+    #[test]
+    fn an_offset_that_stays_out_of_range_is_asked_for_slowly_and_reported() {
+        let (mut state, key) = state(Start::Offset(3));
+        let config = ConsumerConfig {
+            offset_reset: OffsetReset::Earliest,
+            ..ConsumerConfig::default()
+        };
+        let partition = state.find_mut(&key).expect("assigned");
+        let start = Instant::now();
+        let skipped = partition.out_of_range(3, &config, start).expect("a report");
+        assert_eq!(skipped.code(), local::AUTO_OFFSET_RESET, "{skipped}");
+        assert_eq!(
+            (partition.phase, partition.not_before),
+            (Phase::Locating(EARLIEST), None)
+        );
+        partition.located(0);
+        assert_eq!(partition.out_of_range(0, &config, start), None);
+        assert_eq!(partition.not_before, Some(start + config.error_backoff));
+        let later = start + Duration::from_secs(10);
+        let lasting = partition.out_of_range(0, &config, later).expect("a report");
+        assert_eq!(lasting.code(), i32::from(ErrorCode::OFFSET_OUT_OF_RANGE.0));
+        assert_eq!(
+            partition.out_of_range(0, &config, later),
+            None,
+            "it is reported once"
+        );
+        partition.passed();
+        assert!(partition.out_of_range(9, &config, later).is_some());
     }
 
     #[test]

@@ -144,7 +144,7 @@ async fn send_to_broker<T: Send + 'static>(
                     let answer = answer.and_then(|body| {
                         api::decode(api::PRODUCE, version, &body).map_err(|error| {
                             let what = format!("its Produce response does not decode: {error}");
-                            ClientError::Transport {
+                            ClientError::BadResponse {
                                 broker: format!("broker {leader}"),
                                 what,
                             }
@@ -285,7 +285,7 @@ fn outcome(key: &(String, i32), partition: &logcore_protocol::Struct) -> Outcome
 
 /// The response does not name the batch, so it is sent again.
 fn unanswered<T>(outgoing: &Outgoing<T>) -> ClientError {
-    ClientError::Transport {
+    ClientError::BadResponse {
         broker: format!("leader of {}-{}", outgoing.topic, outgoing.partition),
         what: "its Produce response does not name the partition".into(),
     }
