@@ -131,6 +131,8 @@ struct World {
     logs: HashMap<i32, Log>,
     produced: HashMap<i32, Vec<u64>>,
     reported: Vec<(u64, bool)>,
+    /// Batches that the broker refused.
+    refusals: usize,
     /// What error_cb is called with.
     alarms: Vec<ClientError>,
     next_value: u64,
@@ -147,6 +149,7 @@ impl World {
             logs: HashMap::new(),
             produced: HashMap::new(),
             reported: Vec::new(),
+            refusals: 0,
             alarms: Vec::new(),
             next_value: 0,
             next_producer: 0,
@@ -196,6 +199,7 @@ impl World {
         for mut outgoing in batches {
             let bytes = outgoing.batch.encode().expect("encodes");
             let outcome = self.logs.entry(outgoing.partition).or_default().append(&bytes);
+            self.refusals += usize::from(matches!(outcome, Outcome::Failed(_)));
             self.settle(outgoing, outcome);
         }
     }
@@ -248,6 +252,16 @@ impl World {
                 }
                 self.reported.push((tracked.context, written));
             }
+        }
+    }
+
+    /// 9,000 records, three at a time.
+    fn produce_many(&mut self) {
+        for _ in 0..3000 {
+            for _ in 0..3 {
+                self.produce(0);
+            }
+            self.run_to_the_end();
         }
     }
 
@@ -383,6 +397,30 @@ fn a_batch_above_the_topics_limit_is_split_until_its_parts_fit() {
     );
     world.run_to_the_end();
     no_alarm(&world);
+}
+
+#[test]
+fn batches_grow_again_when_the_topics_limit_is_raised_and_are_seldom_refused_when_it_is_not() {
+    let mut world = World::new(1);
+    world.logs.entry(0).or_default().batch_bytes_max = BATCH_BYTES[0];
+    world.produce_many();
+    let refusals = world.refusals;
+    assert!(
+        (2..30).contains(&refusals),
+        "{refusals} of {} batches",
+        world.next_value
+    );
+    world.logs.entry(0).or_default().batch_bytes_max = 0;
+    world.produce_many();
+    assert_eq!(world.refusals, refusals);
+    for _ in 0..3 {
+        world.produce(0);
+    }
+    world.send();
+    let counts = world.wire.iter().flatten().map(|outgoing| outgoing.batch.count);
+    assert_eq!(counts.collect::<Vec<_>>(), [3]);
+    world.run_to_the_end();
+    assert_eq!(world.logs[&0].values, world.produced[&0]);
 }
 
 #[test]

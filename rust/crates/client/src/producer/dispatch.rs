@@ -192,7 +192,7 @@ impl<T> Accumulator<T> {
                         let largest = front.bytes.max(back.bytes);
                         partition.put_back(back, None);
                         partition.put_back(front, None);
-                        queue.limit_batches(largest);
+                        queue.limit.refused(largest);
                         return None;
                     }
                     Err((unsplit, error)) => {
@@ -222,6 +222,7 @@ impl<T> Accumulator<T> {
         };
         if outcome.is_ok() {
             partition.note_written(&batch);
+            queue.limit.written(batch.bytes);
         } else {
             // The batches behind it are refused as out of order, and then numbered anew.
             partition.needs_new_id |= batch.sequence.is_some();

@@ -29,8 +29,65 @@ pub(super) struct TopicQueue<T> {
     pub(super) lasting: Lasting,
     /// The partition that records without a key go to, and until when.
     sticky: Option<(i32, Instant)>,
-    /// No new batch is larger: `batch.size`, or less once the broker has refused a batch.
-    batch_bytes: usize,
+    pub(super) limit: BatchLimit,
+}
+
+/// The size of a topic's new batches: `batch.size`, or less once the broker has refused a batch.
+///
+/// Doubles after every `grow_after` acknowledged batches of about that size, because `max.message.bytes` may
+/// have been raised. A refused growth doubles `grow_after`, so that refusals become rare.
+#[derive(Debug)]
+pub(super) struct BatchLimit {
+    bytes: usize,
+    bytes_max: usize,
+    /// Batches of about this size that were acknowledged.
+    written: u32,
+    grow_after: u32,
+    /// The last change was a growth.
+    grown: bool,
+}
+
+/// Acknowledged batches before the limit doubles, at first and at most.
+const GROW_AFTER: u32 = 50;
+const GROW_AFTER_MAX: u32 = 50 << 5;
+
+impl BatchLimit {
+    fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes: bytes_max,
+            bytes_max,
+            written: 0,
+            grow_after: GROW_AFTER,
+            grown: false,
+        }
+    }
+
+    /// The broker has refused a batch: new ones are not larger than `bytes`, the larger one of its halves.
+    pub(super) fn refused(&mut self, bytes: usize) {
+        if self.grown {
+            self.grow_after = (self.grow_after * 2).min(GROW_AFTER_MAX);
+        }
+        self.bytes = self.bytes.min(bytes.max(1));
+        self.written = 0;
+        self.grown = false;
+    }
+
+    /// A batch of so many bytes was written.
+    pub(super) fn written(&mut self, bytes: usize) {
+        if self.bytes >= self.bytes_max || bytes < self.bytes / 2 {
+            return;
+        }
+        self.written += 1;
+        if self.written >= self.grow_after {
+            if self.grown {
+                // The last growth was not refused.
+                self.grow_after = GROW_AFTER;
+            }
+            self.bytes = (self.bytes * 2).min(self.bytes_max);
+            self.written = 0;
+            self.grown = true;
+        }
+    }
 }
 
 /// Why records of a topic are refused.
@@ -68,7 +125,7 @@ impl<T> TopicQueue<T> {
             missing: None,
             lasting: Lasting::default(),
             sticky: None,
-            batch_bytes: config.batch_bytes,
+            limit: BatchLimit::new(config.batch_bytes),
         }
     }
 
@@ -86,7 +143,7 @@ impl<T> TopicQueue<T> {
             random,
             next_batch,
         } = appender;
-        let (size, batch_bytes) = (record.size(), self.batch_bytes);
+        let (size, batch_bytes) = (record.size(), self.limit.bytes);
         let id = self.choose_partition(config, random, record, now);
         let partition = usize::try_from(id)
             .ok()
@@ -156,13 +213,8 @@ impl<T> TopicQueue<T> {
     /// Whether a batch need not wait for more records.
     pub(super) fn is_ready(&self, batch: &Batch<T>, config: &ProducerConfig, now: Instant) -> bool {
         !batch.is_open()
-            || is_full(batch, config, self.batch_bytes)
+            || is_full(batch, config, self.limit.bytes)
             || now.duration_since(batch.begun) >= config.linger
-    }
-
-    /// The broker has refused a batch: new ones are not larger than its halves.
-    pub(super) fn limit_batches(&mut self, bytes: usize) {
-        self.batch_bytes = self.batch_bytes.min(bytes.max(1));
     }
 
     /// Notes why the topic has no partitions; returns the failure once it lasts.
