@@ -1,8 +1,9 @@
 //! Failures that are tried again, and when they are reported.
 //!
 //! A failure is reported once it lasts, and again when it changes; after a success it may be reported anew.
-//! So a broker that restarts is not reported, and one that closes every connection is. Reports wait in a
-//! bounded queue for `error_cb` or the log. Any thread may call a [`Reporter`].
+//! So one broken connection is not reported, and a broker that closes every connection is. A broker that
+//! refuses connections is reported at once, by [`crate::cluster`]. Reports wait in a bounded queue for
+//! `error_cb` or the log. Any thread may call a [`Reporter`].
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
