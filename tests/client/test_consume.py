@@ -252,6 +252,49 @@ def test_ctrl_c_interrupts_poll(new_topic: NewTopicFactory, new_consumer: NewCon
     timer.join()
 
 
+def test_a_signal_handler_that_raises_in_consume_loses_no_message(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    class Stop(Exception):
+        pass
+
+    ended = threading.Event()
+
+    def stop(_signal: int, _frame: object) -> None:
+        if not ended.is_set():
+            ended.set()
+            raise Stop
+
+    topic = new_topic()
+    produce(broker.bootstrap, topic, [b"1", b"2"])
+    consumer = new_consumer(enable_partition_eof=True)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    before = signal.signal(signal.SIGUSR1, stop)
+
+    def interrupt() -> None:
+        # Once the messages are collected, until the main thread has raised.
+        while consumer.position([TopicPartition(topic, 0)])[0].offset != 2:
+            time.sleep(0.01)
+        while not ended.wait(0.1):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    main = threading.get_ident()
+    interrupter = threading.Thread(target=interrupt)
+    try:
+        with pytest.raises(Stop):  # noqa: PT012 - however late it comes
+            interrupter.start()
+            consumer.consume(10, WAIT)
+        interrupter.join()
+    finally:
+        ended.set()
+        signal.signal(signal.SIGUSR1, before)
+    assert consumer.position([TopicPartition(topic, 0)])[0].offset == 0
+    events = consumer.consume(3, WAIT)
+    assert [event.value() for event in events[:2]] == [b"1", b"2"]
+    ends = [event.error() for event in events[2:]] or [consumer.consume(1, WAIT)[0].error()]
+    assert ends == [KafkaError._PARTITION_EOF]
+
+
 @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_must_make_its_own_clients(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer

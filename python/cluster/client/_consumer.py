@@ -222,34 +222,31 @@ class Consumer:
     def consume(self, num_messages: int = 1, timeout: float | None = -1) -> list[_native.Message]:
         """Up to `num_messages` messages: as many as come within `timeout` seconds.
 
-        Events are among them, as of `poll`.
+        Fewer when a callback is due meanwhile. Events are among them, as of `poll`.
         """
         core = self._core or self._open()
         if not 0 <= num_messages <= 1_000_000:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         group = self._group
         until = _deadline(timeout)
-        messages: list[_native.Message] = []
         group.polling = True
         try:
-            while len(messages) < num_messages:
+            # With messages in hand nothing more is run: a callback may raise, and they would be lost.
+            while num_messages > 0:
                 if self._events:
-                    if messages:
-                        # A callback may raise, and these messages would be lost; the next call runs it.
-                        break
                     event = self._serve()
                     if event is not None:
-                        messages.append(event)
+                        return [event]
                     self._open()
                     continue
-                messages += core.consume(num_messages - len(messages), timeout)
+                messages = core.consume(num_messages, timeout)
                 timeout = _left(until)
-                if timeout == 0 and not self._events:
-                    break
+                if messages or (timeout == 0 and not self._events):
+                    return messages
+            return []
         finally:
             group.last_poll = time.monotonic()
             group.polling = False
-        return messages
 
     def _serve(self) -> _native.Message | None:
         """Carries out one event; a failure for the application becomes a message."""

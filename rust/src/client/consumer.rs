@@ -87,20 +87,29 @@ impl ConsumerCore {
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyList>> {
         let until = deadline(timeout);
-        let mut messages = Vec::new();
-        while messages.len() < max {
-            if messages.is_empty() {
+        let mut items = Vec::new();
+        while items.len() < max {
+            if items.is_empty() {
                 self.report_errors(py)?;
             } else if !self.consumer.cluster().reporter().is_empty() {
                 // error_cb may raise, and the messages would be lost; the next call runs it.
                 break;
             }
-            for item in self.take(py, max - messages.len(), slice(until))? {
-                messages.push(self.convert(py, item)?.into_object(py)?);
+            match self.take(py, max - items.len(), slice(until)) {
+                Ok(more) => items.extend(more),
+                Err(error) => {
+                    // A signal handler raised. The next call returns what this one would have.
+                    self.consumer.give_back(items);
+                    return Err(error);
+                }
             }
             if is_past(until) || self.interrupted.swap(false, Ordering::AcqRel) {
                 break;
             }
+        }
+        let mut messages = Vec::with_capacity(items.len());
+        for item in items {
+            messages.push(self.convert(py, item)?.into_object(py)?);
         }
         PyList::new(py, messages)
     }

@@ -234,6 +234,16 @@ impl Consumer {
         self.take_now(max)
     }
 
+    /// Takes back items that the application did not get: their partitions go on at the first of them.
+    pub fn give_back(&self, items: Vec<Item>) {
+        let mut state = self.shared.state.lock();
+        for item in items.into_iter().rev() {
+            state.give_back(item);
+        }
+        drop(state);
+        self.shared.wake.notify_one();
+    }
+
     /// Wakes a thread that waits in [`Consumer::take`].
     pub fn interrupt(&self) {
         drop(self.shared.state.lock());

@@ -4,12 +4,13 @@
 //! a new generation, and answers to older requests are dropped.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Instant;
 
 use logcore_protocol::ErrorCode;
 
-use super::Event;
 use super::decode::Chunk;
+use super::{Event, Item};
 use crate::config::{ConsumerConfig, OffsetReset};
 use crate::error::ClientError;
 use crate::offsets::{EARLIEST, LATEST, PartitionKey};
@@ -216,6 +217,35 @@ impl State {
         None
     }
 
+    /// Takes back what was handed out last. Records and ends of partitions are fetched again.
+    pub(crate) fn give_back(&mut self, item: Item) {
+        let generation = self.generation();
+        let store = self.config.auto_store;
+        match item {
+            Item::Message(message) => {
+                let key = (Arc::clone(&message.batch.topic), message.batch.partition);
+                if let Some(partition) = self.find_mut(&key) {
+                    partition.position = Some(message.offset);
+                    if store {
+                        partition.stored = Some((message.offset, -1));
+                    }
+                    partition.rewind(generation);
+                }
+            }
+            Item::Event(Event::End(key, _)) => {
+                if let Some(partition) = self.find_mut(&key) {
+                    partition.eof_reported = None;
+                }
+            }
+            Item::Event(Event::Failed(key, error)) => {
+                if let Some(partition) = self.find_mut(&key) {
+                    let event = Event::Failed(key, error);
+                    partition.waiting.push_front(Waiting::Event(event));
+                }
+            }
+        }
+    }
+
     /// The bytes one partition may be ahead of the application.
     pub(crate) fn partition_budget(&self) -> usize {
         let share = self.config.queued_bytes_max / self.partitions.len().max(1);
@@ -372,7 +402,6 @@ impl PartitionState {
 #[cfg(test)]
 mod tests {
     //! If these fail, a partition stops and the application never gets the reason.
-    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
