@@ -6,14 +6,17 @@ its own, and loses acknowledged transactions.
 
 from __future__ import annotations
 
+import errno
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cluster.cli import main
 from cluster.coordinator import CoordinatorError, DataDirectoryError, parse_configuration
-from cluster.coordinator.durability.directories import ID_FILE, Directories
+from cluster.coordinator.durability import directories
+from cluster.coordinator.durability.directories import ID_FILE
 from cluster.coordinator.durability.log import TransactionLog
 from cluster.coordinator.state.machine import Machine
 from cluster.coordinator.transfer import load_directory
@@ -169,12 +172,56 @@ def test_a_restored_data_dir_reads_the_newer_logs(data: Path, logs: Path, tmp_pa
     assert fingerprint(recover(data, logs)) == STATES[40]
 
 
-def test_a_crash_between_the_two_id_files_is_repaired(data: Path, logs: Path) -> None:
-    data.mkdir()
-    Directories.of(data, logs).pair()
-    (data / ID_FILE).unlink()
-    live(data, logs)
+@pytest.mark.parametrize("had_data", [False, True])
+@pytest.mark.parametrize("step", range(4))
+def test_a_crash_while_the_ids_are_written_is_repaired(
+    data: Path, logs: Path, monkeypatch: pytest.MonkeyPatch, step: int, had_data: bool
+) -> None:
+    """If this failed, a server with logs from before there were ids would refuse its own logs after a crash
+    in its next start."""
+    if had_data:
+        live(data, logs)
+        (data / ID_FILE).unlink()
+        (logs / ID_FILE).unlink()
+    else:
+        data.mkdir()
+        logs.mkdir(parents=True)
+    calls = 0
+
+    def ends_at_step(call: Callable[..., None]) -> Callable[..., None]:
+        def counted(*arguments: object) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > step:
+                raise OSError(errno.EIO, "the machine stops")
+            call(*arguments)
+
+        return counted
+
+    with monkeypatch.context() as patched:
+        for name in ("_begin_id", "_finish_id"):
+            patched.setattr(directories, name, ends_at_step(getattr(directories, name)))
+        with pytest.raises(DataDirectoryError, match="the machine stops"):
+            recover(data, logs)
+    if had_data:
+        assert load_directory(data, logs).last_zxid == COUNT
+    else:
+        live(data, logs)
+    assert fingerprint(recover(data, logs)) == STATES[-1]
     assert (data / ID_FILE).read_text() == (logs / ID_FILE).read_text()
+    assert not [*data.glob("*.tmp"), *logs.glob("*.tmp")]
+
+
+def test_an_id_that_was_begun_by_another_server_is_no_pair(data: Path, logs: Path, tmp_path: Path) -> None:
+    """If this failed, two servers that were started once with one dataLogDir could get the same id."""
+    live(data, logs)
+    (logs / ID_FILE).rename(logs / f"{ID_FILE}.tmp")
+    for path in logs.glob("log.*"):
+        shutil.rmtree(path)
+    other = tmp_path / "other"
+    live(other, logs)
+    assert (other / ID_FILE).read_text() == (logs / ID_FILE).read_text() != (data / ID_FILE).read_text()
+    assert "are of different servers" in refusal(data, logs)
 
 
 def test_a_data_log_dir_that_is_a_file_is_a_clear_error(data: Path, logs: Path) -> None:

@@ -11,13 +11,24 @@ Owns the names in both::
     <dataDir>/standalone.tmp/        the same, half moved
     <dataDir>/data.id                32 hexadecimal digits, and the same in <dataLogDir>/data.id
 
-Without ``dataLogDir`` everything is in ``dataDir``, and there is no ``data.id``. The first start with a
-``dataLogDir`` writes a new id to both directories, first to the ``dataLogDir``. A later start with two
-directories that differ in it is refused. ZooKeeper has no such check: it starts without the transactions, or
-with another server's.
+    <dataLogDir>/data.id.tmp         the id of a first start that has not ended
 
-All calls block. A crash while the ids are written leaves one in the ``dataLogDir`` only, which the next start
-takes.
+Without ``dataLogDir`` everything is in ``dataDir``, and there is no
+``data.id``. The first start with a ``dataLogDir`` writes a new id in three steps: as ``data.id.tmp`` to the
+``dataLogDir``, as ``data.id`` to ``dataDir``, then it renames the ``dataLogDir``'s. A start finds::
+
+    dataDir   dataLogDir
+    X         X            a pair
+    -         -            a first start, also after a crash in the first step; directories from before
+                           there were ids look the same
+    X         tmp X        a crash before the rename: the next start renames
+    X         -            refused: the disk with the logs is not mounted
+    -         X            refused if there are logs: they are another server's, or dataDir is lost
+    X         Y            refused: directories of two servers
+
+ZooKeeper has no such check: it starts without the transactions, or with another server's.
+
+All calls block. No crash leaves two directories that the next start refuses.
 """
 
 from __future__ import annotations
@@ -32,6 +43,8 @@ from ..errors import CoordinatorError, DataDirectoryError, directory_error
 from .snapshot import SNAPSHOT_PREFIX, sync_directory
 
 ID_FILE = "data.id"
+BEGUN_ID_FILE = f"{ID_FILE}.tmp"
+_ID = re.compile(r"[0-9a-f]{32}")
 LOCK_FILE = ".lock"
 MEMBER_DIRECTORY = "quorum"
 MEMBER_LOG = "log"
@@ -146,6 +159,8 @@ class Directories(NamedTuple):
         data_id, log_id = _read_id(self.data), _read_id(self.logs)
         if data_id is not None and data_id == log_id:
             return
+        if data_id is not None and log_id is None and data_id == _begun_id(self.logs):
+            return  # a crash before the rename
         for path in (*_logs(self.data), self.quorum / MEMBER_LOG):
             if path.exists() and not path.is_symlink():
                 raise DataDirectoryError(
@@ -161,9 +176,7 @@ class Directories(NamedTuple):
                 f"the dataLogDir {self.logs} is not the one that {self.data} was used with, for it has no "
                 f"file {ID_FILE}: mount the disk that has the logs, or name their directory"
             )
-        if data_id is None and log_id is not None and not self._has_logs():
-            return  # a crash after the first of the two ids
-        if data_id != log_id:
+        if data_id != log_id and (data_id is not None or self._has_logs()):
             raise DataDirectoryError(
                 f"{self.data} and the dataLogDir {self.logs} are of different servers, their files {ID_FILE} "
                 "are not the same: name the two directories of one server, or restore both from one backup"
@@ -182,12 +195,15 @@ class Directories(NamedTuple):
         except OSError as error:
             raise DataDirectoryError.of(self.logs, error) from error
         with directory_error(f"{self.data} and {self.logs} cannot be used"):
-            identity = _read_id(self.logs)
-            if identity is None:
-                identity = secrets.token_hex(16)
-                _write_id(self.logs, identity)
-            if _read_id(self.data) is None:
-                _write_id(self.data, identity)
+            data_id, log_id = _read_id(self.data), _read_id(self.logs)
+            identity = data_id or log_id or secrets.token_hex(16)
+            if data_id is None and log_id is None:
+                _begin_id(self.logs, identity)
+            if data_id is None:
+                _begin_id(self.data, identity)
+                _finish_id(self.data)
+            if log_id is None:
+                _finish_id(self.logs)
 
     def link_member_log(self) -> None:
         """Makes ``<dataDir>/quorum/log`` a link to a member's log in ``dataLogDir``.
@@ -229,18 +245,33 @@ def _is_data_directory(directory: Path) -> bool:
 
 
 def _read_id(directory: Path) -> str | None:
+    """The id, or None if there is none. Raises OSError."""
     try:
-        return (directory / ID_FILE).read_text("ascii", "replace").strip()
+        text = (directory / ID_FILE).read_text("ascii", "replace").strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return text
 
 
-def _write_id(directory: Path, identity: str) -> None:
-    """Writes the file whole, and to disk. Raises OSError."""
-    temporary = directory / f"{ID_FILE}.tmp"
-    with temporary.open("w") as file:
+def _begun_id(directory: Path) -> str | None:
+    """The id that :func:`_begin_id` wrote, if :func:`_finish_id` has not moved it."""
+    try:
+        text = (directory / BEGUN_ID_FILE).read_text("ascii", "replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return text if _ID.fullmatch(text) else None
+
+
+def _begin_id(directory: Path, identity: str) -> None:
+    """Writes the id to disk under a temporary name. Raises OSError."""
+    with (directory / BEGUN_ID_FILE).open("w") as file:
         file.write(f"{identity}\n")
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(directory / ID_FILE)
+    sync_directory(directory)
+
+
+def _finish_id(directory: Path) -> None:
+    """Gives the id its name. Raises OSError."""
+    (directory / BEGUN_ID_FILE).replace(directory / ID_FILE)
     sync_directory(directory)
