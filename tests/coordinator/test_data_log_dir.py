@@ -224,6 +224,21 @@ def test_an_id_that_was_begun_by_another_server_is_no_pair(data: Path, logs: Pat
     assert "are of different servers" in refusal(data, logs)
 
 
+def test_damaged_id_files_are_no_pair(data: Path, logs: Path, tmp_path: Path) -> None:
+    """If this failed, two servers whose files data.id are empty would count as one, and transactions would be
+    lost."""
+    live(data, logs)
+    live(tmp_path / "other", tmp_path / "others", last=15)
+    others = tmp_path / "others"
+    for text in ("", "abc", "0" * 31 + "g", "0" * 33):
+        (data / ID_FILE).write_text(text)
+        (others / ID_FILE).write_text(text)
+        assert f"{data / ID_FILE} does not have the 32 hexadecimal digits" in refusal(data, others)
+    (data / ID_FILE).unlink()
+    (logs / ID_FILE).unlink()
+    assert fingerprint(recover(data, logs)) == STATES[-1], "the refusal's instructions are wrong"
+
+
 def test_a_data_log_dir_that_is_a_file_is_a_clear_error(data: Path, logs: Path) -> None:
     logs.parent.mkdir()
     logs.write_bytes(b"")

@@ -245,11 +245,17 @@ def _is_data_directory(directory: Path) -> bool:
 
 
 def _read_id(directory: Path) -> str | None:
-    """The id, or None if there is none. Raises OSError."""
+    """The id, or None if there is none. Raises DataDirectoryError if the file has something else, OSError."""
     try:
         text = (directory / ID_FILE).read_text("ascii", "replace").strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    if not _ID.fullmatch(text):
+        raise DataDirectoryError(
+            f"{directory / ID_FILE} does not have the 32 hexadecimal digits that a server writes: restore it "
+            f"from a backup; or, if you know that dataDir and dataLogDir are of one server, remove {ID_FILE} "
+            "from both"
+        )
     return text
 
 
