@@ -16,7 +16,7 @@ import pytest
 from cluster.cli import main
 from cluster.coordinator import CoordinatorError, DataDirectoryError, parse_configuration
 from cluster.coordinator.durability import directories
-from cluster.coordinator.durability.directories import ID_FILE
+from cluster.coordinator.durability.directories import ID_FILE, standalone_files
 from cluster.coordinator.durability.log import TransactionLog
 from cluster.coordinator.state.machine import Machine
 from cluster.coordinator.transfer import load_directory
@@ -137,7 +137,17 @@ def test_another_servers_logs_are_refused(data: Path, logs: Path, tmp_path: Path
     live(tmp_path / "third", None, last=15)
     for path in (tmp_path / "third").glob("log.*"):
         shutil.rmtree(path)
-    assert "are of different servers" in refusal(tmp_path / "third", logs)
+    assert "name the dataDir of the same server" in refusal(tmp_path / "third", logs)
+
+
+def test_a_lost_id_file_can_be_copied(data: Path, logs: Path) -> None:
+    """If this failed, the refusal would speak of two files where there is one, or its instructions would be
+    wrong."""
+    live(data, logs)
+    (data / ID_FILE).unlink()
+    assert f"it has no file {ID_FILE}: name the dataDir of the same server" in refusal(data, logs)
+    shutil.copyfile(logs / ID_FILE, data / ID_FILE)
+    assert fingerprint(recover(data, logs)) == STATES[-1]
 
 
 def test_another_servers_data_dir_is_refused_as_data_log_dir(data: Path, tmp_path: Path) -> None:
@@ -148,7 +158,7 @@ def test_another_servers_data_dir_is_refused_as_data_log_dir(data: Path, tmp_pat
 
 def test_a_new_server_refuses_existing_logs(data: Path, logs: Path, tmp_path: Path) -> None:
     live(data, logs)
-    with pytest.raises(DataDirectoryError, match="are of different servers"):
+    with pytest.raises(DataDirectoryError, match="name the dataDir of the same server, or restore it"):
         recover(tmp_path / "new", logs)
 
 
@@ -237,6 +247,24 @@ def test_damaged_id_files_are_no_pair(data: Path, logs: Path, tmp_path: Path) ->
     (data / ID_FILE).unlink()
     (logs / ID_FILE).unlink()
     assert fingerprint(recover(data, logs)) == STATES[-1], "the refusal's instructions are wrong"
+
+
+def test_a_data_log_dir_that_is_a_link_to_the_data_dir_is_none(data: Path, tmp_path: Path) -> None:
+    """If this failed, a server would refuse its own directory as another server's."""
+    live(data, None, last=15)
+    (tmp_path / "link").symlink_to(data)
+    assert fingerprint(recover(data, tmp_path / "link")) == STATES[15]
+    assert load_directory(data, tmp_path / "link").last_zxid == 15
+    assert not (data / ID_FILE).exists()
+    assert fingerprint(recover(data, None)) == STATES[15]
+
+
+def test_an_export_of_a_data_dir_without_snapshots_names_the_option(data: Path, logs: Path) -> None:
+    """If this failed, an export would say that the data directory is not one, and not that --log-dir is
+    needed."""
+    live(data, logs, last=5)
+    assert not standalone_files(data)
+    assert "(for an export, with --log-dir)" in refusal(data, None)
 
 
 def test_a_data_log_dir_that_is_a_file_is_a_clear_error(data: Path, logs: Path) -> None:

@@ -13,7 +13,7 @@ Owns the names in both::
 
     <dataLogDir>/data.id.tmp         the id of a first start that has not ended
 
-Without ``dataLogDir`` everything is in ``dataDir``, and there is no
+Without ``dataLogDir``, or if it is a link to ``dataDir``, everything is in ``dataDir``, and there is no
 ``data.id``. The first start with a ``dataLogDir`` writes a new id in three steps: as ``data.id.tmp`` to the
 ``dataLogDir``, as ``data.id`` to ``dataDir``, then it renames the ``dataLogDir``'s. A start finds::
 
@@ -76,18 +76,21 @@ def has_apache_data(versioned: Path) -> bool:
 
 
 class Directories(NamedTuple):
-    """``data`` is the ``dataDir``, ``logs`` the ``dataLogDir``, which is ``data`` where none is set."""
+    """``data`` is the ``dataDir``, ``logs`` the ``dataLogDir``. They are equal if none is set, or if it is
+    a link to ``data``."""
 
     data: Path
     logs: Path
 
     @classmethod
     def of(cls, data_dir: Path, log_dir: Path | None = None) -> Directories:
-        return cls(data_dir, log_dir or data_dir)
+        if log_dir is None or os.path.realpath(log_dir) == os.path.realpath(data_dir):
+            return cls(data_dir, data_dir)
+        return cls(data_dir, log_dir)
 
     @property
     def are_separate(self) -> bool:
-        return self.data.absolute() != self.logs.absolute()
+        return self.data != self.logs
 
     @property
     def quorum(self) -> Path:
@@ -176,7 +179,13 @@ class Directories(NamedTuple):
                 f"the dataLogDir {self.logs} is not the one that {self.data} was used with, for it has no "
                 f"file {ID_FILE}: mount the disk that has the logs, or name their directory"
             )
-        if data_id != log_id and (data_id is not None or self._has_logs()):
+        if data_id is None and log_id is not None and self._has_logs():
+            raise DataDirectoryError(
+                f"the dataLogDir {self.logs} has a server's logs, and {self.data} may be another server's, "
+                f"for it has no file {ID_FILE}: name the dataDir of the same server, or restore it from a "
+                f"backup; if this is the one, copy {self.logs / ID_FILE} to it"
+            )
+        if data_id is not None and data_id != log_id:
             raise DataDirectoryError(
                 f"{self.data} and the dataLogDir {self.logs} are of different servers, their files {ID_FILE} "
                 "are not the same: name the two directories of one server, or restore both from one backup"

@@ -74,8 +74,8 @@ def read_own(directory: Path, log_dir: Path | None = None) -> Moved:
     CoordinatorError if there is no data, or if the data is damaged or in use.
     """
     directories = Directories.of(directory, log_dir)
+    directories.require_pair()
     if directories.has_member_data():
-        directories.require_pair()
         return _read_member(directories)
     if not directories.has_standalone_data():
         raise CoordinatorError(
