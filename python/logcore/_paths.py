@@ -33,6 +33,15 @@ def log_directory(path: str | os.PathLike[str]) -> Path:
     return inside if inside.is_dir() and not (given / "meta.properties").exists() else given
 
 
+def existing_log_directory(path: str | os.PathLike[str]) -> Path:
+    """`log_directory`. Raises LogNotFoundError if it is a file or does not exist."""
+    root = log_directory(path)
+    if not root.is_dir():
+        problem = "it is a file" if root.exists() else "it does not exist"
+        raise LogNotFoundError(f"{root} is no log directory: {problem}")
+    return root
+
+
 def find_logs(path: str | os.PathLike[str]) -> dict[tuple[str, int], Path]:
     """The directory of each log at `path`, by topic and partition; empty when there is none.
 
@@ -48,10 +57,7 @@ def find_logs(path: str | os.PathLike[str]) -> dict[tuple[str, int], Path]:
     >>> {key: found.name for key, found in logcore.find_logs(path).items()}
     {('flights', 3): 'flights-3'}
     """
-    root = log_directory(path)
-    if not root.is_dir():
-        problem = "it is a file" if root.exists() else "it does not exist"
-        raise LogNotFoundError(f"{root} is no log directory: {problem}")
+    root = existing_log_directory(path)
     alone = partition_of_directory(root.resolve().name)
     if alone is not None and _has_segments(root):
         return {alone: root}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from logcore._native import repair_directory, verify_directory
-from logcore._paths import log_directory
+from logcore._paths import existing_log_directory
 
 Progress: TypeAlias = Callable[[int, int, int, int], object]
 """Called with bytes read, bytes in all, partitions read, partitions in all."""
@@ -128,7 +128,7 @@ def verify_all(
     path: str | os.PathLike[str], *, threads: int = 0, progress: Progress | None = None
 ) -> Verified:
     """`verify`, with what was read."""
-    findings, *counts = verify_directory(log_directory(path), threads, progress)
+    findings, *counts = verify_directory(existing_log_directory(path), threads, progress)
     return Verified(tuple(Finding(*finding) for finding in findings), *counts)
 
 
@@ -170,7 +170,7 @@ def repair(
     (False, True)
     """
     actions, refused, applied, copies, findings = repair_directory(
-        log_directory(path), apply, cut_at_corruption, backup_dir, threads, progress
+        existing_log_directory(path), apply, cut_at_corruption, backup_dir, threads, progress
     )
     return Repaired(
         tuple(RepairAction(*action) for action in actions),

@@ -235,6 +235,16 @@ def test_every_format_and_codec(tmp_path: Path, batch: Path) -> None:
     assert finding.severity == "damage"
 
 
+# Broken if it failed: an operator who names a segment's file would look for a log that was deleted.
+def test_a_file_is_no_log_directory(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [segment] = partition.glob("*.log")
+    for command in ("verify", "repair"):
+        assert main([command, str(segment)]) == 2
+        assert f"{segment} is no log directory: it is a file" in capsys.readouterr().err
+        assert main([command, str(partition / "gone")]) == 2
+        assert "gone is no log directory: it does not exist" in capsys.readouterr().err
+
+
 # Broken if it failed: the remedy would be wrong about whether Apache Kafka starts beside an unknown file or
 # directory.
 def test_unknown_names(partition: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,7 +257,7 @@ def test_unknown_names(partition: Path, capsys: pytest.CaptureFixture[str]) -> N
     remedies = {line: remedy.strip() for line, remedy in pairwise(out)}
     front = f"stray (stray-name): {partition.parent}"
     assert (
-        remedies[f"{front}/mine: no partition's directory has this name"]
+        remedies[f"{front}/mine: no partition directory has this name"]
         == "move it out: Apache Kafka does not start beside a directory it does not know"
     )
     assert (
