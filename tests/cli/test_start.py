@@ -71,3 +71,34 @@ def test_tools_take_the_data_directory(tmp_path: Path, capsys: pytest.CaptureFix
 
     assert main(["coordinator", "export", str(data), str(tmp_path / "zookeeper")]) == 0
     assert "exported" in capsys.readouterr().out
+
+
+# Broken if it failed: the tools would not take the directory that `logcore start` prints.
+def test_the_directories_of_an_override_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "cluster.cli",
+        "start",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--port",
+        "0",
+    ]
+    override = ["--override", f"log.dirs={tmp_path / 'one'},{tmp_path / 'two'}"]
+    with subprocess.Popen([*command, *override], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("Ctrl-C"):
+                process.send_signal(signal.SIGTERM)
+    printed = [tuple(line.split()) for line in lines]
+    [logs, more] = [Path(words[1]) for words in printed if words[:1] == ("data",)]
+    [znodes] = [words[1] for words in printed if words[:1] == ("znodes",)]
+    assert (logs, more) == (tmp_path / "one", tmp_path / "two")
+    assert main(["verify", str(logs)]) == 0
+    assert main(["coordinator", "export", znodes, str(tmp_path / "zookeeper")]) == 0
+    assert "exported" in capsys.readouterr().out

@@ -40,6 +40,17 @@ def parser() -> Parser:
     return options
 
 
+def _data_lines(data_dir: Path, log_dirs: list[str]) -> str:
+    """The directories that the other tools take. An override of log.dirs puts the logs elsewhere than the
+    coordinator's data."""
+    from logcore._paths import LOGS_INSIDE
+
+    if log_dirs == [str(data_dir / LOGS_INSIDE)]:
+        return f"  data    {data_dir.resolve()}\n"
+    logs = "".join(f"  data    {Path(each).resolve()}\n" for each in log_dirs)
+    return f"{logs}  znodes  {data_dir.resolve()}\n"
+
+
 def run(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     if not 0 <= options.port <= 65535:
@@ -53,7 +64,7 @@ def run(arguments: list[str]) -> int:
         print(
             "logcore is ready\n"
             f"  broker  {address}\n"
-            f"  data    {options.data_dir.resolve()}\n"
+            f"{_data_lines(options.data_dir, broker.config.log_dirs)}"
             f"{metrics_line(broker)}  next    logcore topics --create --topic hello --bootstrap-server "
             f"{address}\n"
             f"          logcore console-producer --topic hello --bootstrap-server {address}\n"
