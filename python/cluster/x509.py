@@ -14,8 +14,8 @@ from logcore import _native
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _KNOWN_TO_JAVA = (
-    "CN|C|L|S|ST|O|OU|T|IP|STREET|DC|DNQUALIFIER|DNQ|SURNAME|GIVENNAME|INITIALS|GENERATION|EMAIL|EMAILADDRESS|UID|"
-    "SERIALNUMBER"
+    "CN|C|L|S|ST|O|OU|T|IP|STREET|DC|DNQUALIFIER|DNQ|SURNAME|GIVENNAME|INITIALS|GENERATION|EMAIL|EMAILADDRESS|"
+    "UID|SERIALNUMBER"
 )
 _TYPE = rf"(?:{_KNOWN_TO_JAVA}|(?:OID\.)?[0-2](?:\.[0-9]+)+)"
 _VALUE = r'(?:"(?:[^"\\]|\\.)*+"\s*+|#(?:[0-9A-F]{2})++\s*+|(?:[^,+;"\\#<>=\s]|\\.)(?:[^,+;"\\<>]|\\.)*+|)'
