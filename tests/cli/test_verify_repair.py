@@ -258,9 +258,9 @@ def test_unknown_names(partition: Path, capsys: pytest.CaptureFixture[str]) -> N
     front = f"stray (stray-name): {partition.parent}"
     assert (
         remedies[f"{front}/mine: no partition directory has this name"]
-        == "move it out: Apache Kafka does not start beside a directory it does not know"
+        == "move it out: Apache Kafka does not start with a directory that it does not know"
     )
     assert (
         remedies[f"{front}/readme: no file of a Kafka log directory has this name"]
-        == "Apache Kafka passes over it; move it out if nothing else needs it here"
+        == "Apache Kafka ignores it; move it out if nothing else needs it here"
     )
