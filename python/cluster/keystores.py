@@ -132,16 +132,32 @@ def _key_pem(key: bytes) -> str:
 def _decrypted(key: bytes, password: str, what: str, setting: str) -> bytes:
     if not password:
         raise KeyStoreError(f"{what} has an encrypted private key: set its password in {setting}")
+    _require_text(password, what)
     try:
-        return _native.decrypt_key(key, password)
+        decrypted = _native.decrypt_key(key, password)
     except ValueError as error:
         raise KeyStoreError(
-            f"{what} has a private key that its password, {setting}, does not open ({error}): correct the "
-            "password, or convert the key with openssl pkcs8 -topk8"
+            f"{what} has a private key that cannot be decrypted ({error}): convert the key with "
+            "openssl pkcs8 -topk8"
+        ) from None
+    if decrypted is None:
+        raise KeyStoreError(
+            f"{what} has a private key that its password, {setting}, does not open: correct the password"
+        )
+    return decrypted
+
+
+def _require_text(password: str, what: str) -> None:
+    try:
+        password.encode()
+    except UnicodeEncodeError:
+        raise KeyStoreError(
+            f"{what}: its password has half a surrogate pair, which is no character: correct the password"
         ) from None
 
 
 def _content(store: Store, what: str) -> bytes:
+    _require_text(store.password, what)
     try:
         data = store.path.read_bytes()
     except OSError as error:
@@ -158,9 +174,13 @@ def _content(store: Store, what: str) -> bytes:
 def _from_pkcs12(data: bytes, store: Store, what: str) -> tuple[list[bytes], list[bytes]]:
     """The private keys and the certificates of a PKCS #12 file, in DER."""
     try:
-        return _native.open_pkcs12(data, store.password)
+        opened = _native.open_pkcs12(data, store.password)
     except ValueError as error:
         raise KeyStoreError(
-            f"{what} is not a PKCS12 file that its password opens ({error}): correct the password, or make "
-            "the file anew with keytool -importkeystore -deststoretype PKCS12"
+            f"{what} cannot be opened as PKCS12 ({error}): convert it to PEM with openssl pkcs12 -in "
+            f"{store.path} -out {store.path.with_suffix('.pem')}, which needs -legacy for an old cipher, and "
+            "name that file"
         ) from None
+    if opened is None:
+        raise KeyStoreError(f"{what} is not opened by its password: correct the password")
+    return opened

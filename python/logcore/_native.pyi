@@ -380,15 +380,19 @@ class LoadProgress:
 def tls_cipher_suites() -> list[str]:
     """The cipher suites of the server, by Java's names."""
 
-def open_pkcs12(file: bytes, password: str) -> tuple[list[bytes], list[bytes]]:
+def open_pkcs12(file: bytes, password: str) -> tuple[list[bytes], list[bytes]] | None:
     """The private keys (PKCS #8) and the certificates of a PKCS #12 file, in DER, the keys' own certificates
-    first.
+    first. None if the password is wrong.
 
-    Raises ValueError: not PKCS #12, another password, or an unknown cipher.
+    Raises ValueError: not PKCS #12, an unknown cipher, too many iterations, or a password that PKCS #12
+    cannot have.
     """
 
-def decrypt_key(key: bytes, password: str) -> bytes:
-    """Decrypts a PKCS #8 key. Raises ValueError: not such a key, another password, or an unknown cipher."""
+def decrypt_key(key: bytes, password: str) -> bytes | None:
+    """Decrypts a PKCS #8 key. None if the password is wrong.
+
+    Raises ValueError: not such a key, an unknown cipher, or too many iterations.
+    """
 
 def key_with_public_key(key: bytes, certificate: bytes) -> bytes:
     """A PKCS #8 key, with the certificate's public key in it if it is an elliptic-curve key without one.

@@ -29,16 +29,21 @@ fn tls_cipher_suites() -> Vec<String> {
 type Ders<'py> = Vec<Bound<'py, PyBytes>>;
 
 #[pyfunction]
-fn open_pkcs12<'py>(py: Python<'py>, file: &[u8], password: &str) -> PyResult<(Ders<'py>, Ders<'py>)> {
-    let opened = py.detach(|| Pkcs12::open(file, password)).map_err(invalid)?;
+fn open_pkcs12<'py>(
+    py: Python<'py>,
+    file: &[u8],
+    password: &str,
+) -> PyResult<Option<(Ders<'py>, Ders<'py>)>> {
+    let opened = py.detach(|| Pkcs12::open(file, password));
     let bytes = |ders: Vec<Vec<u8>>| ders.iter().map(|der| PyBytes::new(py, der)).collect();
-    Ok((bytes(opened.keys), bytes(opened.certificates)))
+    let opened = unless_wrong_password(opened)?;
+    Ok(opened.map(|store| (bytes(store.keys), bytes(store.certificates))))
 }
 
 #[pyfunction]
-fn decrypt_key<'py>(py: Python<'py>, key: &[u8], password: &str) -> PyResult<Bound<'py, PyBytes>> {
+fn decrypt_key<'py>(py: Python<'py>, key: &[u8], password: &str) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let key = py.detach(|| logcore_keystores::decrypt_key(key, password));
-    Ok(PyBytes::new(py, &key.map_err(invalid)?))
+    Ok(unless_wrong_password(key)?.map(|key| PyBytes::new(py, &key)))
 }
 
 #[pyfunction]
@@ -66,6 +71,14 @@ fn certificate_validity(certificate: &[u8]) -> PyResult<(i64, i64)> {
 fn certificate_is_authority(certificate: &[u8]) -> PyResult<bool> {
     let parsed = Certificate::parse(certificate).map_err(invalid)?;
     parsed.is_authority().map_err(invalid)
+}
+
+fn unless_wrong_password<T>(opened: logcore_keystores::Result<T>) -> PyResult<Option<T>> {
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(logcore_keystores::Error::Password) => Ok(None),
+        Err(error) => Err(invalid(error)),
+    }
 }
 
 fn invalid(error: logcore_keystores::Error) -> PyErr {

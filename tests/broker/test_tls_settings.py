@@ -152,8 +152,8 @@ def test_registrations_are_kafkas() -> None:
     secure = Endpoint("OUTSIDE", "::1", 9093, "SSL")
     data = znodes.encode_broker(BrokerInfo(BrokerId(1), (secure,)), 7)
     assert data == (
-        b'{"features":{},"listener_security_protocol_map":{"OUTSIDE":"SSL"},"endpoints":["OUTSIDE://[::1]:9093"],'
-        b'"jmx_port":-1,"port":-1,"host":null,"version":5,"timestamp":"7"}'
+        b'{"features":{},"listener_security_protocol_map":{"OUTSIDE":"SSL"},'
+        b'"endpoints":["OUTSIDE://[::1]:9093"],"jmx_port":-1,"port":-1,"host":null,"version":5,"timestamp":"7"}'
     )
     both = znodes.encode_broker(BrokerInfo(BrokerId(1), (secure, Endpoint("IN", "h", 9092))), 7)
     assert b'"port":9092,"host":"h"' in both
@@ -161,6 +161,10 @@ def test_registrations_are_kafkas() -> None:
 
 
 # ---- stores ----
+
+
+def at_location(path: Path, password: str = "") -> dict[str, str]:
+    return {"ssl.keystore.location": str(path), "ssl.keystore.password": password}
 
 
 def test_stores_of_every_kind_are_opened(authority: Authority, broker_pem: Path, tmp_path: Path) -> None:
@@ -181,9 +185,6 @@ def test_stores_of_every_kind_are_opened(authority: Authority, broker_pem: Path,
     cipher = ["-v1", "PBE-SHA1-3DES", "-passout", f"pass:{PASSWORD}"]
     openssl("pkcs8", "-topk8", "-in", broker_pem, "-out", older, *cipher)
     older.write_text(older.read_text() + chain)
-
-    def at_location(path: Path, password: str = "") -> dict[str, str]:
-        return {"ssl.keystore.location": str(path), "ssl.keystore.password": password}
 
     for keys in (
         at_location(broker_pem) | {"ssl.keystore.type": "PEM"},
@@ -258,7 +259,7 @@ def test_the_reason_why_a_store_cannot_be_opened_is_reported(
         (tmp_path / "none.pem", "", "cannot be read: No such file"),
         (sealed, "", r"has an encrypted private key: set its password in ssl\.key\.password"),
         (sealed, "wr0ng", r"its password, ssl\.keystore\.password, does not open"),
-        (archive, "wr0ng", "is not a PKCS12 file that its password opens"),
+        (archive, "wr0ng", "is not opened by its password: correct the password"),
     ):
         with pytest.raises(BrokerStartError, match=message) as caught:
             opened({"ssl.keystore.location": str(path), "ssl.keystore.password": password})
@@ -271,6 +272,40 @@ def test_the_reason_why_a_store_cannot_be_opened_is_reported(
     trust = {"ssl.client.auth": "required", "ssl.truststore.location": str(tmp_path / "bare.pem")}
     with pytest.raises(BrokerStartError, match=r"ssl\.truststore\.location=.*no certificates"):
         opened({"ssl.keystore.location": str(broker_pem)} | trust)
+
+
+def test_a_store_that_pkcs12_cannot_open_names_the_cause(broker_pem: Path) -> None:
+    """If this failed, the operator would correct a password that is right."""
+    for name, password, arguments, cause in (
+        ("cipher", "x", ("-legacy", "-keypbe", "PBE-SHA1-DES"), "its encryption is not supported"),
+        ("work", "x", ("-iter", "1000001"), "has more than 1,000,000 iterations"),
+        ("emoji", "\N{GRINNING FACE}", (), "passwords cannot have characters beyond U+FFFF"),
+    ):
+        path, converted = broker_pem.with_suffix(f".{name}.p12"), broker_pem.with_suffix(f".{name}.pem")
+        phrase = f"pass:{password}"
+        openssl("pkcs12", "-export", "-in", broker_pem, "-out", path, "-passout", phrase, *arguments)
+        with pytest.raises(BrokerStartError, match=f"openssl pkcs12 -in {path} -out {converted}") as caught:
+            opened(at_location(path, password))
+        assert cause in str(caught.value)
+        legacy = arguments[:1] if name == "cipher" else ()
+        openssl("pkcs12", "-in", path, "-out", converted, "-passin", phrase, "-passout", phrase, *legacy)
+        assert opened(at_location(converted, password)) is not None, "the error's instructions are wrong"
+    garbage = broker_pem.with_suffix(".garbage.p12")
+    garbage.write_bytes(b"0\x03\x02\x01\x03")
+    with pytest.raises(BrokerStartError, match="its structure cannot be read"):
+        opened(at_location(garbage, "x"))
+    for path in (encrypted(broker_pem), pkcs12(broker_pem)):
+        with pytest.raises(BrokerStartError, match="half a surrogate pair, which is no character"):
+            opened(at_location(path, "\ud800"))
+
+
+def test_a_store_in_ber_is_opened(broker_pem: Path) -> None:
+    """If this failed, stores with indefinite lengths would not be opened, which OpenSSL and Java open."""
+    archive = pkcs12(broker_pem)
+    der = archive.read_bytes()
+    assert der[:2] == b"0\x82"
+    archive.write_bytes(b"0\x80" + der[4:] + b"\0\0")
+    assert opened(at_location(archive, PASSWORD)) is not None
 
 
 def test_an_expired_certificate_is_reported(tmp_path: Path) -> None:
@@ -400,5 +435,5 @@ def test_a_trust_store_may_have_a_key_only_if_clients_are_not_asked(authority: A
         ) as caught:
             opened(both | {"ssl.client.auth": asked})
         assert PASSWORD not in str(caught.value)
-    with pytest.raises(BrokerStartError, match="is not a PKCS12 file that its password opens"):
+    with pytest.raises(BrokerStartError, match="is not opened by its password: correct the password"):
         opened(both | {"ssl.truststore.password": "wr0ng"})

@@ -4,6 +4,9 @@
 //! settings: callers read the files and name them in errors. Pure; any thread. No error holds a password or a
 //! key.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod ber;
 mod certificate;
 mod error;
 mod store;

@@ -1,5 +1,6 @@
-//! PKCS #12 files (RFC 7292) and private keys (PKCS #8, RFC 5958).
+//! PKCS #12 files (RFC 7292), in DER or BER, and private keys (PKCS #8, RFC 5958).
 
+use p12_keystore::error::Error as StoreError;
 use p12_keystore::{CertificateBag, Pkcs12Archive};
 use pkcs8::PrivateKeyInfoRef;
 use pkcs8::der::asn1::OctetStringRef;
@@ -7,6 +8,7 @@ use pkcs8::der::oid::ObjectIdentifier;
 use pkcs8::der::{Decode, Encode};
 use sec1::EcPrivateKey;
 
+use crate::ber::{Content, EXPLICIT_0, Element, OCTET_STRING, SEQUENCE, encode};
 use crate::certificate::Certificate;
 use crate::error::{Error, Result};
 
@@ -25,10 +27,10 @@ impl Pkcs12 {
     /// Checks the file's MAC and decrypts everything in it.
     ///
     /// # Errors
-    /// [`Error::Store`]: this is no PKCS #12 file, its password is another one, or its cipher is not
-    /// supported.
+    /// [`Error::Password`], [`Error::PasswordCharacter`], [`Error::Encryption`], [`Error::Work`],
+    /// [`Error::Structure`].
     pub fn open(file: &[u8], password: &str) -> Result<Self> {
-        let archive = Pkcs12Archive::from_pkcs12(file, password).map_err(Error::Store)?;
+        let archive = read(file, password).map_err(|error| Error::of_store(error, password))?;
         let is_own = |bag: &CertificateBag| {
             let id = bag.local_key_id.as_deref();
             let mut keys = archive.keys.iter().filter_map(|key| key.local_key_id.as_ref());
@@ -43,59 +45,79 @@ impl Pkcs12 {
     }
 }
 
+/// Reads a file in DER or BER.
+fn read(file: &[u8], password: &str) -> std::result::Result<Pkcs12Archive, StoreError> {
+    let as_it_is = Pkcs12Archive::from_pkcs12(file, password);
+    let (Err(StoreError::DerError(_)), Some(parsed)) = (&as_it_is, Element::parse(file)) else {
+        return as_it_is;
+    };
+    let in_der = Pkcs12Archive::from_pkcs12(&parsed.to_der(), password);
+    let (Err(StoreError::DerError(_)), Some(safes)) = (&in_der, safes(&parsed)) else {
+        return in_der;
+    };
+    // `p12-keystore` checks the MAC before it reads the safes. The MAC does not fit the safes in DER.
+    Pkcs12Archive::from_pkcs12(&without_mac(&safes), password)
+}
+
+/// The safes of a PKCS #12 file in DER. `None` if they are in DER already, or cannot be read.
+fn safes(file: &Element) -> Option<Vec<u8>> {
+    let Content::Bytes(safes) = &file.at(&[1, 1, 0])?.content else {
+        return None;
+    };
+    Some(Element::parse(safes)?.to_der()).filter(|der| der != safes)
+}
+
 /// Decrypts a PKCS #8 key (`ENCRYPTED PRIVATE KEY`): PBES2 with AES or 3DES, or PKCS #12's PBE with 3DES or
 /// RC2.
 ///
 /// # Errors
-/// [`Error::EncryptedKey`]: this is no such key, its password is another one, or its cipher is not supported.
+/// [`Error::Password`], [`Error::PasswordCharacter`], [`Error::Encryption`], [`Error::Work`],
+/// [`Error::Structure`].
 pub fn decrypt_key(key: &[u8], password: &str) -> Result<Vec<u8>> {
-    let archive = Pkcs12Archive::from_pkcs12(&as_pkcs12(key), password).map_err(Error::EncryptedKey)?;
-    let key = archive
-        .keys
-        .first()
-        .ok_or(p12_keystore::error::Error::InvalidPrivateKey);
-    Ok(key.map_err(Error::EncryptedKey)?.key.as_der().to_vec())
+    let archive = Pkcs12Archive::from_pkcs12(&as_pkcs12(key), password);
+    match archive.map(|mut archive| archive.keys.pop()) {
+        Ok(Some(bag)) => Ok(bag.key.as_der().to_vec()),
+        Ok(None) => Err(Error::Structure(StoreError::InvalidPrivateKey)),
+        Err(error) => Err(match Error::of_store(error, password) {
+            // A wrong password gives a right padding now and then, and bytes that are no key.
+            Error::Structure(_) if is_encrypted_key(key) => Error::Password,
+            other => other,
+        }),
+    }
+}
+
+/// Whether there is a cipher and a string (RFC 5958).
+fn is_encrypted_key(key: &[u8]) -> bool {
+    let parsed = Element::parse(key);
+    let tag = |index| Some(parsed.as_ref()?.at(&[index])?.tag);
+    (tag(0), tag(1), tag(2)) == (Some(SEQUENCE), Some(OCTET_STRING), None)
 }
 
 /// A PKCS #12 file without a MAC that holds one encrypted key. In this form `p12-keystore` takes all of its
 /// ciphers.
 fn as_pkcs12(encrypted_key: &[u8]) -> Vec<u8> {
-    const SEQUENCE: u8 = 0x30;
-    const OCTET_STRING: u8 = 0x04;
-    const EXPLICIT_0: u8 = 0xA0;
-    /// INTEGER 3, the version of PKCS #12.
-    const VERSION: &[u8] = &[0x02, 0x01, 0x03];
-    /// 1.2.840.113549.1.7.1, pkcs7-data.
-    const DATA: &[u8] = &[0x06, 0x09, 0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 0x01, 0x07, 0x01];
     /// 1.2.840.113549.1.12.10.1.2, pkcs8ShroudedKeyBag.
     const SHROUDED_KEY: &[u8] = &[
         0x06, 0x0B, 0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 0x01, 0x0C, 0x0A, 0x01, 0x02,
     ];
-    let data = |content: &[u8]| {
-        let content = element(EXPLICIT_0, &element(OCTET_STRING, content));
-        element(SEQUENCE, &[DATA, &content].concat())
-    };
-    let bag = [SHROUDED_KEY, &element(EXPLICIT_0, encrypted_key)].concat();
-    let bags = element(SEQUENCE, &element(SEQUENCE, &bag));
-    let authenticated = data(&element(SEQUENCE, &data(&bags)));
-    element(SEQUENCE, &[VERSION, &authenticated].concat())
+    let bag = [SHROUDED_KEY, &encode(EXPLICIT_0, encrypted_key)].concat();
+    let bags = encode(SEQUENCE, &encode(SEQUENCE, &bag));
+    without_mac(&encode(SEQUENCE, &data(&bags)))
 }
 
-/// Tag, length and content in DER.
-fn element(tag: u8, content: &[u8]) -> Vec<u8> {
-    let size = content.len().to_be_bytes();
-    let size = &size[size.iter().take_while(|byte| **byte == 0).count()..];
-    let mut encoded = vec![tag];
-    match size {
-        [] => encoded.push(0),
-        [short] if *short < 0x80 => encoded.push(*short),
-        long => {
-            encoded.push(0x80 | long.len() as u8);
-            encoded.extend(long);
-        }
-    }
-    encoded.extend(content);
-    encoded
+/// A PKCS #12 file of safes.
+fn without_mac(safes: &[u8]) -> Vec<u8> {
+    /// INTEGER 3, the version of PKCS #12.
+    const VERSION: &[u8] = &[0x02, 0x01, 0x03];
+    encode(SEQUENCE, &[VERSION, &data(safes)].concat())
+}
+
+/// `ContentInfo` (RFC 5652) of plain bytes.
+fn data(content: &[u8]) -> Vec<u8> {
+    /// 1.2.840.113549.1.7.1, pkcs7-data.
+    const DATA: &[u8] = &[0x06, 0x09, 0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 0x01, 0x07, 0x01];
+    let content = encode(EXPLICIT_0, &encode(OCTET_STRING, content));
+    encode(SEQUENCE, &[DATA, &content].concat())
 }
 
 /// A PKCS #8 key with its public key. Java leaves the public key out of elliptic-curve keys, and `ring` needs
@@ -127,22 +149,76 @@ pub fn with_public_key(key: &[u8], certificate: &[u8]) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ber::tests::{STORE, to_ber};
 
-    /// If this failed, keys of some sizes could not be decrypted.
+    /// The keys and the certificates.
+    fn opened(file: &[u8], password: &str) -> Result<[Vec<Vec<u8>>; 2]> {
+        Pkcs12::open(file, password).map(|store| [store.keys, store.certificates])
+    }
+
+    /// If this failed, stores of Bouncy Castle could not be opened, or would open with a wrong password.
     #[test]
-    fn lengths_are_encoded_as_der_wants_them() {
-        assert_eq!(element(4, &[]), [4, 0]);
-        assert_eq!(element(4, &[7; 0x7F])[..3], [4, 0x7F, 7]);
-        assert_eq!(element(4, &[7; 0x80])[..4], [4, 0x81, 0x80, 7]);
-        assert_eq!(element(4, &[7; 0x1234])[..5], [4, 0x82, 0x12, 0x34, 7]);
+    fn stores_in_ber_are_opened() {
+        let expected = opened(STORE, "secret").unwrap();
+        assert_eq!([expected[0].len(), expected[1].len()], [1, 1]);
+        let mut store = Element::parse(STORE).unwrap();
+        for piece in [1, 100, 1 << 20] {
+            let ber = to_ber(&store, piece);
+            assert_eq!(opened(&ber, "secret").unwrap(), expected);
+            assert!(matches!(opened(&ber, "other"), Err(Error::Password)));
+        }
+
+        let Content::Elements(parts) = &mut store.content else {
+            panic!("{store:?}")
+        };
+        let mac = parts.pop().unwrap();
+        let safes = Element::parse(contents(&store)).unwrap();
+        let mut inside = Element::parse(&without_mac(&to_ber(&safes, 100))).unwrap();
+        for ber in [inside.to_der(), to_ber(&inside, 100)] {
+            assert_eq!(opened(&ber, "secret").unwrap(), expected);
+            assert!(matches!(opened(&ber, "other"), Err(Error::Password)));
+        }
+        let Content::Elements(parts) = &mut inside.content else {
+            panic!("{inside:?}")
+        };
+        parts.push(mac); // of other bytes
+        assert!(matches!(opened(&inside.to_der(), "secret"), Err(Error::Password)));
+        assert!(matches!(
+            opened(&to_ber(&inside, 100), "secret"),
+            Err(Error::Password)
+        ));
+    }
+
+    fn contents(store: &Element) -> &[u8] {
+        match &store.at(&[1, 1, 0]).unwrap().content {
+            Content::Bytes(bytes) => bytes,
+            Content::Elements(_) => panic!("{store:?}"),
+        }
+    }
+
+    /// If this failed, an operator would look for a wrong password where the file or the cipher is the cause.
+    #[test]
+    fn a_wrong_password_is_told_from_other_causes() {
+        assert!(matches!(opened(STORE, "other"), Err(Error::Password)));
+        assert!(matches!(
+            opened(STORE, "\u{1F600}"),
+            Err(Error::PasswordCharacter)
+        ));
+        let damaged = [&STORE[..4], &[2, 1, 4], &STORE[7..]].concat();
+        assert!(matches!(opened(&damaged, "secret"), Err(Error::Structure(_))));
+        for at in 0..STORE.len() {
+            let mut damaged = STORE.to_vec();
+            damaged[at] ^= 0x55;
+            let _no_panic = opened(&damaged, "secret");
+        }
     }
 
     /// If this failed, a damaged file would end the process, or be taken for another one.
     #[test]
     fn damaged_input_is_an_error() {
         for bytes in [&b""[..], b"0", b"\x30\x03\x02\x01\x03", &[0x30; 64]] {
-            assert!(matches!(Pkcs12::open(bytes, "x"), Err(Error::Store(_))));
-            assert!(matches!(decrypt_key(bytes, "x"), Err(Error::EncryptedKey(_))));
+            assert!(matches!(Pkcs12::open(bytes, "x"), Err(Error::Structure(_))));
+            assert!(matches!(decrypt_key(bytes, "x"), Err(Error::Structure(_))));
             assert!(matches!(with_public_key(bytes, bytes), Err(Error::Key(_))));
         }
     }
