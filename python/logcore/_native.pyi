@@ -516,10 +516,21 @@ class Server:
     def create_partition(self, spec: PartitionSpec) -> None:
         """Creates a partition, or sets leader, epoch and settings of an existing one.
 
+        If this broker is a replica and another one leads, the partition is fetched from there; a new epoch
+        begins with a comparison of the logs. Otherwise fetching ends.
+
         Partitions found on disk have no leader, and are not served, until this is called for them. Raises
         LogDirError for a partition that is not new while a log directory is offline, because its records may
         be there. Raises ServerError when the topic has another id here.
         """
+    def stop_partition(self, topic: str, partition: int, delete: bool) -> None:
+        """Stops serving a partition as leader or follower, and deletes its log if `delete` is true. Does nothing
+        for a partition that is not here. Raises LogDirError when its log is offline.
+        """
+    def set_brokers(self, brokers: list[tuple[int, str, int]]) -> None:
+        """Replaces the inter-broker endpoints of the brokers that are alive: id, host, port."""
+    def set_broker_epoch(self, epoch: int) -> None:
+        """Sets this broker's epoch, which its fetches tell the leaders."""
     def delete_topic(self, topic: str) -> None: ...
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
         """Replaces the topic's own settings."""

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use logcore_protocol::{Direction, schema};
 use logcore_server::{
-    AnsweredBy, Api, ClientQuota, ControlRequest, ListenerSpec, PartitionSpec, Properties, Replica, Server,
-    ServerError as CoreError, ServerOptions, WaitsFor,
+    AnsweredBy, Api, BrokerAddress, ClientQuota, ControlRequest, ListenerSpec, PartitionSpec, Properties,
+    Replica, Server, ServerError as CoreError, ServerOptions, WaitsFor,
 };
 use logcore_storage::LoadProgress;
 use parking_lot::Mutex;
@@ -234,6 +234,22 @@ impl PyServer {
     fn create_partition(&self, py: Python<'_>, spec: PySpec<'_>) -> PyResult<()> {
         let spec = spec.into_core()?;
         detached(py, || self.0.create_partition(&spec))
+    }
+
+    fn stop_partition(&self, py: Python<'_>, topic: &str, partition: i32, delete: bool) -> PyResult<()> {
+        detached(py, || self.0.stop_partition(topic, partition, delete))
+    }
+
+    fn set_brokers(&self, py: Python<'_>, brokers: Vec<(i32, String, u16)>) {
+        let brokers = brokers.into_iter();
+        let brokers: Vec<_> = brokers
+            .map(|(id, host, port)| BrokerAddress { id, host, port })
+            .collect();
+        py.detach(|| self.0.set_brokers(&brokers));
+    }
+
+    fn set_broker_epoch(&self, epoch: i64) {
+        self.0.set_broker_epoch(epoch);
     }
 
     fn delete_topic(&self, py: Python<'_>, topic: &str) -> PyResult<()> {

@@ -53,6 +53,9 @@ pub type Properties = HashMap<String, String>;
 /// Kafka has no maximum. This is more than any machine's cores, and can still be started.
 const NETWORK_THREADS_MAX: usize = 4096;
 
+/// Kafka has no maximum. Each fetcher is a thread.
+const FETCHERS_MAX: usize = 1024;
+
 /// Settings that cannot change while the server is open. The comment of a field names its property.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerConfig {
@@ -100,6 +103,26 @@ pub(crate) struct ServerConfig {
     pub(crate) quota_window: Window,
     /// `inter.broker.listener.name`, or `security.inter.broker.protocol` if that is not set.
     pub(crate) inter_broker_listener: String,
+    pub(crate) replica: ReplicaConfig,
+}
+
+/// The settings of replication.
+#[derive(Debug, Clone)]
+pub(crate) struct ReplicaConfig {
+    /// `num.replica.fetchers`, for each leader's broker.
+    pub(crate) fetchers: usize,
+    /// `replica.fetch.max.bytes`, of one partition. One batch is fetched even if it is larger.
+    pub(crate) fetch_bytes_max: i32,
+    /// `replica.fetch.response.max.bytes`, of one response. One batch is fetched even if it is larger.
+    pub(crate) response_bytes_max: i32,
+    /// `replica.fetch.wait.max.ms`
+    pub(crate) wait_max: Duration,
+    /// `replica.fetch.min.bytes`
+    pub(crate) bytes_min: i32,
+    /// `replica.fetch.backoff.ms`: the longest pause before a failed fetch is repeated.
+    pub(crate) backoff: Duration,
+    /// `replica.socket.timeout.ms`
+    pub(crate) socket_timeout: Duration,
 }
 
 /// Settings that can change while the server runs (`DynamicBrokerConfig`). Requests do not read them: they go
@@ -260,6 +283,7 @@ impl ServerConfig {
             network_threads: of.threads("num.network.threads", NETWORK_THREADS_MAX)?,
             quota_window: of.quota_window()?,
             inter_broker_listener: of.inter_broker_listener(),
+            replica: of.replica()?,
         })
     }
 }
@@ -378,6 +402,23 @@ impl Source<'_> {
         Ok(Window {
             samples: self.number("quota.window.num", 11, 1, i32::MAX as usize)?,
             length: Duration::from_secs(self.number("quota.window.size.seconds", 1, 1, i32::MAX as u64)?),
+        })
+    }
+
+    fn replica(&self) -> Result<ReplicaConfig> {
+        let bytes = |name, default| self.number(name, default, 0, i32::MAX);
+        let ms = |name, default, least| {
+            let ms = self.number(name, default, least, i32::MAX as u64)?;
+            Ok::<_, ServerError>(Duration::from_millis(ms))
+        };
+        Ok(ReplicaConfig {
+            fetchers: self.number("num.replica.fetchers", 1, 1, FETCHERS_MAX)?,
+            fetch_bytes_max: bytes("replica.fetch.max.bytes", 1 << 20)?,
+            response_bytes_max: bytes("replica.fetch.response.max.bytes", 10 << 20)?,
+            wait_max: ms("replica.fetch.wait.max.ms", 500, 0)?,
+            bytes_min: bytes("replica.fetch.min.bytes", 1)?,
+            backoff: ms("replica.fetch.backoff.ms", 1000, 0)?,
+            socket_timeout: ms("replica.socket.timeout.ms", 30_000, 1)?,
         })
     }
 

@@ -12,6 +12,7 @@
 //! | `measurements`, `housekeeping` | all numbers for a scrape; the background threads |
 //! | `connections` | listeners; one task for each connection; the slow-request log |
 //! | `api` | the dispatch of requests; one file for each API that Rust answers |
+//! | `replication` | fetchers: copying the partitions that other brokers lead |
 //! | `shared` | the parts that all connections share |
 //! | `partitions` | logs, leaders, replicas, long polls, fetch sessions |
 //! | `control` | requests and failures on their way to Python |
@@ -42,6 +43,7 @@ mod metrics;
 mod net;
 mod partitions;
 mod quotas;
+mod replication;
 mod server;
 mod shared;
 
@@ -60,4 +62,5 @@ pub use net::tls::{ClientAuth, ListenerTls, PrincipalOf, TlsOptions, cipher_suit
 pub use partitions::registry::TopicId;
 pub use partitions::replicas::Replica;
 pub use quotas::ClientQuota;
+pub use replication::BrokerAddress;
 pub use server::{Offsets, PartitionSpec, Server};

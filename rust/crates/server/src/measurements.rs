@@ -124,6 +124,8 @@ fn gauges(shared: &Shared) -> Vec<(&'static str, f64)> {
         ("offline_logs", shared.logs.offline_count() as u64),
         ("offline_log_dirs", shared.logs.offline_dirs_count() as u64),
         ("recovered_bytes", shared.logs.bytes_checked()),
+        ("replication_bytes_in", metrics.replication_bytes_in.get()),
+        ("replication_bytes_out", metrics.replication_bytes_out.get()),
     ];
     gauges.map(|(name, number)| (name, number as f64)).to_vec()
 }

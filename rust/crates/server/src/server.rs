@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use logcore_storage::LogConfig;
@@ -34,6 +35,7 @@ use crate::partitions::purgatory::{HasWaiters, Purgatory};
 use crate::partitions::registry::{Leadership, Partition, Registry, TopicId};
 use crate::partitions::replicas::Replica;
 use crate::quotas::{ClientQuota, ClientQuotas, ConnectionQuotas};
+use crate::replication::{BrokerAddress, Fetchers};
 use crate::shared::{Shared, now_ms};
 use logcore_wake::WakeFd;
 
@@ -59,6 +61,14 @@ pub struct PartitionSpec {
     /// The partition is new to the cluster. While a log directory is offline, only logs of new partitions are
     /// created: the records of an existing partition may be in that directory.
     pub new: bool,
+}
+
+impl PartitionSpec {
+    /// Whether the server `node_id` has a replica that another broker leads.
+    fn follows(&self, node_id: i32) -> bool {
+        let is_replica = self.replicas.iter().any(|replica| replica.id == node_id);
+        is_replica && self.leader_id >= 0 && self.leader_id != node_id
+    }
 }
 
 /// The offsets of a partition.
@@ -95,6 +105,7 @@ pub struct Server {
     /// together.
     changes: Mutex<HashMap<String, Properties>>,
     pub(crate) moves: Arc<Moves>,
+    fetchers: Fetchers,
     /// The process that opened the server. A fork has none of its threads.
     owner: u32,
 }
@@ -136,6 +147,7 @@ impl Server {
             busy_poll: BusyPoll::default(),
             metrics: Metrics::default(),
             purgatory: Purgatory::default(),
+            broker_epoch: AtomicI64::new(-1),
             stopping: watch::Sender::new(false),
             connections: ConnectionQuotas::new(&config, dynamic.connections.clone()),
             quotas: Arc::new(ClientQuotas::new(config.quota_window)),
@@ -145,7 +157,9 @@ impl Server {
         let moves = Arc::<Moves>::default();
         moves.resume(&shared.logs, &shared.lines);
         let housekeeping = Housekeeping::start(Arc::clone(&shared), Arc::clone(&moves))?;
+        let fetchers = Fetchers::new(Arc::clone(&shared), Arc::clone(&moves));
         Ok(Self {
+            fetchers,
             shared,
             wake,
             state: Mutex::new(State::Opened),
@@ -223,10 +237,11 @@ impl Server {
                 runtime.shutdown_timeout(RUNTIME_TIMEOUT);
             }
         }
+        let _changes = self.changes.lock();
+        self.fetchers.stop_all();
         if let Some(housekeeping) = self.housekeeping.lock().take() {
             housekeeping.stop();
         }
-        let _changes = self.changes.lock();
         self.shared.logs.close()
     }
 
@@ -256,8 +271,20 @@ impl Server {
         self.shared.lines.take()
     }
 
+    /// Replaces the addresses of the brokers that are alive. Fetching from a leader begins, or goes on elsewhere,
+    /// with its address.
+    pub fn set_brokers(&self, brokers: &[BrokerAddress]) {
+        self.fetchers.set_brokers(brokers);
+    }
+
+    /// Sets this broker's epoch, which its fetches tell the leaders.
+    pub fn set_broker_epoch(&self, epoch: i64) {
+        self.shared.broker_epoch.store(epoch, Ordering::Relaxed);
+    }
+
     /// Registers a partition, and creates its log if there is none. A registered partition gets the leader,
-    /// epoch and settings. Blocks.
+    /// epoch and settings. If this server is a replica and another broker leads, the partition is fetched from
+    /// there; a new epoch begins with a comparison of the logs. Blocks.
     ///
     /// # Errors
     /// If the name belongs to a topic with another id, a setting is invalid, or the log cannot be created or
@@ -265,9 +292,14 @@ impl Server {
     pub fn create_partition(&self, spec: &PartitionSpec) -> Result<()> {
         self.check_process()?;
         let mut overrides = self.changes.lock();
-        let _moves = self.moves.lock();
         let config = self.dynamic().topic(&spec.config)?;
         self.check_topic_id(&spec.topic, spec.topic_id)?;
+        let follows = spec.follows(self.shared.node_id);
+        if !follows || self.is_new_epoch(spec) {
+            // Before the lock below, which a fetcher that truncates needs.
+            self.fetchers.stop(&spec.topic, spec.partition);
+        }
+        let _moves = self.moves.lock();
         let registered = self.shared.registry.find(&spec.topic, spec.partition);
         let partition = match registered {
             Some(partition) => {
@@ -302,9 +334,18 @@ impl Server {
             epoch: spec.leader_epoch,
         };
         partition.set_leadership(leadership, &spec.replicas, self.shared.node_id);
-        self.shared.registry.insert(partition);
+        self.shared.registry.insert(Arc::clone(&partition));
         overrides.insert(spec.topic.clone(), spec.config.clone());
+        if follows {
+            self.fetchers
+                .follow(&partition, spec.leader_id, spec.leader_epoch)?;
+        }
         Ok(())
+    }
+
+    fn is_new_epoch(&self, spec: &PartitionSpec) -> bool {
+        let found = self.shared.registry.find(&spec.topic, spec.partition);
+        found.is_none_or(|found| found.leadership().epoch != spec.leader_epoch)
     }
 
     /// Sets the number of a topic's partitions in the cluster, and those of this server's partitions whose
@@ -334,6 +375,9 @@ impl Server {
     pub fn delete_topic(&self, topic: &str) -> Result<()> {
         self.check_process()?;
         let mut overrides = self.changes.lock();
+        for partition in self.shared.registry.topic(topic).unwrap_or_default() {
+            self.fetchers.stop(topic, partition.index);
+        }
         let _moves = self.moves.lock();
         overrides.remove(topic);
         let partitions = self.shared.registry.remove_topic(topic);
@@ -344,6 +388,34 @@ impl Server {
             result = result.and(self.shared.logs.delete(topic, partition.index));
         }
         result
+    }
+
+    /// Stops serving one partition, as leader or follower: waiting requests are answered, and nothing is written
+    /// to its log any more. With `delete` its log is deleted; requests then get UNKNOWN_TOPIC_OR_PARTITION.
+    /// Without, [`Self::create_partition`] serves it again. A partition that is not here is fine. Blocks.
+    ///
+    /// # Errors
+    /// If the log is offline or its directory cannot be renamed.
+    pub fn stop_partition(&self, topic: &str, partition: i32, delete: bool) -> Result<()> {
+        self.check_process()?;
+        let mut overrides = self.changes.lock();
+        self.fetchers.stop(topic, partition);
+        let found = self.shared.registry.find(topic, partition);
+        if !delete {
+            if let Some(found) = found {
+                found.retire(found.leadership().epoch);
+            }
+            return Ok(());
+        }
+        if let Some((path, reason)) = self.shared.logs.offline_log(topic, partition) {
+            return Err(offline(path, reason));
+        }
+        let _moves = self.moves.lock();
+        if self.shared.registry.remove_partition(topic, partition) {
+            overrides.remove(topic);
+        }
+        self.moves.forget(topic, partition);
+        self.shared.logs.delete(topic, partition)
     }
 
     /// Replaces a topic's own settings; those not named go back to the broker's defaults.
@@ -470,12 +542,12 @@ impl Server {
         if let Some(reason) = found.log.failure() {
             return Err(offline(&found.log.dir(), reason));
         }
-        let leadership = found
-            .lead(self.shared.node_id, -1)
-            .map_err(|_| ServerError::NotLeader {
-                topic: topic.to_owned(),
-                partition,
-            })?;
+        let not_leader = || ServerError::NotLeader {
+            topic: topic.to_owned(),
+            partition,
+        };
+        let leadership = found.lead(self.shared.node_id, -1);
+        let leadership = leadership.map_err(|_| not_leader())?;
         if !found.replicas.has_min_in_sync(&found.log) {
             return Err(ServerError::NotEnoughReplicas {
                 topic: topic.to_owned(),
@@ -483,9 +555,12 @@ impl Server {
             });
         }
         let mut batches = batches.to_vec();
-        let appended = self.shared.registry.append(&found, |log| {
-            log.append_as_leader(&mut batches, leadership.epoch, now_ms())
-        });
+        let append = || {
+            self.shared.registry.append(&found, |log| {
+                log.append_as_leader(&mut batches, leadership.epoch, now_ms())
+            })
+        };
+        let appended = found.while_leading(leadership, append).ok_or_else(not_leader)?;
         let appended = appended.inspect_err(|_| self.shared.report_failure_of(&found))?;
         found.waiters().appended(batches.len() as u64);
         Ok(appended.first_offset)
@@ -519,6 +594,9 @@ impl Server {
             gauges.push(("network_busy_seconds", Idle::busy(&threads).as_secs_f64()));
             gauges.push(("network_threads", threads.num_workers() as f64));
         }
+        let gauges = &mut measurements.gauges;
+        gauges.push(("replica_max_lag", self.fetchers.lag_max() as f64));
+        gauges.push(("replica_failed_partitions", self.fetchers.failed_count() as f64));
         measurements
     }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use logcore_storage::StorageError;
@@ -43,11 +44,17 @@ pub(crate) struct Shared {
     pub(crate) failures: Failures,
     pub(crate) metrics: Metrics,
     pub(crate) purgatory: Purgatory,
+    /// This broker's epoch for its leaders, -1 until Python sets it.
+    pub(crate) broker_epoch: AtomicI64,
     /// Becomes true once, when the server stops.
     pub(crate) stopping: watch::Sender<bool>,
 }
 
 impl Shared {
+    pub(crate) fn broker_epoch(&self) -> i64 {
+        self.broker_epoch.load(Ordering::Relaxed)
+    }
+
     /// The code for an error of a log or its directory. A failure of the disk is also logged, at most once a
     /// minute.
     pub(crate) fn storage_error(

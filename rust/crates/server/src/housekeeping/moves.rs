@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use logcore_storage::{LogDir, Move, StorageError};
+use logcore_storage::{LogDir, Move, Partition, StorageError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::Result;
@@ -36,6 +36,8 @@ pub(crate) struct Moves {
     /// registry change together. The creation and deletion of partitions, changes of settings, and new moves
     /// wait for it.
     exchange: Mutex<()>,
+    /// Locked while a piece is copied.
+    copying: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -98,6 +100,42 @@ impl Moves {
         self.state.lock().moves.remove(&key);
     }
 
+    /// Calls `truncate`, which truncates a partition's log, with the log's directory. No move copies meanwhile.
+    /// The partition's own move then begins again, which cuts off what the log does not have any more
+    /// (`ReplicaAlterLogDirsManager.markPartitionsForTruncation`). May wait for the disk.
+    ///
+    /// # Errors
+    /// Those of `truncate`; [`StorageError::NotFound`] if there is no such log.
+    pub(crate) fn around_truncation<T>(
+        &self,
+        shared: &Shared,
+        topic: &str,
+        partition: i32,
+        truncate: impl FnOnce(&LogDir, &Partition) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let _exchange = self.lock();
+        let key = (topic.to_owned(), partition);
+        let found = shared.logs.holder(topic, partition);
+        let found = found.and_then(|dir| Some((dir.get(topic, partition)?, dir)));
+        let Some((stored, from)) = found else {
+            return Err(StorageError::NotFound {
+                path: format!("{topic}-{partition}").into(),
+            });
+        };
+        let _copying = self.copying.lock();
+        let interrupted = self.state.lock().moves.remove(&key);
+        let result = truncate(&from, &stored);
+        if interrupted.is_some() {
+            drop(interrupted);
+            let mut dirs = shared.logs.dirs().iter();
+            let to = dirs.find(|dir| dir.future(topic, partition).is_some());
+            if let Some(Err(error)) = to.map(|to| self.begin(&from, to, topic, partition)) {
+                log_failure(&shared.lines, topic, partition, &error);
+            }
+        }
+        result
+    }
+
     /// Ends the thread after its current piece. The next start resumes the moves.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
@@ -140,7 +178,13 @@ impl Moves {
             .read()
             .move_bytes_per_second
             .map_or(PIECE_BYTES, NonZeroU64::get);
-        let copied = one.copy(PIECE_BYTES.min(rate))?;
+        let copied = {
+            let _copying = self.copying.lock();
+            if !self.is_current(key, one) {
+                return Ok(0);
+            }
+            one.copy(PIECE_BYTES.min(rate))?
+        };
         if one.bytes_left()? <= LAST_BYTES.min(rate) {
             self.finish(shared, key, one)?;
         }
@@ -152,8 +196,7 @@ impl Moves {
         // This takes long, so it comes before the lock.
         one.prepare()?;
         let _exchange = self.exchange.lock();
-        let is_same = |found: &Arc<Move>| Arc::ptr_eq(found, one);
-        if !self.state.lock().moves.get(key).is_some_and(is_same) {
+        if !self.is_current(key, one) {
             return Ok(());
         }
         let (topic, partition) = (&*key.0, key.1);
@@ -181,6 +224,11 @@ impl Moves {
             ));
         }
         Ok(())
+    }
+
+    fn is_current(&self, key: &Key, one: &Arc<Move>) -> bool {
+        let is_same = |found: &Arc<Move>| Arc::ptr_eq(found, one);
+        self.state.lock().moves.get(key).is_some_and(is_same)
     }
 
     /// Waits for the time that `replica.alter.log.dirs.io.max.bytes.per.second` demands. Follows changes of

@@ -37,6 +37,9 @@ pub(crate) struct Metrics {
     pub(crate) connections_accepted: Counter,
     /// Connections that the server refused, or closed for bad input.
     pub(crate) connections_refused: Counter,
+    /// Bytes of records that were appended as a follower, and that followers fetched.
+    pub(crate) replication_bytes_in: Counter,
+    pub(crate) replication_bytes_out: Counter,
     pub(crate) apis: ApiMetrics,
 }
 

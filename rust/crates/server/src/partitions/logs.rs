@@ -161,6 +161,9 @@ impl Logs {
         let opening = Opening {
             on_log: &|progress| reporter.loaded(progress),
             takes_all: true,
+            // Until Python says that a log has no other replicas, records above the checkpointed high
+            // watermark may be on this broker alone.
+            replicated: true,
             threads: config.recovery_threads,
             progress: Arc::clone(&options.progress),
             ..Opening::new(&config_for)
@@ -196,7 +199,8 @@ impl Logs {
         self.offline_log(topic, partition).is_some()
     }
 
-    fn offline_log(&self, topic: &str, partition: i32) -> Option<&(PathBuf, String)> {
+    /// The directory and the failure of a log that could not be loaded.
+    pub(crate) fn offline_log(&self, topic: &str, partition: i32) -> Option<&(PathBuf, String)> {
         let name = format!("{topic}-{partition}");
         self.offline
             .iter()

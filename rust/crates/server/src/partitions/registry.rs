@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -67,6 +67,10 @@ pub(crate) struct Partition {
     pub(crate) counts: Arc<TopicCounts>,
     pub(crate) replicas: Arc<Replicas>,
     leadership: Arc<AtomicU64>,
+    /// Held by appends of the leader, and to change the leadership.
+    role: Arc<RwLock<()>>,
+    /// The epoch since which this server leads without interruption. Meaningless while it does not lead.
+    led_since: Arc<AtomicI32>,
     waiters: Arc<Waiters>,
     is_reported_offline: AtomicBool,
 }
@@ -81,6 +85,8 @@ impl Partition {
             counts: Arc::default(),
             replicas: Arc::default(),
             leadership: Arc::new(AtomicU64::new(Leadership::UNKNOWN.pack())),
+            role: Arc::default(),
+            led_since: Arc::default(),
             waiters: Arc::default(),
             is_reported_offline: AtomicBool::default(),
         }
@@ -108,6 +114,8 @@ impl Partition {
             counts: Arc::clone(&self.counts),
             replicas: Arc::clone(&self.replicas),
             leadership: Arc::clone(&self.leadership),
+            role: Arc::clone(&self.role),
+            led_since: Arc::clone(&self.led_since),
             waiters: Arc::clone(&self.waiters),
             is_reported_offline: AtomicBool::default(),
         }
@@ -129,23 +137,47 @@ impl Partition {
         Leadership::unpack(self.leadership.load(Ordering::Acquire))
     }
 
-    /// Sets the leader and the replicas, of which `node_id` is this server. Waiting requests look again.
+    /// Sets the leader and the replicas, of which `node_id` is this server. Waits for appends that have begun.
+    /// Waiting requests look again.
     pub(crate) fn set_leadership(&self, leadership: Leadership, replicas: &[Replica], node_id: i32) {
+        let role = self.role.write();
+        let before = self.leadership();
         let leads = leadership.leader_id == node_id;
-        if leads && leadership.epoch > self.leadership().epoch {
+        if leads && leadership.epoch > before.epoch {
             self.log.begin_epoch(leadership.epoch);
+        }
+        if leads && before.leader_id != node_id {
+            self.led_since.store(leadership.epoch, Ordering::Release);
         }
         self.replicas
             .set(replicas, node_id, leads, leadership.epoch, &self.log);
         self.leadership.store(leadership.pack(), Ordering::Release);
+        drop(role);
         self.waiters.wake_all();
     }
 
-    /// The partition was deleted and has no leader here.
-    fn retire(&self) {
-        let unknown = Leadership::UNKNOWN.pack();
-        self.leadership.store(unknown, Ordering::Release);
+    /// The partition has no leader here any more: it was deleted, or this server stopped serving it.
+    pub(crate) fn retire(&self, epoch: i32) {
+        let role = self.role.write();
+        let leadership = Leadership {
+            epoch,
+            ..Leadership::UNKNOWN
+        };
+        self.leadership.store(leadership.pack(), Ordering::Release);
+        drop(role);
         self.waiters.wake_all();
+    }
+
+    /// Calls `append` if this server still has this leadership, which does not change meanwhile.
+    pub(crate) fn while_leading<T>(&self, leadership: Leadership, append: impl FnOnce() -> T) -> Option<T> {
+        let _role = self.role.read();
+        (self.leadership() == leadership).then(append)
+    }
+
+    /// The epoch since which this server leads without interruption. A record that was appended under another
+    /// one may have been truncated since.
+    pub(crate) fn led_since(&self) -> i32 {
+        self.led_since.load(Ordering::Acquire)
     }
 
     /// The leadership, if this server leads and the client knows the same epoch, or none (-1).
@@ -393,9 +425,31 @@ impl Registry {
         drop(tables);
         let partitions: Vec<_> = removed.partitions.into_values().collect();
         for partition in &partitions {
-            partition.retire();
+            partition.retire(Leadership::UNKNOWN.epoch);
         }
         Some(partitions)
+    }
+
+    /// Removes a partition and wakes its waiters. Returns whether its topic has none left here.
+    pub(crate) fn remove_partition(&self, topic: &str, index: i32) -> bool {
+        let mut tables = self.0.write();
+        let Some(found) = tables.topics.get_mut(topic) else {
+            return true;
+        };
+        let removed = found.partitions.remove(&index);
+        let (id, is_last) = (found.id, found.partitions.is_empty());
+        if is_last {
+            tables.topics.remove(topic);
+            tables.names.remove(&id);
+        }
+        if let Some(removed) = &removed {
+            tables.gone.absorb(&removed.counts);
+        }
+        drop(tables);
+        if let Some(removed) = removed {
+            removed.retire(Leadership::UNKNOWN.epoch);
+        }
+        is_last
     }
 
     pub(crate) fn topic(&self, topic: &str) -> Option<Vec<Arc<Partition>>> {

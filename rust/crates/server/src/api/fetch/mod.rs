@@ -292,6 +292,9 @@ fn count(shared: &Shared, parameters: &Parameters, wanted: &[Wanted], looks: &[L
             Ok(found) => {
                 let bytes = found.slice.as_ref().map_or(0, |slice| slice.len);
                 found.partition.counts.fetched(bytes, parameters.is_follower());
+                if parameters.is_follower() {
+                    shared.metrics.replication_bytes_out.add(bytes);
+                }
             }
             Err(refused) => {
                 if let Ok(partition) = shared.registry.resolve(&wanted.topic, wanted.index) {

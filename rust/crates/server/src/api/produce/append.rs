@@ -82,6 +82,8 @@ async fn append_as_leader(
         return Ok(Done::of_nothing(partition.log.log_start_offset()));
     }
     records.check_base_offsets()?;
+    // Before the append: a change in between refuses the append or the acknowledgement.
+    let led_since = partition.led_since();
     let mut append = Append {
         shared,
         partition,
@@ -92,12 +94,17 @@ async fn append_as_leader(
     let appended = append.run().await.map_err(|failed| match failed {
         Failed::Unreadable(error) => refuse_records(&error),
         Failed::Refused(error) => refuse_append(shared, partition, error),
+        Failed::NotLeader => Refused {
+            leader: Some(partition.leadership()),
+            ..ErrorCode::NOT_LEADER_OR_FOLLOWER.into()
+        },
     })?;
     let done = Done {
         base_offset: appended.first_offset,
         last_offset: appended.last_offset,
         log_append_time: appended.log_append_time,
         log_start_offset: appended.log_start_offset,
+        led_since,
         acknowledged: None,
         leader: None,
     };
@@ -139,6 +146,8 @@ enum Failed {
     Unreadable(RecordError),
     /// The log refused the batches.
     Refused(StorageError),
+    /// The leader or its epoch changed meanwhile.
+    NotLeader,
 }
 
 impl Failed {
@@ -220,7 +229,9 @@ impl Append<'_> {
         let (registry, partition) = (&self.shared.registry, self.partition);
         let append = |bytes: &mut [u8], parsed: &ParsedBatches, options| {
             let append = |log: &Log| log.append_produced(bytes, parsed, options);
-            registry.append(partition, append).map_err(Failed::Refused)
+            let append = || registry.append(partition, append).map_err(Failed::Refused);
+            let appended = partition.while_leading(self.leadership, append);
+            appended.unwrap_or(Err(Failed::NotLeader))
         };
         match self.records {
             Records::Batches(parsed) => append(self.bytes, parsed, options),

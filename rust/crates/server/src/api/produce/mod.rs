@@ -98,6 +98,8 @@ struct Done {
     last_offset: i64,
     log_append_time: i64,
     log_start_offset: i64,
+    /// [`Partition::led_since`] at the append.
+    led_since: i32,
     /// With acks=all: `None` until the in-sync replicas have the records, or never will.
     acknowledged: Option<std::result::Result<(), ErrorCode>>,
     /// The current leader, if it changed while the request waited.
@@ -112,9 +114,14 @@ impl Done {
             last_offset: -2,
             log_append_time: -1,
             log_start_offset,
+            led_since: -1,
             acknowledged: None,
             leader: None,
         }
+    }
+
+    fn has_records(&self) -> bool {
+        self.last_offset >= self.base_offset
     }
 
     fn records(&self) -> u64 {
@@ -238,11 +245,17 @@ fn acknowledgement(
     partition: &Partition,
     done: &mut Done,
 ) -> Option<std::result::Result<(), ErrorCode>> {
+    // Before the checks below: if this server still leads then, the records were never truncated.
+    let is_replicated = partition.log.high_watermark() > done.last_offset;
     if let Err(code) = partition.lead(shared.node_id, -1) {
         done.leader = current_leader(partition, code);
         return Some(Err(code));
     }
-    if partition.log.high_watermark() <= done.last_offset {
+    if done.has_records() && done.led_since != partition.led_since() {
+        // Another broker led in between, so this log may have been truncated and written again.
+        return Some(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+    }
+    if !is_replicated {
         // The log may have moved to another directory.
         let moved = shared.registry.moved(partition)?;
         return acknowledgement(shared, &moved, done);

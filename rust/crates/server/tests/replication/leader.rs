@@ -1,10 +1,7 @@
 //! A leader with followers, seen through Produce, Fetch and ListOffsets: acks=all, the high watermark, reads
 //! from followers. The followers are clients that send a broker's id.
-#![allow(clippy::unwrap_used)] // a test may panic
 
-mod common;
-
-use common::{
+use crate::common::{
     Client, Fetch, TestServer, batch, current_leader, fetched, int, only_part, partition, produce, produced,
     records, replica, request,
 };

@@ -1,0 +1,207 @@
+//! One fetcher: a thread with one connection to one leader's broker, and the partitions fetched over it.
+//!
+//! The thread has a runtime of its own, so writing to a slow disk holds up no other fetcher and no client.
+//! Python's threads add partitions, change the address and stop it. After a failure of the connection or of
+//! the whole request, the fetcher connects again after a pause. A panic is logged, and the fetcher goes on
+//! with a new connection.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+use super::address::BrokerAddress;
+use super::exchange::Link;
+use super::following::{Context, Due, Failing, Following};
+use super::session::Asked;
+use crate::descriptors::advice;
+use crate::log_lines::Level;
+
+pub(super) struct Fetcher {
+    context: Arc<Context>,
+    leader_id: i32,
+    number: usize,
+    /// Some may be over; the thread removes them.
+    partitions: Mutex<Vec<Arc<Following>>>,
+    /// A partition was added.
+    added: Notify,
+    address: watch::Sender<Option<BrokerAddress>>,
+    stop: watch::Sender<bool>,
+}
+
+/// The partitions to ask for, and when the next of the others is due.
+struct Work {
+    due: Vec<(Arc<Following>, Asked)>,
+    next: Option<Instant>,
+    is_idle: bool,
+}
+
+impl Fetcher {
+    pub(super) fn new(
+        context: Arc<Context>,
+        leader_id: i32,
+        number: usize,
+        address: Option<BrokerAddress>,
+    ) -> Self {
+        Self {
+            context,
+            leader_id,
+            number,
+            partitions: Mutex::default(),
+            added: Notify::new(),
+            address: watch::Sender::new(address),
+            stop: watch::Sender::new(false),
+        }
+    }
+
+    pub(super) fn add(&self, following: Arc<Following>) {
+        self.partitions.lock().push(following);
+        self.added.notify_one();
+    }
+
+    pub(super) fn set_address(&self, address: Option<BrokerAddress>) {
+        self.address.send_if_modified(|current| {
+            let is_new = *current != address;
+            if is_new {
+                *current = address;
+            }
+            is_new
+        });
+    }
+
+    /// Ends the thread after the answer that it handles.
+    pub(super) fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        let mut partitions = self.partitions.lock();
+        partitions.retain(|one| !one.is_over());
+        partitions.is_empty()
+    }
+
+    /// The thread.
+    pub(super) fn run(&self) {
+        loop {
+            let reason = match catch_unwind(AssertUnwindSafe(|| self.serve())) {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => format!("cannot have an event loop: {error}{}", advice(&error)),
+                Err(_) => "panicked, which is a defect of the server".to_owned(),
+            };
+            let leader = self.leader_id;
+            let text = format!("the fetcher of what broker {leader} leads {reason}; it begins again");
+            let lines = &self.context.shared.lines;
+            lines.push_limited(Level::Error, &format!("fetcher {leader} ended"), text);
+            std::thread::sleep(self.context.shared.config.replica.backoff);
+        }
+    }
+
+    /// Returns when the fetcher is stopped.
+    fn serve(&self) -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let mut stopped = self.stop.subscribe();
+            tokio::select! {
+                _ = stopped.wait_for(|stop| *stop) => {}
+                () = self.fetch() => {}
+            }
+        });
+        Ok(())
+    }
+
+    async fn fetch(&self) {
+        let mut link = Link::new(Arc::clone(&self.context), self.number);
+        let mut address = self.address.subscribe();
+        let mut failing = None;
+        loop {
+            let work = self.work();
+            if work.due.is_empty() {
+                if work.is_idle {
+                    link.close();
+                }
+                self.wait_for_work(work.next).await;
+                continue;
+            }
+            let current = address.borrow_and_update().clone();
+            let failed = match current {
+                Some(current) => {
+                    let exchange = link.exchange(&current, work.due);
+                    tokio::select! {
+                        result = exchange => result.err(),
+                        // What it asks may never be answered.
+                        _ = address.changed() => {
+                            link.restart();
+                            continue;
+                        }
+                    }
+                }
+                None => Some("it is not among the brokers that are alive".to_owned()),
+            };
+            let Some(reason) = failed else {
+                failing = None;
+                continue;
+            };
+            link.restart();
+            let now = Failing::again(failing);
+            if self.address.borrow().is_some() || now.lasts() {
+                self.log_failure(&reason);
+            }
+            failing = Some(now);
+            tokio::select! {
+                () = tokio::time::sleep(self.context.pause(now.times)) => {}
+                _ = address.changed() => {}
+            }
+        }
+    }
+
+    fn work(&self) -> Work {
+        let all = {
+            let mut partitions = self.partitions.lock();
+            partitions.retain(|one| !one.is_over());
+            partitions.clone()
+        };
+        let mut work = Work {
+            due: Vec::with_capacity(all.len()),
+            next: None,
+            is_idle: all.is_empty(),
+        };
+        let now = Instant::now();
+        for following in all {
+            match following.ask(&self.context, now) {
+                Due::Now(asked) => work.due.push((following, asked)),
+                Due::At(at) => work.next = Some(work.next.map_or(at, |next| next.min(at))),
+                Due::Never => {}
+            }
+        }
+        work
+    }
+
+    async fn wait_for_work(&self, next: Option<Instant>) {
+        let due = async {
+            match next {
+                Some(next) => tokio::time::sleep_until(next.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.added.notified() => {}
+            () = due => {}
+        }
+    }
+
+    fn log_failure(&self, reason: &str) {
+        let (leader, count) = (self.leader_id, self.partitions.lock().len());
+        self.context.shared.lines.push_limited(
+            Level::Warning,
+            &format!("fetcher {leader}"),
+            format!(
+                "broker {leader} leads {count} partitions that cannot be fetched from it now: {reason}; it is \
+                 tried again until it works or they have another leader"
+            ),
+        );
+    }
+}
