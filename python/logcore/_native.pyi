@@ -438,7 +438,11 @@ class ListenerTls:
 
 @type_check_only
 class PartitionSpec(Protocol):
-    """A partition for `Server.create_partition`."""
+    """A partition for `Server.create_partition`.
+
+    It may also have `partition_epoch: int`, the version of `isr`: then an older one than that of
+    `Server.set_isr` changes nothing in the same leader epoch.
+    """
 
     @property
     def topic(self) -> str: ...
@@ -513,6 +517,13 @@ class Server:
         """The log lines since the last call: level (of `logging`), text, fields (`connection`,
         `client_id`, `topic` …).
         """
+    def take_replica_facts(self) -> list[tuple[str, int, int, int, str]]:
+        """What this broker found out about followers since the last call: topic, partition, its leader epoch,
+        the follower's id, and "caught_up" (it is not in the ISR and could be) or "fell_behind" (it did not
+        catch up within `replica.lag.time.max.ms`). Call it after `take_requests`.
+
+        Each is reported once, until `set_isr` or `create_partition` answers for its partition.
+        """
     def create_partition(self, spec: PartitionSpec) -> None:
         """Creates a partition, or sets leader, epoch and settings of an existing one.
 
@@ -529,6 +540,21 @@ class Server:
         """
     def set_brokers(self, brokers: list[tuple[int, str, int]]) -> None:
         """Replaces the inter-broker endpoints of the brokers that are alive: id, host, port."""
+    def set_isr(
+        self,
+        topic: str,
+        partition: int,
+        leader_epoch: int,
+        isr: list[int],
+        pending: list[int],
+        partition_epoch: int,
+    ) -> bool:
+        """Sets the ISR of a partition that this broker leads. `pending` are replicas that an AlterPartition
+        under way adds: the high watermark waits for them, too, and `min.insync.replicas` does not count them.
+
+        False, and nothing changes, if this broker does not lead in that leader epoch or a newer partition
+        epoch was set. Raises ServerError for an unknown partition.
+        """
     def set_broker_epoch(self, epoch: int) -> None:
         """Sets this broker's epoch, which its fetches tell the leaders."""
     def delete_topic(self, topic: str) -> None: ...

@@ -93,6 +93,8 @@ struct PySpec<'py> {
     new: bool,
     replicas: Vec<PyReplica>,
     isr: Vec<i32>,
+    #[pyo3(default = -1)]
+    partition_epoch: i32,
 }
 
 impl PySpec<'_> {
@@ -109,6 +111,7 @@ impl PySpec<'_> {
             partition: self.partition,
             leader_epoch: self.leader_epoch,
             leader_id: self.leader_id,
+            partition_epoch: self.partition_epoch,
             replicas: self.replicas.into_iter().map(replica).collect(),
             config: properties(&self.config)?,
             new: self.new,
@@ -147,6 +150,9 @@ impl PyLoadProgress {
         self.0.bytes_total()
     }
 }
+
+/// Topic, partition, leader's epoch, broker and kind of a fact about a follower.
+type PyReplicaFact = (String, i32, i32, i32, &'static str);
 
 /// User, client id and values of a client quota.
 type PyClientQuota = (Option<String>, Option<String>, HashMap<String, f64>);
@@ -218,6 +224,16 @@ impl PyServer {
         (failed.partitions, failed.every_dir)
     }
 
+    fn take_replica_facts(&self) -> Vec<PyReplicaFact> {
+        let facts = self.0.take_replica_facts().into_iter();
+        facts
+            .map(|fact| {
+                let kind = fact.kind.name();
+                (fact.topic, fact.partition, fact.leader_epoch, fact.broker, kind)
+            })
+            .collect()
+    }
+
     fn take_log_lines<'py>(&self, py: Python<'py>) -> PyResult<Vec<(i32, String, Bound<'py, PyDict>)>> {
         let lines = self.0.take_log_lines().into_iter();
         lines
@@ -238,6 +254,23 @@ impl PyServer {
 
     fn stop_partition(&self, py: Python<'_>, topic: &str, partition: i32, delete: bool) -> PyResult<()> {
         detached(py, || self.0.stop_partition(topic, partition, delete))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they are those of the Python method")]
+    fn set_isr(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        partition: i32,
+        leader_epoch: i32,
+        isr: Vec<i32>,
+        pending: Vec<i32>,
+        partition_epoch: i32,
+    ) -> PyResult<bool> {
+        detached(py, || {
+            self.0
+                .set_isr(topic, partition, leader_epoch, &isr, &pending, partition_epoch)
+        })
     }
 
     fn set_brokers(&self, py: Python<'_>, brokers: Vec<(i32, String, u16)>) {

@@ -123,6 +123,8 @@ pub(crate) struct ReplicaConfig {
     pub(crate) backoff: Duration,
     /// `replica.socket.timeout.ms`
     pub(crate) socket_timeout: Duration,
+    /// `replica.lag.time.max.ms`
+    pub(crate) lag_max: Duration,
 }
 
 /// Settings that can change while the server runs (`DynamicBrokerConfig`). Requests do not read them: they go
@@ -411,6 +413,7 @@ impl Source<'_> {
             let ms = self.number(name, default, least, i32::MAX as u64)?;
             Ok::<_, ServerError>(Duration::from_millis(ms))
         };
+        let lag_max = self.number("replica.lag.time.max.ms", 30_000, 0, i64::MAX as u64)?;
         Ok(ReplicaConfig {
             fetchers: self.number("num.replica.fetchers", 1, 1, FETCHERS_MAX)?,
             fetch_bytes_max: bytes("replica.fetch.max.bytes", 1 << 20)?,
@@ -419,6 +422,7 @@ impl Source<'_> {
             bytes_min: bytes("replica.fetch.min.bytes", 1)?,
             backoff: ms("replica.fetch.backoff.ms", 1000, 0)?,
             socket_timeout: ms("replica.socket.timeout.ms", 30_000, 1)?,
+            lag_max: Duration::from_millis(lag_max),
         })
     }
 

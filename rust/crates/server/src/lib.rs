@@ -51,6 +51,7 @@ pub use admin::{LogDirDescription, LogDirMove, RecordsDeleted, ReplicaDescriptio
 pub use apis::{AnsweredBy, Api, Response, WaitsFor, apis};
 pub use config::{Properties, ServerOptions};
 pub use connections::listener::ListenerSpec;
+pub use control::facts::{ReplicaFact, ReplicaFactKind};
 pub use control::failures::Failed;
 pub use control::requests::{ConnectionInfo, ControlRequest};
 pub use error::{Result, ServerError};

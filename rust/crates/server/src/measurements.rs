@@ -127,5 +127,23 @@ fn gauges(shared: &Shared) -> Vec<(&'static str, f64)> {
         ("replication_bytes_in", metrics.replication_bytes_in.get()),
         ("replication_bytes_out", metrics.replication_bytes_out.get()),
     ];
-    gauges.map(|(name, number)| (name, number as f64)).to_vec()
+    let gauges = gauges.into_iter().chain(replica_gauges(shared));
+    gauges.map(|(name, number)| (name, number as f64)).collect()
+}
+
+/// The led partitions with fewer in-sync replicas than replicas, and than `min.insync.replicas`.
+fn replica_gauges(shared: &Shared) -> [(&'static str, u64); 2] {
+    let (mut under_replicated, mut under_min_isr) = (0, 0);
+    for partition in shared.registry.all() {
+        if partition.leadership().leader_id != shared.node_id {
+            continue;
+        }
+        let (all, in_sync) = partition.replicas.in_sync();
+        under_replicated += u64::from(in_sync < all);
+        under_min_isr += u64::from(!partition.replicas.has_min_in_sync(&partition.log));
+    }
+    [
+        ("under_replicated_partitions", under_replicated),
+        ("under_min_isr_partitions", under_min_isr),
+    ]
 }

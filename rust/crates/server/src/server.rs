@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::{DynamicConfig, Properties, ServerConfig, ServerOptions};
 use crate::connections::listener::{self, ListenerSpec};
+use crate::control::facts::{ReplicaFact, ReplicaFacts};
 use crate::control::failures::{Failed, Failures};
 use crate::control::requests::{ControlQueue, ControlRequest};
 use crate::descriptors::{Descriptors, logs_left_by_mappings, mapping_limit};
@@ -33,7 +34,7 @@ use crate::partitions::fetch_session::FetchSessions;
 use crate::partitions::logs::{Logs, offline};
 use crate::partitions::purgatory::{HasWaiters, Purgatory};
 use crate::partitions::registry::{Leadership, Partition, Registry, TopicId};
-use crate::partitions::replicas::Replica;
+use crate::partitions::replicas::{Assignment, Isr, Replica, ReplicaRules};
 use crate::quotas::{ClientQuota, ClientQuotas, ConnectionQuotas};
 use crate::replication::{BrokerAddress, Fetchers};
 use crate::shared::{Shared, now_ms};
@@ -54,6 +55,9 @@ pub struct PartitionSpec {
     pub leader_epoch: i32,
     /// The leader's id. This server serves the partition if it is its own id.
     pub leader_id: i32,
+    /// The version of the ISR among `replicas`, -1 if it is not known. An older one than that of
+    /// [`Server::set_isr`] changes nothing in the same leader epoch.
+    pub partition_epoch: i32,
     /// All replicas, this server's own included. If it is empty, the leader is the only one.
     pub replicas: Vec<Replica>,
     /// The topic's own settings. All others have the broker's defaults.
@@ -147,6 +151,8 @@ impl Server {
             busy_poll: BusyPoll::default(),
             metrics: Metrics::default(),
             purgatory: Purgatory::default(),
+            replica_rules: ReplicaRules::new(config.replica.lag_max),
+            replica_facts: ReplicaFacts::new(Arc::clone(&wake)),
             broker_epoch: AtomicI64::new(-1),
             stopping: watch::Sender::new(false),
             connections: ConnectionQuotas::new(&config, dynamic.connections.clone()),
@@ -266,6 +272,47 @@ impl Server {
         self.shared.failures.take()
     }
 
+    /// What this server found out about followers of its partitions since the last call. To be called after
+    /// [`Self::take_requests`]. Each is reported once until Python answers with [`Self::set_isr`] or
+    /// [`Self::create_partition`].
+    pub fn take_replica_facts(&self) -> Vec<ReplicaFact> {
+        self.shared.replica_facts.take()
+    }
+
+    /// Sets the ISR of a partition that this server leads in `leader_epoch`. `isr` is committed. `pending` are
+    /// replicas that an AlterPartition under way adds: the high watermark waits for them, too, and
+    /// `min.insync.replicas` does not count them. Waiting requests look again.
+    ///
+    /// Returns false, and changes nothing, if this server does not lead in that epoch, or an ISR of a newer
+    /// partition epoch was set.
+    ///
+    /// # Errors
+    /// [`ServerError::UnknownPartition`].
+    pub fn set_isr(
+        &self,
+        topic: &str,
+        partition: i32,
+        leader_epoch: i32,
+        isr: &[i32],
+        pending: &[i32],
+        partition_epoch: i32,
+    ) -> Result<bool> {
+        let partition = self.find(topic, partition)?;
+        let isr = Isr {
+            leader_epoch,
+            partition_epoch,
+            members: isr,
+            joining: pending,
+        };
+        let is_set = partition
+            .replicas
+            .set_isr(&isr, &partition.log, &self.shared.replica_rules);
+        if is_set {
+            partition.waiters().wake_all();
+        }
+        Ok(is_set)
+    }
+
     /// The log lines since the last call.
     pub fn take_log_lines(&self) -> Vec<LogLine> {
         self.shared.lines.take()
@@ -274,6 +321,10 @@ impl Server {
     /// Replaces the addresses of the brokers that are alive. Fetching from a leader begins, or goes on elsewhere,
     /// with its address.
     pub fn set_brokers(&self, brokers: &[BrokerAddress]) {
+        let alive = brokers.iter().map(|broker| broker.id).collect();
+        if self.shared.replica_rules.set_alive(alive) {
+            self.shared.raise_high_watermarks();
+        }
         self.fetchers.set_brokers(brokers);
     }
 
@@ -333,7 +384,14 @@ impl Server {
             leader_id: spec.leader_id,
             epoch: spec.leader_epoch,
         };
-        partition.set_leadership(leadership, &spec.replicas, self.shared.node_id);
+        let assignment = Assignment {
+            replicas: &spec.replicas,
+            node_id: self.shared.node_id,
+            leads: spec.leader_id == self.shared.node_id,
+            leader_epoch: spec.leader_epoch,
+            partition_epoch: spec.partition_epoch,
+        };
+        partition.set_leadership(leadership, &assignment, &self.shared.replica_rules);
         self.shared.registry.insert(Arc::clone(&partition));
         overrides.insert(spec.topic.clone(), spec.config.clone());
         if follows {
@@ -557,12 +615,13 @@ impl Server {
         let mut batches = batches.to_vec();
         let append = || {
             self.shared.registry.append(&found, |log| {
-                log.append_as_leader(&mut batches, leadership.epoch, now_ms())
+                let appended = log.append_as_leader(&mut batches, leadership.epoch, now_ms())?;
+                self.shared.note_append(&found, log, appended.bytes);
+                Ok(appended)
             })
         };
         let appended = found.while_leading(leadership, append).ok_or_else(not_leader)?;
         let appended = appended.inspect_err(|_| self.shared.report_failure_of(&found))?;
-        found.waiters().appended(batches.len() as u64);
         Ok(appended.first_offset)
     }
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use logcore_storage::StorageError;
+use logcore_storage::{Log, StorageError};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use crate::config::{DynamicConfig, ServerConfig};
+use crate::control::facts::{ReplicaFact, ReplicaFactKind, ReplicaFacts};
 use crate::control::failures::Failures;
 use crate::control::requests::ControlQueue;
 use crate::log_lines::{Level, LogLines};
@@ -22,6 +23,7 @@ use crate::partitions::fetch_session::FetchSessions;
 use crate::partitions::logs::Logs;
 use crate::partitions::purgatory::{HasWaiters, Purgatory};
 use crate::partitions::registry::{Partition, Registry};
+use crate::partitions::replicas::ReplicaRules;
 use crate::quotas::{ClientQuotas, ConnectionQuotas};
 use logcore_protocol::ErrorCode;
 
@@ -44,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) failures: Failures,
     pub(crate) metrics: Metrics,
     pub(crate) purgatory: Purgatory,
+    pub(crate) replica_rules: ReplicaRules,
+    pub(crate) replica_facts: ReplicaFacts,
     /// This broker's epoch for its leaders, -1 until Python sets it.
     pub(crate) broker_epoch: AtomicI64,
     /// Becomes true once, when the server stops.
@@ -53,6 +57,41 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn broker_epoch(&self) -> i64 {
         self.broker_epoch.load(Ordering::Relaxed)
+    }
+
+    /// Notes an append of `bytes` as the partition's leader. To be called while it leads.
+    pub(crate) fn note_append(&self, partition: &Partition, log: &Log, bytes: u64) {
+        if partition.replicas.note_append(log, &self.replica_rules) {
+            partition.waiters().wake_all();
+        } else {
+            partition.waiters().appended(bytes);
+        }
+    }
+
+    /// Raises high watermarks that wait for a follower that is not alive or not close any more.
+    pub(crate) fn raise_high_watermarks(&self) {
+        for partition in self.registry.all() {
+            if partition.replicas.raise(&partition.log, &self.replica_rules) {
+                partition.waiters().wake_all();
+            }
+        }
+    }
+
+    /// Reports to Python the members of ISRs that fell behind.
+    pub(crate) fn report_fallen_behind(&self) {
+        let mut facts = Vec::new();
+        for partition in self.registry.all() {
+            let log = &partition.log;
+            let (leader_epoch, behind) = partition.replicas.fallen_behind(log, &self.replica_rules);
+            facts.extend(behind.into_iter().map(|broker| ReplicaFact {
+                topic: partition.topic.to_string(),
+                partition: partition.index,
+                leader_epoch,
+                broker,
+                kind: ReplicaFactKind::FellBehind,
+            }));
+        }
+        self.replica_facts.add(facts);
     }
 
     /// The code for an error of a log or its directory. A failure of the disk is also logged, at most once a

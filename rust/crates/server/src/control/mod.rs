@@ -1,4 +1,5 @@
-//! What crosses to Python: requests, and which logs went offline.
+//! What crosses to Python: requests, facts about followers, and which logs went offline.
 
+pub(crate) mod facts;
 pub(crate) mod failures;
 pub(crate) mod requests;

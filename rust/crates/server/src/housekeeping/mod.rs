@@ -1,8 +1,9 @@
 //! The background threads of a server.
 //!
 //! The housekeeping thread runs rounds: flush intervals, retention, delayed removal of files, checkpoints,
-//! expired rates of quotas, and returning free memory to the operating system. Beside it are the storage
-//! crate's cleaner and the thread that moves logs ([`moves`]). An I/O error becomes a log line. So does a
+//! expired rates of quotas, and returning free memory to the operating system. Twice in each
+//! `replica.lag.time.max.ms` it looks for followers that fell behind. Beside it are the storage crate's
+//! cleaner and the thread that moves logs ([`moves`]). An I/O error becomes a log line. So does a
 //! panic, and the next round is tried. After a crash in the middle of a round, the storage crate recovers.
 
 pub(crate) mod moves;
@@ -24,6 +25,9 @@ use crate::shared::{Shared, now_ms};
 const ROUND_MAX: Duration = Duration::from_secs(5);
 /// The delay of the first retention, if its interval is longer (`log.initial.task.delay.ms`).
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
+
+/// The shortest pause between two looks at the followers.
+const LAG_PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// Longer intervals are cut to this: the clock cannot count much more.
 const FAR: Duration = Duration::from_secs(1 << 32);
@@ -174,10 +178,14 @@ fn run(shared: &Shared, stop: &Stop) {
         .into_iter()
         .chain(config.flush_check_interval)
         .fold(ROUND_MAX, Duration::min);
+    // As often as Kafka shrinks ISRs.
+    let lag_pause = (config.replica.lag_max / 2).clamp(LAG_PAUSE_MIN, FAR);
+    let mut lag_at = Instant::now() + lag_pause;
     let mut retention_at = Instant::now() + config.retention_check_interval.min(FIRST_RETENTION);
+    let mut round_at = Instant::now() + pause;
     let mut stopped = stop.stopped.lock();
     loop {
-        let next = Instant::now() + pause;
+        let next = round_at.min(lag_at);
         while !*stopped {
             if stop.changed.wait_until(&mut stopped, next).timed_out() {
                 break;
@@ -188,6 +196,14 @@ fn run(shared: &Shared, stop: &Stop) {
         }
         drop(stopped);
         let begun = Instant::now();
+        if begun >= lag_at {
+            check_followers(shared);
+            lag_at = begun + lag_pause;
+        }
+        if begun < round_at {
+            stopped = stop.stopped.lock();
+            continue;
+        }
         let retention = if begun >= retention_at {
             retention_at = begun + config.retention_check_interval.min(FAR);
             Retention::Due
@@ -208,7 +224,21 @@ fn run(shared: &Shared, stop: &Stop) {
                 "housekeeping panicked, which is a defect of the server; the next round will be tried",
             );
         }
+        round_at = Instant::now() + pause;
         stopped = stop.stopped.lock();
+    }
+}
+
+/// Reports followers that fell behind, for which high watermarks then wait no longer.
+fn check_followers(shared: &Shared) {
+    let check = AssertUnwindSafe(|| {
+        shared.report_fallen_behind();
+        shared.raise_high_watermarks();
+    });
+    if catch_unwind(check).is_err() {
+        shared.lines.error(
+            "checking the followers panicked, which is a defect of the server; it will be tried again",
+        );
     }
 }
 

@@ -16,7 +16,7 @@ use logcore_storage::{Log, StorageError};
 use crate::log_lines::Fields;
 use crate::metrics::{TOPIC_COUNTERS, TopicCounts};
 use crate::partitions::purgatory::{HasWaiters, Waiters};
-use crate::partitions::replicas::{Replica, Replicas};
+use crate::partitions::replicas::{Assignment, ReplicaRules, Replicas};
 use logcore_protocol::ErrorCode;
 
 /// A topic's id (KIP-516), all zeros if it has none.
@@ -137,20 +137,23 @@ impl Partition {
         Leadership::unpack(self.leadership.load(Ordering::Acquire))
     }
 
-    /// Sets the leader and the replicas, of which `node_id` is this server. Waits for appends that have begun.
-    /// Waiting requests look again.
-    pub(crate) fn set_leadership(&self, leadership: Leadership, replicas: &[Replica], node_id: i32) {
+    /// Sets the leader and the replicas. Waits for appends that have begun. Waiting requests look again.
+    pub(crate) fn set_leadership(
+        &self,
+        leadership: Leadership,
+        assignment: &Assignment<'_>,
+        rules: &ReplicaRules,
+    ) {
         let role = self.role.write();
         let before = self.leadership();
-        let leads = leadership.leader_id == node_id;
+        let leads = assignment.leads;
         if leads && leadership.epoch > before.epoch {
             self.log.begin_epoch(leadership.epoch);
         }
-        if leads && before.leader_id != node_id {
+        if leads && before.leader_id != assignment.node_id {
             self.led_since.store(leadership.epoch, Ordering::Release);
         }
-        self.replicas
-            .set(replicas, node_id, leads, leadership.epoch, &self.log);
+        self.replicas.set(assignment, &self.log, rules);
         self.leadership.store(leadership.pack(), Ordering::Release);
         drop(role);
         self.waiters.wake_all();

@@ -49,6 +49,7 @@ pub(crate) fn partition(topic: &str, index: i32) -> PartitionSpec {
         partition: index,
         leader_epoch: 3,
         leader_id: 1,
+        partition_epoch: -1,
         replicas: Vec::new(),
         config: Properties::new(),
         new: true,

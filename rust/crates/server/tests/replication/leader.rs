@@ -126,13 +126,15 @@ fn acks_all_ends_at_its_timeout_and_with_its_leader_and_the_server() {
 fn too_few_replicas_in_sync_refuse_acks_all() {
     let server = start(&[("min.insync.replicas", "2")]);
     let mut producer = server.client();
-    producer.send(0, 9, produce_acks_all(60_000));
+    producer.send(0, 9, produce_acks_all(200));
     server.wait_for_gauge("delayed_produces", 1);
     // The ISR shrinks after the append: all replicas in sync have the records, but these are too few.
     let mut alone = replicated(false);
     alone.replicas[1].in_sync = false;
     server.server.create_partition(&alone).unwrap();
-    assert_eq!(code_and_offset(&produced(&producer.receive(0, 9).1)), (20, 0));
+    assert_eq!(code_and_offset(&produced(&producer.receive(0, 9).1)), (7, 0));
+    assert_eq!(server.server.offsets("t", 0).unwrap().high_watermark, 0);
+    assert_eq!(server.gauge("under_min_isr_partitions"), 1);
     let answer = produced(&producer.call(0, 9, produce_acks_all(1000)));
     assert_eq!(
         (code_and_offset(&answer), int(&answer, "log_start_offset")),

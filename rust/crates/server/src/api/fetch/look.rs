@@ -9,6 +9,7 @@ use logcore_storage::{AbortedTxn, Log, LogSlice, StorageError};
 
 use super::offload_if_long;
 use super::versions::{FOLLOWERS_SINCE, ZSTD_SINCE, has_hard_limit, is_old};
+use crate::control::facts::{ReplicaFact, ReplicaFactKind};
 use crate::control::requests::ConnectionInfo;
 use crate::log_lines::Level;
 use crate::memory::budget::Permit;
@@ -16,6 +17,7 @@ use crate::metrics::Stages;
 use crate::partitions::fetch_session::Wanted;
 use crate::partitions::purgatory::{Attempt, HasWaiters, Wait};
 use crate::partitions::registry::{Leadership, Partition, TopicRef};
+use crate::partitions::replicas::FollowerFetch;
 use crate::shared::Shared;
 use logcore_protocol::ErrorCode;
 
@@ -48,6 +50,9 @@ pub(super) struct Found {
     pub(super) high_watermark: i64,
     pub(super) last_stable_offset: i64,
     pub(super) log_start_offset: i64,
+    log_end_offset: i64,
+    /// The epoch in which this server answers.
+    leader_epoch: i32,
     /// Never empty.
     pub(super) slice: Option<LogSlice>,
     /// The converted messages, for a client that knows no batches.
@@ -106,7 +111,7 @@ impl Parameters {
         stages: &mut Stages,
     ) -> (Permit, Vec<Look>) {
         let looks = self.look(shared, wanted);
-        self.note_fetches(wanted, &looks);
+        self.note_fetches(shared, wanted, &looks);
         let unknown = count_unknown(&looks);
         if self.wait.is_zero()
             || unknown == wanted.len()
@@ -151,25 +156,47 @@ impl Parameters {
     }
 
     /// A follower's fetch offset shows its position, so the high watermark may rise.
-    fn note_fetches(&self, wanted: &[Wanted], looks: &[Look]) {
+    fn note_fetches(&self, shared: &Shared, wanted: &[Wanted], looks: &[Look]) {
         if !self.is_follower() {
             return;
         }
+        let at = Instant::now();
+        let mut facts = Vec::new();
         for (wanted, look) in wanted.iter().zip(looks) {
             let Ok(Found {
                 diverging: None,
                 partition,
+                leader_epoch,
+                log_end_offset,
                 ..
             }) = look
             else {
                 continue;
             };
-            let (offset, start) = (wanted.offset, wanted.log_start_offset);
-            let replicas = &partition.replicas;
-            if replicas.note_fetch(self.replica_id, offset, start, &partition.log) {
+            let fetch = FollowerFetch {
+                id: self.replica_id,
+                leader_epoch: *leader_epoch,
+                offset: wanted.offset,
+                log_start: wanted.log_start_offset,
+                leader_end: *log_end_offset,
+                at,
+            };
+            let rules = &shared.replica_rules;
+            let noted = partition.replicas.note_fetch(&fetch, &partition.log, rules);
+            if noted.raised {
                 partition.waiters().wake_all();
             }
+            if noted.caught_up {
+                facts.push(ReplicaFact {
+                    topic: partition.topic.to_string(),
+                    partition: partition.index,
+                    leader_epoch: *leader_epoch,
+                    broker: self.replica_id,
+                    kind: ReplicaFactKind::CaughtUp,
+                });
+            }
         }
+        shared.replica_facts.add(facts);
     }
 
     /// The missing bytes. `None` if the response can be sent. As in Kafka, partitions that were `unknown` at
@@ -248,14 +275,18 @@ impl Parameters {
                 ..found_nothing(Arc::clone(partition))
             });
         }
-        self.check(shared, partition, wanted)?;
+        let leadership = self.check(shared, partition, wanted)?;
         if let Some(diverging) = diverging(partition, wanted)? {
             return Ok(Found {
                 diverging: Some(diverging),
                 ..found_nothing(Arc::clone(partition))
             });
         }
-        self.read(shared, Arc::clone(partition), wanted, left, min_one)
+        let found = self.read(shared, Arc::clone(partition), wanted, left, min_one)?;
+        Ok(Found {
+            leader_epoch: leadership.epoch,
+            ..found
+        })
     }
 
     /// The replica from which the consumer should read instead, if this server leads and another replica is
@@ -285,7 +316,7 @@ impl Parameters {
 
     /// Whether this server may answer. Consumers since version 11 may read from followers, all others from
     /// the leader only.
-    fn check(&self, shared: &Shared, partition: &Partition, wanted: &Wanted) -> Result<(), Refused> {
+    fn check(&self, shared: &Shared, partition: &Partition, wanted: &Wanted) -> Result<Leadership, Refused> {
         let epoch = wanted.current_leader_epoch;
         let from_leader = self.is_follower() || self.version < FOLLOWERS_SINCE;
         let served = if from_leader {
@@ -293,7 +324,7 @@ impl Parameters {
         } else {
             partition.serve(epoch)
         };
-        served.map_err(|code| refused(partition, code))?;
+        let leadership = served.map_err(|code| refused(partition, code))?;
         if self.is_follower() && !partition.replicas.is_follower(self.replica_id) {
             // The other broker or this one has an old list of replicas. With the same epoch, it is this one.
             return Err(if epoch >= 0 {
@@ -309,7 +340,7 @@ impl Parameters {
         if converted && !partition.log.config().downconversion {
             return Err(ErrorCode::UNSUPPORTED_VERSION.into());
         }
-        Ok(())
+        Ok(leadership)
     }
 
     fn read(
@@ -322,8 +353,9 @@ impl Parameters {
     ) -> Look {
         let log = &partition.log;
         let (high_watermark, last_stable_offset) = (log.high_watermark(), log.last_stable_offset());
+        let log_end_offset = log.log_end_offset();
         let upper_bound = match (self.is_follower(), self.committed) {
-            (true, _) => log.log_end_offset(),
+            (true, _) => log_end_offset,
             (false, true) => last_stable_offset,
             (false, false) => high_watermark,
         };
@@ -355,6 +387,8 @@ impl Parameters {
             high_watermark,
             last_stable_offset,
             log_start_offset: log.log_start_offset(),
+            log_end_offset,
+            leader_epoch: -1,
             is_behind: bytes < self.bytes_min && log.is_in_older_segment(wanted.offset, upper_bound),
             slice,
             messages: None,
@@ -414,6 +448,8 @@ fn found_nothing(partition: Arc<Partition>) -> Found {
         high_watermark: log.high_watermark(),
         last_stable_offset: log.last_stable_offset(),
         log_start_offset: log.log_start_offset(),
+        log_end_offset: log.log_end_offset(),
+        leader_epoch: -1,
         slice: None,
         messages: None,
         preferred: None,

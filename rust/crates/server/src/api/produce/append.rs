@@ -7,7 +7,6 @@ use super::batches::{Records, refuse_records};
 use super::{ALL, Done, Part, Refused, Request, Result};
 use crate::log_lines::Level;
 use crate::memory::decompression::{SHORT, SHORT_BUFFER};
-use crate::partitions::purgatory::HasWaiters;
 use crate::partitions::registry::{Leadership, Partition};
 use crate::shared::{Shared, now_ms};
 use logcore_protocol::ErrorCode;
@@ -182,9 +181,6 @@ impl Append<'_> {
             // The future is boxed, so that it is not a part of every connection's memory.
             Some(_) | None => Box::pin(self.with_permit()).await,
         }?;
-        if !appended.duplicate {
-            self.partition.waiters().appended(appended.bytes);
-        }
         Ok(appended)
     }
 
@@ -228,7 +224,13 @@ impl Append<'_> {
         };
         let (registry, partition) = (&self.shared.registry, self.partition);
         let append = |bytes: &mut [u8], parsed: &ParsedBatches, options| {
-            let append = |log: &Log| log.append_produced(bytes, parsed, options);
+            let append = |log: &Log| {
+                let appended = log.append_produced(bytes, parsed, options)?;
+                if !appended.duplicate {
+                    self.shared.note_append(partition, log, appended.bytes);
+                }
+                Ok(appended)
+            };
             let append = || registry.append(partition, append).map_err(Failed::Refused);
             let appended = partition.while_leading(self.leadership, append);
             appended.unwrap_or(Err(Failed::NotLeader))
