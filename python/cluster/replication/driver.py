@@ -1,0 +1,182 @@
+"""Asks the controller for the ISRs that the state machine wishes for, one request at a time.
+
+Lives on the event loop. While the controller does not answer, the wishes stay and are asked again. Not
+persistent. Source: DefaultAlterPartitionManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from cluster.errors import NONE, KafkaProtocolError, for_code
+from cluster.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from cluster.replication.state import Answer, Led, ReplicationState, Report, SetIsr
+
+log = logging.getLogger(__name__)
+
+ALTER_PARTITION = 56
+_VERSION = 3
+"""The version of inter.broker.protocol.version 3.9."""
+
+_PAUSE_SECONDS = 0.05
+"""Between two attempts at a request (`DefaultAlterPartitionManager`)."""
+
+Body = dict[str, Any]
+
+
+class ToController(Protocol):
+    """Requests to the controller, wherever it is."""
+
+    async def request(self, api_key: int, version: int, body: Body) -> Body:
+        """Sends a request. Raises OSError, ValueError or KafkaProtocolError."""
+
+
+class DataPlane(Protocol):
+    """The part of the data plane that counts replicas."""
+
+    def set_isr(
+        self,
+        topic: str,
+        partition: int,
+        leader_epoch: int,
+        isr: list[int],
+        pending: list[int],
+        partition_epoch: int,
+    ) -> bool:
+        """Sets the ISR of a partition. Returns whether it is led here in this epoch. Does not block."""
+
+
+class Replication:
+    """The in-sync replicas of the partitions that `local` leads."""
+
+    def __init__(
+        self,
+        local: BrokerId,
+        data_plane: DataPlane,
+        controller: ToController,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._local = local
+        self._data_plane = data_plane
+        self._controller = controller
+        self._broker_epoch = broker_epoch
+        self._state = ReplicationState()
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Starts the task that asks the controller."""
+        self._task = asyncio.create_task(self._run(), name="in-sync replicas")
+
+    async def stop(self) -> None:
+        """Ends the task."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def leads(
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        leader_epoch: int,
+        isr: Iterable[int],
+        partition_epoch: int,
+    ) -> None:
+        """The controller made this broker the partition's leader."""
+        members = tuple(map(BrokerId, isr))
+        self._state.leads(partition, topic_id, LeaderEpoch(leader_epoch), members, partition_epoch)
+
+    def follows(self, partition: TopicPartition) -> None:
+        """This broker does not lead the partition, or no longer has it."""
+        self._state.follows(partition)
+
+    def reported(self, reports: Iterable[tuple[str, int, int, int, str]]) -> None:
+        """Reports of the data plane: topic, partition, leader's epoch, follower, "caught_up" or
+        "fell_behind".
+        """
+        found = [
+            Report(TopicPartition(topic, number), epoch, BrokerId(broker), kind)
+            for topic, number, epoch, broker, kind in reports
+        ]
+        self._carry_out(self._state.reported(found))
+        self._woken.set()
+
+    def isr(self, partition: TopicPartition) -> tuple[BrokerId, ...] | None:
+        """The ISR of a partition that is led here."""
+        led = self._state.led.get(partition)
+        return None if led is None else led.isr
+
+    def _carry_out(self, actions: Iterable[SetIsr]) -> None:
+        for action in actions:
+            self._data_plane.set_isr(
+                *action.partition,
+                action.leader_epoch,
+                list(action.isr),
+                list(action.pending),
+                action.partition_epoch,
+            )
+
+    async def _run(self) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            while asked := self._state.wishes():
+                if not await self._ask(asked):
+                    await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _ask(self, asked: Mapping[TopicPartition, Led]) -> bool:
+        """Asks for ISRs. Returns False if the same must be asked again."""
+        try:
+            answer = await self._controller.request(ALTER_PARTITION, _VERSION, self._body(asked))
+            if answer["error_code"] != NONE:
+                raise for_code(answer["error_code"])()
+        except (OSError, ValueError, KafkaProtocolError) as error:
+            log.info("the controller did not change in-sync replicas and is asked again: %s", error)
+            self._state.unanswered(asked)
+            return False
+        except BaseException:
+            self._state.unanswered(asked)
+            raise
+        names = {led.topic_id: partition.topic for partition, led in asked.items()}
+        answers = {
+            TopicPartition(names[TopicId(topic["topic_id"])], item["partition_index"]): Answer(
+                item["error_code"],
+                item["leader_epoch"],
+                tuple(map(BrokerId, item["isr"])),
+                item["partition_epoch"],
+            )
+            for topic in answer["topics"]
+            if topic["topic_id"] in names
+            for item in topic["partitions"]
+        }
+        for partition, led in asked.items():
+            granted = answers.get(partition)
+            if granted is not None and granted.code == NONE and set(granted.isr) != set(led.isr):
+                log.info("in-sync replicas of %s: %s, before %s", partition, [*granted.isr], [*led.isr])
+        self._carry_out(self._state.answered(asked, answers))
+        return True
+
+    def _body(self, asked: Mapping[TopicPartition, Led]) -> Body:
+        topics: dict[TopicId, list[Body]] = {}
+        for partition, led in asked.items():
+            topics.setdefault(led.topic_id, []).append(
+                {
+                    "partition_index": partition.partition,
+                    "leader_epoch": led.leader_epoch,
+                    "new_isr_with_epochs": [
+                        {"broker_id": broker, "broker_epoch": -1} for broker in led.wished or ()
+                    ],
+                    "leader_recovery_state": 0,
+                    "partition_epoch": led.partition_epoch,
+                }
+            )
+        return {
+            "broker_id": self._local,
+            "broker_epoch": self._broker_epoch(),
+            "topics": [
+                {"topic_id": topic_id, "partitions": partitions} for topic_id, partitions in topics.items()
+            ],
+        }
