@@ -88,13 +88,15 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic: assignment and state by partition, and its own settings."""
+    """A topic: assignment and state by partition, and its own settings where they are known."""
 
     name: str
     id: TopicId
     assignment: dict[int, Replicas]
     partitions: dict[int, PartitionState] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
+    offline: dict[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    """By partition: the replicas whose broker or log directory is not there."""
 
 
 def topic_id_text(topic_id: TopicId) -> str:

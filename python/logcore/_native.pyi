@@ -535,8 +535,8 @@ class Server:
         be there. Raises ServerError when the topic has another id here.
         """
     def stop_partition(self, topic: str, partition: int, delete: bool) -> None:
-        """Stops serving a partition as leader or follower, and deletes its log if `delete` is true. Does nothing
-        for a partition that is not here. Raises LogDirError when its log is offline.
+        """Stops serving a partition as leader or follower, and deletes its log if `delete` is true. Does
+        nothing for a partition that is not here. Raises LogDirError when its log is offline.
         """
     def set_brokers(self, brokers: list[tuple[int, str, int]]) -> None:
         """Replaces the inter-broker endpoints of the brokers that are alive: id, host, port."""

@@ -72,6 +72,9 @@ class FakeSource:
     def take_failed(self) -> tuple[list[tuple[str, int]], str | None]:
         return [], None
 
+    def take_replica_facts(self) -> list[tuple[str, int, int, int, str]]:
+        return []
+
     def leave(self, connection: str) -> None:
         self.gone.append(connection)
         os.write(self._write_end, b"x")
@@ -109,7 +112,7 @@ def play(
             bridge_module, "HANDLERS", dict.fromkeys((KEY, JOIN, METADATA), FakeHandler(handle))
         )
         source = FakeSource()
-        bridge = Bridge(source, cast(Context, None), HANDLERS_MAX, lambda *_: None)
+        bridge = Bridge(source, cast(Context, None), HANDLERS_MAX, lambda *_: None, lambda _: None)
         bridge.start()
         try:
             await script(source, asyncio.Queue(), bridge)

@@ -256,19 +256,16 @@ def test_a_partition_whose_log_cannot_be_opened_has_no_leader_and_the_others_do(
 
 
 def test_a_topic_too_large_for_the_coordinator_is_refused_first(tmp_path: Path) -> None:
-    class Roomy:
-        def partitions_left(self) -> int:
-            return 1_000_000
-
     async def run() -> None:
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:
             assert broker._controller is not None
-            logs, broker._controller._logs = broker._controller._logs, Roomy()  # type: ignore[assignment]
+            topics_left = broker._controller.topics._logs_left
+            broker._controller.topics._logs_left = lambda: 1_000_000
             topic = {"name": "large", "num_partitions": 100_000, "replication_factor": 1}
             [answer] = (await wire.ask("CreateTopics", 4, topics=[topic], timeout_ms=30_000))["topics"]
             assert for_code(answer["error_code"]).name == "INVALID_PARTITIONS"
             assert "jute.maxbuffer" in answer["error_message"]
-            broker._controller._logs = logs
+            broker._controller.topics._logs_left = topics_left
             assert await create(wire, "small", 1) == "ok"
             assert await topics(wire) == {"small": 1}
 

@@ -16,6 +16,7 @@ from cluster.broker.handlers.metadata import _partition
 from cluster.errors import NONE, LeaderNotAvailable, ListenerNotFound, ReplicaNotAvailable
 from cluster.model import (
     NO_LEADER,
+    NO_TOPIC_ID,
     BrokerId,
     BrokerInfo,
     ControllerEpoch,
@@ -23,6 +24,7 @@ from cluster.model import (
     LeaderEpoch,
     PartitionState,
     Replicas,
+    TopicInfo,
 )
 
 HERE, ELSEWHERE, GONE = BrokerId(0), BrokerId(1), BrokerId(2)
@@ -40,7 +42,9 @@ def described(
     fake.endpoint_of = lambda broker, listener: Context.endpoint_of(cast(Context, fake), broker, listener)
     request = cast(Request, SimpleNamespace(api_version=version, listener="A"))
     state = PartitionState(leader, LeaderEpoch(3), isr, ControllerEpoch(1))
-    shown = _partition(cast(Context, fake), request, 0, Replicas(replicas), state)
+    shown = _partition(
+        cast(Context, fake), request, TopicInfo("t", NO_TOPIC_ID, {0: Replicas(replicas)}), 0, state
+    )
     return [shown[name] for name in ("error_code", "leader_id", "replica_nodes", "isr_nodes")]
 
 

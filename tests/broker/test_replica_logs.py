@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from cluster.broker import Broker, BrokerConfig
+from cluster.broker.replicas import MetadataCache
 from cluster.client import Producer
-from cluster.controller import MetadataCache
 from cluster.errors import (
     NONE,
     InvalidTopicException,

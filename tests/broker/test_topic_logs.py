@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from cluster.broker import Broker, start_embedded
+from cluster.broker.replicas import PartitionSpec
+from cluster.broker.replicas.topic_logs import TopicLogs, canonical
 from cluster.broker.settings import Setting, topic_settings
-from cluster.broker.topic_logs import TopicLogs, canonical
-from cluster.controller import PartitionSpec, ZooKeeper, znodes
+from cluster.controller import ZooKeeper, znodes
 from cluster.errors import NONE, MessageTooLarge
 from logcore._native import Server, ServerConfigError
 
@@ -164,7 +165,9 @@ class Strict:
             raise ServerConfigError("nothing=1 is not allowed: no")
         self._take(config)
 
-    def delete_topic(self, topic: str) -> None: ...
+    def stop_partition(self, topic: str, partition: int, delete: bool) -> None: ...
+
+    def set_brokers(self, brokers: list[tuple[int, str, int]]) -> None: ...
 
     def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None: ...
 
@@ -215,7 +218,7 @@ def test_settings_of_another_program_take_no_partition_offline(
             assert (await produce(wire, "t", 500))["error_code"] == MessageTooLarge.code
 
     run(first)
-    with caplog.at_level(logging.ERROR, "cluster.broker.topic_logs"):
+    with caplog.at_level(logging.ERROR, "cluster.broker.replicas.topic_logs"):
         run(after_a_restart)
     assert any("topic t" in line and "segment.ms=soon" in line for line in caplog.messages)
 

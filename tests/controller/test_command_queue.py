@@ -13,17 +13,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from cluster.broker.replicas import MetadataCache, ReplicaManager, TopicConfigs
 from cluster.controller import (
     Controller,
-    MetadataCache,
     NewTopic,
+    Outcomes,
     TopicDefaults,
     TopicToDelete,
     ZooKeeper,
     outcome_of,
     znodes,
 )
-from cluster.controller.driver import Outcomes
 from cluster.errors import RequestTimedOut
 from cluster.model import BrokerId, BrokerInfo, Milliseconds, TopicInfo
 
@@ -42,7 +42,10 @@ class NoLogs:
     def partitions_left(self) -> int:
         return 1_000_000
 
-    def delete_topic(self, topic: str) -> None:
+    def stop_partition(self, *_args: object) -> None:
+        return
+
+    def set_brokers(self, *_args: object) -> None:
         return
 
     def update_topic_config(self, topic: str, config: dict[str, str]) -> None:
@@ -55,6 +58,19 @@ class NoLogs:
         return
 
 
+class NoReplication:
+    """Nobody decides about in-sync replicas."""
+
+    def leads(self, *_args: object) -> None:
+        return
+
+    def follows(self, *_args: object) -> None:
+        return
+
+    def isr(self, _partition: object) -> None:
+        return None
+
+
 @asynccontextmanager
 async def controlling(directory: Path) -> AsyncIterator[tuple[Controller, MetadataCache]]:
     async with coordinator(directory) as (cutter, _):
@@ -65,7 +81,14 @@ async def controlling(directory: Path) -> AsyncIterator[tuple[Controller, Metada
         )
         metadata = MetadataCache("cluster")
         defaults = TopicDefaults(1, 1, lambda config: None)
-        controller = Controller(zk, NoLogs(), metadata, BrokerId(0), defaults)
+        logs, broker = NoLogs(), BrokerId(0)
+
+        async def nothing_failed() -> None:
+            raise AssertionError
+
+        configs, nothing = TopicConfigs(zk), NoReplication()
+        replicas = ReplicaManager(logs, metadata, configs, broker, "PLAINTEXT", nothing_failed, nothing)
+        controller = Controller(zk, lambda _: replicas, broker, "PLAINTEXT", defaults, logs.partitions_left)
         try:
             await controller.start()
             yield controller, metadata
@@ -96,29 +119,31 @@ def test_a_command_answered_before_it_began_is_dropped_with_its_memory(tmp_path:
             settings = Settings(a="b")
             seen.append(weakref.ref(settings))
             news = [NewTopic(f"flood-{number}", config=settings), *(many() if number % 50 == 0 else ())]
-            error = await outcome_of(controller.create_topics(news), 1)
+            error = await outcome_of(controller.topics.create(news), 1)
             assert isinstance(error, RequestTimedOut)
             del news, settings
             outcomes: Outcomes = []
-            deletion = controller.delete_topics([TopicToDelete("kept")], outcomes)
+            deletion = controller.topics.delete([TopicToDelete("kept")], outcomes)
             assert isinstance(await outcome_of(deletion, 1), RequestTimedOut)
         return seen
 
     async def main() -> None:
         async with controlling(tmp_path) as (controller, metadata):
-            await controller.create_topic(NewTopic("kept"))
+            await controller.topics.create_one(NewTopic("kept"))
             begun, held = asyncio.Event(), asyncio.Event()
-            holding = asyncio.create_task(controller._command(held.wait, begun.set))
+            holding = asyncio.create_task(controller.queue.command(held.wait, begun.set))
             await begun.wait()
-            before = controller.waiting
+            before = len(controller.queue)
             seen = await flood(controller)
-            assert controller.waiting <= before + 1  # The watch of the topic that stays.
+            assert (
+                len(controller.queue) <= before + 2
+            )  # The topic that stays: its watch, its brokers' answers.
             await asyncio.sleep(0)
             gc.collect()
             assert sum(item() is not None for item in seen) == 0
             held.set()
             await holding
-            await controller.create_topic(NewTopic("last"))
+            await controller.topics.create_one(NewTopic("last"))
             assert set(metadata.names()) == {"kept", "last"}
 
     asyncio.run(main())
@@ -127,7 +152,7 @@ def test_a_command_answered_before_it_began_is_dropped_with_its_memory(tmp_path:
 def test_a_command_that_has_begun_continues_after_its_response(tmp_path: Path) -> None:
     async def main() -> None:
         async with controlling(tmp_path) as (controller, metadata):
-            work = asyncio.create_task(controller.create_topics(many()))
+            work = asyncio.create_task(controller.topics.create(many()))
             await published(metadata, "t0")
             assert metadata.topic(f"t{MANY - 1}") is None
             work.cancel()
@@ -139,20 +164,20 @@ def test_a_command_that_has_begun_continues_after_its_response(tmp_path: Path) -
 def test_a_command_of_many_topics_lets_others_run(tmp_path: Path) -> None:
     async def main() -> None:
         async with controlling(tmp_path) as (controller, metadata):
-            first = asyncio.create_task(controller.create_topics(many("a")))
-            second = asyncio.create_task(controller.create_topics(many("b")))
+            first = asyncio.create_task(controller.topics.create(many("a")))
+            second = asyncio.create_task(controller.topics.create(many("b")))
             await published(metadata, "a0")
-            await controller.create_topic(NewTopic("mine"))
+            await controller.topics.create_one(NewTopic("mine"))
             assert len(list(metadata.names())) < MANY / 2
             made = [*await first, *await second]
             assert all(isinstance(topic, TopicInfo) for topic in made)
             assert len(made) == 2 * MANY
             outcomes: Outcomes = []
-            deletion = controller.delete_topics([TopicToDelete(f"a{n}") for n in range(MANY)], outcomes)
+            deletion = controller.topics.delete([TopicToDelete(f"a{n}") for n in range(MANY)], outcomes)
             deleting = asyncio.create_task(deletion)
             while not outcomes:
                 await asyncio.sleep(0.01)
-            await controller.create_topic(NewTopic("mine-too"))
+            await controller.topics.create_one(NewTopic("mine-too"))
             assert len(outcomes) < MANY / 2
             deleting.cancel()
 
@@ -163,10 +188,10 @@ def test_a_check_does_not_wait_in_the_queue(tmp_path: Path) -> None:
     async def main() -> None:
         async with controlling(tmp_path) as (controller, _):
             begun, held = asyncio.Event(), asyncio.Event()
-            holding = asyncio.create_task(controller._command(held.wait, begun.set))
+            holding = asyncio.create_task(controller.queue.command(held.wait, begun.set))
             await begun.wait()
             async with asyncio.timeout(WAIT_SECONDS):
-                [checked] = await controller.create_topics([NewTopic("t")], validate_only=True)
+                [checked] = await controller.topics.create([NewTopic("t")], validate_only=True)
             assert isinstance(checked, TopicInfo)
             held.set()
             await holding

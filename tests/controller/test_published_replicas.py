@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from cluster.controller import MetadataCache, PartitionSpec, ZooKeeper
-from cluster.controller._actions import Executor, Logs
-from cluster.controller.state import ControllerState, OpenPartitions
+from cluster.broker.replicas import Logs, MetadataCache, PartitionSpec, ReplicaManager, TopicConfigs
+from cluster.controller.requests import LEADER_AND_ISR, UPDATE_METADATA, Pending, Sender, body_of
 from cluster.model import (
-    NO_TOPIC_ID,
     BrokerId,
     BrokerInfo,
     ControllerEpoch,
@@ -21,30 +19,78 @@ from cluster.model import (
     PartitionState,
     Replicas,
     TopicInfo,
+    new_topic_id,
 )
 
+ZERO, ONE, TWO = BrokerId(0), BrokerId(1), BrokerId(2)
 
-class Told:
+
+class DataPlane:
     """A data plane that records its calls."""
 
     def __init__(self) -> None:
         self.replicas: list[Any] = []
+        self.brokers: list[tuple[int, str, int]] = []
 
     def create_partition(self, spec: PartitionSpec) -> None:
         self.replicas = list(spec.replicas)
 
+    def set_brokers(self, brokers: list[tuple[int, str, int]]) -> None:
+        self.brokers = brokers
 
-def test_the_data_plane_gets_racks_and_listeners() -> None:
-    logs, metadata = Told(), MetadataCache("cluster")
+    def know_topic(self, *_args: object) -> None:
+        return
+
+
+class NoSettings:
+    """Topics without settings of their own."""
+
+    async def get(self, _topic: str) -> dict[str, str]:
+        return {}
+
+    def known(self, _topic: str) -> dict[str, str]:
+        return {}
+
+
+class NoReplication:
+    """Nobody decides about in-sync replicas."""
+
+    def leads(self, *_args: object) -> None:
+        return
+
+    def follows(self, *_args: object) -> None:
+        return
+
+    def isr(self, _partition: object) -> None:
+        return None
+
+
+async def failed() -> None:
+    raise AssertionError
+
+
+def test_the_data_plane_gets_racks_listeners_and_addresses() -> None:
+    logs, nothing = DataPlane(), cast(TopicConfigs, NoSettings())
+    manager = ReplicaManager(
+        cast(Logs, logs), MetadataCache("cluster"), nothing, ZERO, "A", failed, NoReplication()
+    )
     endpoints = (Endpoint("A", "localhost", 1), Endpoint("B", "localhost", 2))
-    metadata.brokers = {
-        BrokerId(0): BrokerInfo(BrokerId(0), endpoints, "near"),
-        BrokerId(1): BrokerInfo(BrokerId(1), endpoints[:1]),
-    }
-    nothing = cast(Any, None)
-    executor = Executor(cast(ZooKeeper, nothing), cast(Logs, logs), metadata, cast(ControllerState, nothing))
-    three = tuple(BrokerId(number) for number in range(3))
-    state = PartitionState(BrokerId(0), LeaderEpoch(0), three, ControllerEpoch(0))
-    topic = TopicInfo("t", NO_TOPIC_ID, {0: Replicas(three)}, {0: state})
-    asyncio.run(executor.run([OpenPartitions(topic, (0,), frozenset())]))
+    brokers = {ZERO: BrokerInfo(ZERO, endpoints, "near"), ONE: BrokerInfo(ONE, endpoints[:1])}
+    three = (ZERO, ONE, TWO)
+    state = PartitionState(ZERO, LeaderEpoch(0), three, ControllerEpoch(1))
+    topic = TopicInfo("t", new_topic_id(), {0: Replicas(three)}, {0: state})
+    pending, sender = Pending(), Sender(ONE, 1, -1)
+    pending.lead(topic, 0, new=True)
+    pending.publish(topic, 0, offline=[TWO])
+
+    async def send() -> list[int]:
+        keys = []
+        while (request := pending.take()) is not None:
+            keys.append(request.api_key)
+            answer = await manager.request(request.api_key, 0, body_of(request, sender, brokers, "A"))
+            assert answer["error_code"] == 0
+        return keys
+
+    assert asyncio.run(send()) == [LEADER_AND_ISR, UPDATE_METADATA]
     assert logs.replicas == [(0, "near", ["A", "B"]), (1, None, ["A"]), (2, None, ())]
+    assert logs.brokers == [(1, "localhost", 1)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.controller import PartitionSpec
+from cluster.broker.replicas import PartitionSpec
 from logcore._native import Request, Server
 from tests.ports import free_port
 

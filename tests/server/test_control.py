@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cluster.controller import PartitionSpec
+from cluster.broker.replicas import PartitionSpec
 from logcore._native import ListenerError, LogDirError, ProtocolError, ServerConfigError, ServerError
 
 from . import wire

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.controller import PartitionSpec
+from cluster.broker.replicas import PartitionSpec
 from logcore._native import LogDirError, ServerError
 
 from . import wire
@@ -121,6 +121,7 @@ def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
         child.kill()
         child.wait(wire.TIMEOUT)
     server = open_server(tmp_path)
+    server.create_partition(PartitionSpec("t", TOPIC_ID, 0, 1, NODE, {}))
     log_start, _, log_end = server.offsets("t", 0)
     assert log_start == 0
     assert log_end in (200, 201), "the batch in flight may be stored or lost"

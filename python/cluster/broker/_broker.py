@@ -17,22 +17,26 @@ from typing import TYPE_CHECKING
 from cluster.broker import registration
 from cluster.broker.bridge import Bridge
 from cluster.broker.config import BrokerConfig
-from cluster.broker.context import Context
+from cluster.broker.context import Body, Context, OwnRequest
+from cluster.broker.controller_link import ControllerLink
 from cluster.broker.dynamic import broker_rules
 from cluster.broker.dynamic.driver import DynamicConfigs
 from cluster.broker.dynamic.live import LiveConfig
 from cluster.broker.errors import BrokerStartError, BrokerStopError
 from cluster.broker.group_log import OffsetsLog
+from cluster.broker.handlers import HANDLERS
 from cluster.broker.parts import BrokerState, Parts
 from cluster.broker.producer_ids import ProducerIds
-from cluster.broker.topic_logs import TopicLogs
+from cluster.broker.replicas import MetadataCache, ReplicaManager, TopicConfigs, TopicLogs
 from cluster.broker.topic_policy import check_topic_config, offsets_topic_config
-from cluster.controller import Controller, MetadataCache, NewTopic, TopicDefaults, ZooKeeper, znodes
+from cluster.controller import Controller, NewTopic, TopicDefaults, Transport, ZooKeeper, znodes
 from cluster.controller.names import GROUP_METADATA_TOPIC
-from cluster.controller.zookeeper import ZooKeeperError
+from cluster.controller.zookeeper import Create, ZooKeeperError
 from cluster.errors import RequestTimedOut, TopicAlreadyExists
 from cluster.groups import GroupCoordinator, GroupLimits
 from cluster.model import BrokerId, BrokerInfo, Endpoint, Milliseconds
+from cluster.peer import Peer
+from cluster.replication import Replication
 
 if TYPE_CHECKING:
     from cluster.broker.metrics_listener import MetricsListener
@@ -68,9 +72,13 @@ class Broker:
         self._zk: ZooKeeper | None = None
         self._server: Server | None = None
         self._controller: Controller | None = None
+        self._replicas: ReplicaManager | None = None
+        self._replication: Replication | None = None
+        self._link: ControllerLink | None = None
         self._groups: GroupCoordinator | None = None
         self._dynamic: DynamicConfigs | None = None
         self._bridge: Bridge | None = None
+        self._context: Context | None = None
         self._info: BrokerInfo | None = None
         self._bound: dict[str, int] = {}
         self._renewal: asyncio.Task[None] | None = None
@@ -155,18 +163,22 @@ class Broker:
         endpoints = self._listen(server, dynamic.live.current, tls)
         info = self._info = BrokerInfo(broker, endpoints, config.text("broker.rack"))
         async with zk.disconnected_at_most(config.zookeeper_connection_timeout_ms):
-            await registration.register(zk, info, config.log_dirs[0])
+            epoch = await registration.register(zk, info, config.log_dirs[0])
             zk.on_session(self._session_renewed)
             metadata = self._parts.metadata = MetadataCache(cluster)
-            context = self._compose(zk, server, metadata, dynamic)
-            await dynamic.start(server, context.controller.topic_config_changed, self._config_changed)
+            context = self._context = self._compose(zk, server, metadata, dynamic)
+            self._set_broker_epoch(epoch)
+            assert self._replication is not None
+            self._replication.start()
+            await dynamic.start(server, self._topic_config_changed, self._config_changed)
             await context.controller.start()
         self._parts.controller = context.controller
         self._warn_of_strays(on_disk, metadata)
         context.groups.start()
         self._parts.groups = context.groups
         requests_max = config.number("queued.max.requests")
-        bridge = self._bridge = Bridge(server, context, requests_max, self._logs_failed)
+        facts = self._replication.reported
+        bridge = self._bridge = Bridge(server, context, requests_max, self._logs_failed, facts)
         bridge.start()
         self._parts.state = BrokerState.RUNNING
 
@@ -278,6 +290,13 @@ class Broker:
             for item in config.advertised
         )
 
+    async def _topic_config_changed(self, name: str) -> None:
+        """Applies a topic's settings to its logs here, and to the elections of its leaders."""
+        assert self._replicas is not None
+        assert self._controller is not None
+        await self._replicas.topic_config_changed(name)
+        await self._controller.topic_config_changed(name)
+
     async def _config_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Applies a dynamic change to the parts other than the data plane."""
         assert self._controller is not None
@@ -300,12 +319,33 @@ class Broker:
         config = dynamic.live.current
         assert self._info is not None
         broker = self._info.id
-        controller = self._controller = Controller(
-            zk,
-            TopicLogs(server),
+        configs = TopicConfigs(zk)
+        link = self._link = ControllerLink(
             metadata,
             broker,
+            config.inter_broker_listener,
+            config.number("request.timeout.ms"),
+            self._answer_here,
+        )
+        replication = self._replication = Replication(
+            broker, server, link, lambda: -1 if self._replicas is None else self._replicas.broker_epoch
+        )
+        replicas = self._replicas = ReplicaManager(
+            TopicLogs(server),
+            metadata,
+            configs,
+            broker,
+            config.inter_broker_listener,
+            partial(_report_failed_log_dir, zk, broker),
+            replication,
+        )
+        controller = self._controller = Controller(
+            zk,
+            partial(self._connect_to, replicas, config),
+            broker,
+            config.inter_broker_listener,
             _topic_defaults(dynamic.live),
+            server.partitions_left,
             delete_enabled=config.flag("delete.topic.enable"),
             unclean_election=config.flag("unclean.leader.election.enable"),
         )
@@ -321,7 +361,8 @@ class Broker:
         groups = self._groups = GroupCoordinator(
             limits, OffsetsLog(server, metadata, broker), config.number("offsets.retention.check.interval.ms")
         )
-        controller.on_topics_deleted(groups.topics_deleted)
+        replicas.on_topics_deleted(groups.topics_deleted)
+        controller.on_controller(partial(setattr, metadata, "controller_id"))
         offsets_topic = NewTopic(
             GROUP_METADATA_TOPIC,
             config.number("offsets.topic.num.partitions"),
@@ -332,7 +373,7 @@ class Broker:
         async def ensure_offsets_topic() -> None:
             if metadata.topic(GROUP_METADATA_TOPIC) is None:
                 try:
-                    await controller.create_topic(offsets_topic)
+                    await controller.topics.create_one(offsets_topic)
                 except TopicAlreadyExists:
                     return
 
@@ -341,11 +382,33 @@ class Broker:
             dynamic,
             metadata,
             controller,
+            replicas,
+            configs,
             groups,
             ProducerIds(zk, broker),
             ensure_offsets_topic,
             logs=server,
         )
+
+    def _set_broker_epoch(self, epoch: int) -> None:
+        assert self._replicas is not None
+        assert self._server is not None
+        self._replicas.broker_epoch = epoch
+        self._server.set_broker_epoch(epoch)
+
+    async def _answer_here(self, api_key: int, version: int, body: Body) -> Body:
+        """Answers a request of this broker to a controller that it is itself."""
+        assert self._context is not None
+        return await HANDLERS[api_key].handle(self._context, OwnRequest(api_key, version, body))
+
+    def _connect_to(self, replicas: ReplicaManager, config: BrokerConfig, broker: BrokerInfo) -> Transport:
+        """The controller's way to a broker. Its own gets the requests without a socket."""
+        assert self._info is not None
+        if broker.id == self._info.id:
+            return replicas
+        endpoint = broker.endpoint(config.inter_broker_listener)
+        host, port = ("", 0) if endpoint is None else (endpoint.host, endpoint.port)
+        return Peer(host, port, f"controller-{self._info.id}", config.number("controller.socket.timeout.ms"))
 
     @staticmethod
     def _warn_of_strays(on_disk: set[str], metadata: MetadataCache) -> None:
@@ -364,8 +427,8 @@ class Broker:
         return self._no_log_dir
 
     def _logs_failed(self, partitions: Sequence[tuple[str, int]], every_dir: str | None) -> None:
-        if self._controller is not None:
-            self._controller.logs_failed(partitions)
+        if self._replicas is not None:
+            self._replicas.logs_failed(partitions)
         if every_dir is not None:
             self._no_log_dir = every_dir
             self._log_dirs_failed.set()
@@ -384,10 +447,12 @@ class Broker:
         assert self._zk is not None
         assert self._info is not None
         assert self._controller is not None
+        assert self._replicas is not None
         while True:
             try:
                 async with self._registering:
-                    await registration.register(self._zk, self._info, self.config.log_dirs[0])
+                    epoch = await registration.register(self._zk, self._info, self.config.log_dirs[0])
+                    self._set_broker_epoch(epoch)
                 break
             except (ZooKeeperError, BrokerStartError) as error:
                 log.warning("the registration with the coordinator failed and is tried again: %s", error)
@@ -417,12 +482,19 @@ class Broker:
             steps.append(("the dynamic settings", self._dynamic.stop))
         if self._controller is not None:
             steps.append(("the controller", self._controller.stop))
+        if self._replicas is not None:
+            steps.append(("the replicas", self._replicas.stop))
+        if self._replication is not None:
+            steps.append(("the in-sync replicas", self._replication.stop))
+        if self._link is not None:
+            self._link.close()
         if self._zk is not None:
             steps.append(("the coordinator's session", self._zk.close))
         if self._metrics is not None:
             steps.append(("the metrics listener", partial(asyncio.to_thread, self._metrics.stop)))
         self._groups = self._server = self._bridge = self._dynamic = None
-        self._controller = self._zk = self._metrics = None
+        self._controller = self._replicas = self._replication = self._link = None
+        self._zk = self._metrics = None
         failures = [await _failure_of(name, step) for name, step in steps]
         if any(failures):
             raise BrokerStopError("; ".join(filter(None, failures)))
@@ -434,6 +506,17 @@ def _topic_defaults(live: LiveConfig) -> TopicDefaults:
         live.static.number("default.replication.factor"),
         lambda topic: check_topic_config(topic, live.current),
     )
+
+
+async def _report_failed_log_dir(zk: ZooKeeper, broker: BrokerId) -> None:
+    """Tells the controller that a log directory failed (`KafkaZkClient.propagateLogDirEvent`)."""
+    notice = Create(
+        znodes.LOG_DIR_FAILURE_PREFIX, znodes.encode_log_dir_failure(broker), ephemeral=False, sequential=True
+    )
+    try:
+        await zk.repeating().transaction([notice])
+    except ZooKeeperError as error:
+        log.error("the controller could not be told of the failed log directory: %s", error)
 
 
 async def _close(server: Server, bridge: Bridge | None, zk: ZooKeeper | None) -> None:

@@ -90,6 +90,7 @@ node.id int -1 - -
 num.network.threads int 3 1.. d
 num.partitions int 1 1.. -
 num.recovery.threads.per.data.dir int 1 1.. d
+num.replica.fetchers int 1 - d
 offset.metadata.max.bytes int 4096 - -
 offsets.retention.check.interval.ms long 600000 1.. -
 offsets.retention.minutes int 10080 1.. -
@@ -102,7 +103,14 @@ queued.max.request.bytes long -1 - -
 queued.max.requests int 500 1.. -
 quota.window.num int 11 1.. -
 quota.window.size.seconds int 1 1.. -
+replica.fetch.backoff.ms int 1000 0.. -
+replica.fetch.max.bytes int 1048576 0.. -
+replica.fetch.min.bytes int 1 - -
+replica.fetch.response.max.bytes int 10485760 0.. -
+replica.fetch.wait.max.ms int 500 - -
+replica.lag.time.max.ms long 30000 - -
 replica.selector.class string ~ - -
+replica.socket.timeout.ms int 30000 - -
 request.timeout.ms int 30000 - -
 reserved.broker.max.id int 1000 0.. -
 security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL -
@@ -131,6 +139,7 @@ unclean.leader.election.enable boolean false - d
 zookeeper.connect string ~ - -
 zookeeper.connection.timeout.ms int ~ - -
 zookeeper.session.timeout.ms int 18000 - -
+controller.socket.timeout.ms int 30000 - -
 """
 """Settings of a broker that have an effect."""
 
@@ -161,7 +170,6 @@ controller.quorum.fetch.timeout.ms int 2000 - -
 controller.quorum.request.timeout.ms int 2000 - -
 controller.quorum.retry.backoff.ms int 20 - -
 controller.quorum.voters list "" - -
-controller.socket.timeout.ms int 30000 - -
 create.topic.policy.class.name class ~ - -
 delegation.token.expiry.check.interval.ms long 3600000 1.. -
 delegation.token.expiry.time.ms long 86400000 1.. -
@@ -228,7 +236,6 @@ metrics.recording.level string INFO - -
 metrics.sample.window.ms long 30000 1.. -
 num.io.threads int 8 1.. d
 num.replica.alter.log.dirs.threads int ~ - -
-num.replica.fetchers int 1 - d
 offsets.commit.required.acks short -1 - -
 offsets.commit.timeout.ms int 5000 1.. -
 offsets.load.buffer.size int 5242880 1.. -
@@ -268,15 +275,8 @@ remote.log.storage.manager.class.name string ~ - -
 remote.log.storage.manager.class.path string ~ - -
 remote.log.storage.manager.impl.prefix string rsm.config. - -
 remote.log.storage.system.enable boolean false - -
-replica.fetch.backoff.ms int 1000 0.. -
-replica.fetch.max.bytes int 1048576 0.. -
-replica.fetch.min.bytes int 1 - -
-replica.fetch.response.max.bytes int 10485760 0.. -
-replica.fetch.wait.max.ms int 500 - -
 replica.high.watermark.checkpoint.interval.ms long 5000 - -
-replica.lag.time.max.ms long 30000 - -
 replica.socket.receive.buffer.bytes int 65536 - -
-replica.socket.timeout.ms int 30000 - -
 replication.quota.window.num int 11 1.. -
 replication.quota.window.size.seconds int 1 1.. -
 sasl.client.callback.handler.class class ~ - -

@@ -41,6 +41,10 @@ OnFailed = Callable[[Sequence[tuple[str, int]], str | None], None]
 """Called with the result of `Source.take_failed` if it is not empty."""
 
 
+OnFacts = Callable[[Sequence[tuple[str, int, int, int, str]]], None]
+"""Called with the result of `Source.take_replica_facts` if it is not empty."""
+
+
 class Source(Protocol):
     """The part of `logcore._native.Server` that brings requests."""
 
@@ -57,6 +61,9 @@ class Source(Protocol):
     def take_failed(self) -> tuple[Sequence[tuple[str, int]], str | None]:
         """The partitions whose logs went offline, and the reason if no log directory is left."""
 
+    def take_replica_facts(self) -> Sequence[tuple[str, int, int, int, str]]:
+        """The followers that fell behind or caught up since the last call."""
+
     def take_log_lines(self) -> Sequence[tuple[int, str, Mapping[str, str]]]:
         """The data plane's log lines: level, text and fields."""
 
@@ -64,11 +71,19 @@ class Source(Protocol):
 class Bridge:
     """Takes requests while fewer than `handlers_max` handlers are at work, and calls their handlers."""
 
-    def __init__(self, source: Source, context: Context, handlers_max: int, on_failed: OnFailed) -> None:
+    def __init__(
+        self,
+        source: Source,
+        context: Context,
+        handlers_max: int,
+        on_failed: OnFailed,
+        on_facts: OnFacts,
+    ) -> None:
         self._source = source
         self._context = context
         self._handlers_max = handlers_max
         self._on_failed = on_failed
+        self._on_facts = on_facts
         self._at_work = 0
         self._given_up = False
         self._stopped = False
@@ -104,6 +119,9 @@ class Bridge:
         failed, every_dir = self._source.take_failed()
         if failed or every_dir is not None:
             self._on_failed(failed, every_dir)
+        facts = self._source.take_replica_facts()
+        if facts:
+            self._on_facts(facts)
         for request in requests:
             if self._given_up or request.connection_id in gone:
                 request.close()

@@ -10,7 +10,8 @@ from cluster.broker.config import BrokerConfig
 from cluster.broker.dynamic.driver import DynamicConfigs
 from cluster.broker.dynamic.mutations import MutationQuota
 from cluster.broker.producer_ids import ProducerIds
-from cluster.controller import Controller, MetadataCache
+from cluster.broker.replicas import MetadataCache, ReplicaManager, TopicConfigs
+from cluster.controller import Controller
 from cluster.errors import KafkaProtocolError
 from cluster.groups import GroupCoordinator
 from cluster.model import BrokerId, Endpoint
@@ -65,6 +66,27 @@ class Request(Protocol):
         """Closes the connection without a response."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnRequest:
+    """A request of this broker to itself, for example to the controller. It has no connection."""
+
+    api_key: int
+    api_version: int
+    body: Body
+    client_id: str | None = None
+    connection_id: str = ""
+    principal: str = "User:ANONYMOUS"
+    client_host: str = ""
+    listener: str = ""
+    large: bool = False
+
+    def respond(self, body: Body, release_gil: bool = False) -> None:
+        """The handler's result is returned instead."""
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
 class ReplicaLogs(Protocol):
     """Operators' requests on this broker's logs (`logcore._native.Server`). Every method blocks."""
 
@@ -93,6 +115,8 @@ class Context:
     dynamic: DynamicConfigs
     metadata: MetadataCache
     controller: Controller
+    replicas: ReplicaManager
+    topic_configs: TopicConfigs
     groups: GroupCoordinator
     producer_ids: ProducerIds
     ensure_offsets_topic: Callable[[], Awaitable[None]]

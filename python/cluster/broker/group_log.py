@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 import logcore
-from cluster.controller import MetadataCache
+from cluster.broker.replicas import MetadataCache
 from cluster.controller.names import GROUP_METADATA_TOPIC
 from cluster.errors import NotLeaderOrFollower, for_code
 from cluster.groups.records import Record, partition_of

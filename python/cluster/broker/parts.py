@@ -11,7 +11,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cluster.controller import Controller, MetadataCache
+    from cluster.broker.replicas import MetadataCache
+    from cluster.controller import Controller
     from cluster.groups import GroupCoordinator
     from logcore._native import LoadProgress, Server
 

@@ -88,8 +88,10 @@ async def broker_id(
     return BrokerId(await zk.set(znodes.BROKER_SEQUENCE, b"") + reserved_max)
 
 
-async def register(zk: ZooKeeper, broker: BrokerInfo, log_dir: str) -> None:
-    """Creates the registration. Raises BrokerStartError if another live broker has this id."""
+async def register(zk: ZooKeeper, broker: BrokerInfo, log_dir: str) -> int:
+    """Creates the registration and returns its epoch (KIP-380). Raises BrokerStartError if another live
+    broker has this id.
+    """
     path = znodes.broker_path(broker.id)
     data = znodes.encode_broker(broker, int(time.time() * 1000))
     note = Path(log_dir) / _SESSION_FILE
@@ -97,7 +99,7 @@ async def register(zk: ZooKeeper, broker: BrokerInfo, log_dir: str) -> None:
         try:
             await zk.create(path, data, ephemeral=True)
             _write_note(note, zk.session_id)
-            return
+            return (await zk.get(path))[1].czxid
         except NodeExistsError:
             await _remove_own(zk, path, broker.id, note)
     raise BrokerStartError(

@@ -1,32 +1,33 @@
-"""The controller: creates and deletes topics, assigns their partitions and elects leaders.
+"""The controller: creates and deletes topics, assigns their partitions and elects leaders, for every broker.
 
-- `state.py`: the pure state machine.
+- `state.py`: the pure state machine of the cluster.
+- `requests.py`, `channel.py`: its requests to the brokers, and the channel to each.
 - `topics.py`, `assignment.py`: checks of new topics, and the assignment of their replicas.
 - `znodes.py`: Kafka's paths and JSON.
-- `metadata.py`: the view that clients see.
-- `driver.py`, `_actions.py`: elections, watches, commands, and the execution of actions.
+- `driver.py`, `commands.py`, `work.py`, `_actions.py`: elections and watches, commands on topics, the queue
+  they run in, and the execution of actions.
 - `zookeeper.py`: the session with the coordinator. Only this module imports kazoo.
 
 Only the broker imports this package.
 """
 
 from cluster.controller import znodes
-from cluster.controller._actions import Logs, PartitionSpec
-from cluster.controller.driver import Controller, Outcomes, outcome_of
-from cluster.controller.metadata import MetadataCache
+from cluster.controller.channel import Transport
+from cluster.controller.commands import Outcomes, outcome_of
+from cluster.controller.driver import Controller
+from cluster.controller.state import NewIsr
 from cluster.controller.topics import NewPartitions, NewTopic, TopicDefaults, TopicToDelete
 from cluster.controller.zookeeper import ZooKeeper
 
 __all__ = [
     "Controller",
-    "Logs",
-    "MetadataCache",
+    "NewIsr",
     "NewPartitions",
     "NewTopic",
     "Outcomes",
-    "PartitionSpec",
     "TopicDefaults",
     "TopicToDelete",
+    "Transport",
     "ZooKeeper",
     "outcome_of",
     "znodes",

@@ -1,18 +1,32 @@
-"""The controller's state machine: the topics, the leaders of their partitions, and the actions after a
-change.
+"""The controller's state machine: the cluster's topics, the leaders of their partitions, and the actions
+after a change.
 
 Messages in, actions out; no I/O, no clock, no randomness. The driver carries the actions out in order and
 reports their results. A topic is unsettled until the driver reports that its actions were carried out
 (`settled`); loading an unsettled topic again repeats them. Not persistent: a new controller loads every topic
 again. That is safe because each znode write is atomic and every step can be repeated. Source:
-kafka.controller (PartitionStateMachine, TopicDeletionManager, KafkaController).
+kafka.controller (PartitionStateMachine, ReplicaStateMachine, TopicDeletionManager, KafkaController).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from cluster.errors import (
+    NONE,
+    BrokerNotAvailable,
+    FencedLeaderEpoch,
+    IneligibleReplica,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    KafkaProtocolError,
+    KafkaStorageError,
+    NotController,
+    StaleBrokerEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from cluster.model import (
     NO_LEADER,
     NO_TOPIC_ID,
@@ -44,66 +58,56 @@ class CreateStates:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateState:
-    """Set a partition's state znode if it has the version `expected_version`."""
+class UpdateStates:
+    """Set the state znodes of partitions that have the versions `state.zk_version`."""
 
-    partition: TopicPartition
-    state: PartitionState
-    expected_version: int
+    topic: str
+    states: dict[int, PartitionState]
 
 
 @dataclass(frozen=True, slots=True)
-class OpenPartitions:
-    """Open the logs of these partitions on this broker, or update their leader and epoch. `new` ones have no
-    log yet.
-    """
+class Lead:
+    """Send leaders and replicas of partitions to the brokers that hold them (LeaderAndIsr)."""
 
     topic: TopicInfo
     partitions: tuple[int, ...]
     new: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class TakeOffline:
-    """The logs of these partitions here failed: they have no leader until the broker starts again."""
-
-    topic: TopicInfo
-    partitions: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Configure:
-    """Apply the topic's settings to its open logs."""
-
-    topic: TopicInfo
+    """The partitions that have no log yet."""
+    to: frozenset[BrokerId] | None = None
+    """Only these brokers; None: every one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Publish the topic to clients."""
+    """Send partitions to the metadata that brokers answer clients from (UpdateMetadata)."""
 
     topic: TopicInfo
+    partitions: tuple[int, ...]
+    to: frozenset[BrokerId] | None = None
+    """Only these brokers; None: every one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishBrokers:
+    """Send the live brokers to the metadata of every broker (UpdateMetadata)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Hide the topic from clients."""
-
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class CloseTopic:
-    """Stop serving the topic's logs on this broker, and keep them."""
+    """Hide the topic from clients (UpdateMetadata). If `deleted`, brokers forget its committed offsets."""
 
     topic: TopicInfo
+    deleted: bool
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteLogs:
-    """Delete the topic's logs on this broker."""
+class StopReplicas:
+    """Stop serving partitions on a broker, and delete their logs if `delete` (StopReplica)."""
 
-    topic: str
+    topic: TopicInfo
+    broker: BrokerId
+    partitions: tuple[int, ...]
+    delete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +127,12 @@ class DropDeletion:
 Action = (
     WriteTopic
     | CreateStates
-    | UpdateState
-    | OpenPartitions
-    | TakeOffline
-    | Configure
+    | UpdateStates
+    | Lead
     | Publish
+    | PublishBrokers
     | Withdraw
-    | CloseTopic
-    | DeleteLogs
+    | StopReplicas
     | RemoveTopic
     | DropDeletion
 )
@@ -139,34 +141,204 @@ Action = (
 UNREADABLE = PartitionState(NO_LEADER, LeaderEpoch(-1), (), ControllerEpoch(-1))
 """The state of a partition whose znode cannot be read. It has no leader, and its znode is not written."""
 
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+
+@dataclass(slots=True)
+class Deletion:
+    """A topic that is being deleted."""
+
+    topic: TopicInfo
+    replicas: dict[BrokerId, set[int]] = field(default_factory=dict)
+    """By broker: the partitions whose logs it has not deleted yet."""
+    failed: set[BrokerId] = field(default_factory=set)
+    """Brokers that could not delete a log. They are asked again when they start."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewIsr:
+    """A leader's wish for another ISR of a partition (AlterPartition). The topic is named by id or name."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    partition_epoch: int
+    recovery: int = 0
+
 
 class ControllerState:
-    """The state machine. `local` is this broker; the controller opens and closes its logs itself."""
+    """The state machine of the whole cluster."""
 
-    def __init__(self, local: BrokerId, delete_enabled: bool = True, unclean_election: bool = False) -> None:
-        self.local = local
+    def __init__(self, delete_enabled: bool = True, unclean_election: bool = False) -> None:
         self.epoch = ControllerEpoch(0)
-        self.brokers: dict[BrokerId, BrokerInfo] = {}
+        self.registered: dict[BrokerId, BrokerInfo] = {}
+        """The brokers that have a registration."""
+        self.unreachable: set[BrokerId] = set()
+        """Registered brokers whose address refuses connections. Their process is gone, their session is not
+        yet.
+        """
+        self.shutting_down: set[BrokerId] = set()
+        """Brokers that asked for a controlled shutdown. They lead nothing any more."""
         self.topics: dict[str, TopicInfo] = {}
+        self.names: dict[TopicId, str] = {}
+        self.deletions: dict[str, Deletion] = {}
         self.unsettled: set[str] = set()
         """Topics whose last actions may not be carried out."""
+        self._offline: dict[BrokerId, set[TopicPartition]] = {}
+        """By broker: the replicas whose log directory failed."""
         self._delete_enabled = delete_enabled
         self._unclean_election = unclean_election
 
     def elected(self, epoch: ControllerEpoch) -> None:
-        """This broker became the controller. The driver loads everything again."""
+        """This broker became the controller. The driver loads everything again, the brokers first."""
         self.epoch = epoch
-        self.topics.clear()
-        self.unsettled.clear()
-        self.brokers.clear()
+        for known in (self.topics, self.names, self.deletions, self.registered, self._offline):
+            known.clear()
+        for marked in (self.unsettled, self.unreachable, self.shutting_down):
+            marked.clear()
 
-    def brokers_changed(self, brokers: Mapping[BrokerId, BrokerInfo]) -> list[Action]:
-        """The live brokers changed. Elects leaders for partitions without a live one."""
-        self.brokers = dict(brokers)
+    # ---- brokers ----
+
+    def is_alive(self, broker: BrokerId) -> bool:
+        """The broker is registered and reachable."""
+        return broker in self.registered and broker not in self.unreachable
+
+    def alive(self) -> list[BrokerInfo]:
+        """The brokers that clients may ask."""
+        return [info for broker, info in self.registered.items() if broker not in self.unreachable]
+
+    def is_online(self, topic: str, number: int, broker: BrokerId) -> bool:
+        """The broker is alive, and its log directory of the partition has not failed."""
+        failed = self._offline.get(broker)
+        return self.is_alive(broker) and (failed is None or TopicPartition(topic, number) not in failed)
+
+    def _may_lead(self, topic: str, number: int, broker: BrokerId) -> bool:
+        return broker not in self.shutting_down and self.is_online(topic, number, broker)
+
+    def brokers_changed(self, registered: Mapping[BrokerId, BrokerInfo]) -> list[Action]:
+        """The registrations changed. A broker that registered again is one that failed and came back."""
+        before = self.registered
+        if before == registered:
+            return []
+        epochs = {broker: info.epoch for broker, info in before.items()}
+        came = frozenset(broker for broker, info in registered.items() if epochs.get(broker) != info.epoch)
+        gone = frozenset(b for b in before if b not in registered or b in came)
+        for broker in gone:
+            self._offline.pop(broker, None)
+        self.unreachable -= gone | came
+        self.shutting_down -= gone | came
+        self.registered = {broker: info for broker, info in registered.items() if broker not in came}
+        actions: list[Action] = []
+        if gone:
+            actions += self._elect_everywhere()
+        self.registered = dict(registered)
+        actions.append(PublishBrokers())
+        if came:
+            actions += self._welcome(came)
+        return actions
+
+    def _welcome(self, came: frozenset[BrokerId]) -> list[Action]:
+        """Everything that brokers must know which have just started."""
         actions: list[Action] = []
         for topic in list(self.topics.values()):
-            actions += self._elect(topic)
+            if topic.name in self.deletions:
+                continue
+            hosted = tuple(number for number in topic.assignment if self._hosts(topic, number, came))
+            if hosted:
+                actions.append(Lead(topic, hosted, to=came))
+            actions.append(Publish(topic, tuple(topic.assignment), came))
+        actions += self._elect_everywhere()
+        for deletion in self.deletions.values():
+            deletion.failed -= came
+            actions += self._stop(deletion, came)
         return actions
+
+    def _hosts(self, topic: TopicInfo, number: int, brokers: frozenset[BrokerId]) -> bool:
+        readable = topic.partitions.get(number) != UNREADABLE
+        return readable and not brokers.isdisjoint(topic.assignment[number].replicas)
+
+    def connection_refused(self, broker: BrokerId) -> list[Action]:
+        """A registered broker's address refuses connections. It leads nothing until it answers again.
+
+        Epochs fence it if it is alive after all, so this is safe.
+        """
+        if broker not in self.registered or broker in self.unreachable:
+            return []
+        self.unreachable.add(broker)
+        return [*self._elect_everywhere(), PublishBrokers()]
+
+    def connection_made(self, broker: BrokerId) -> list[Action]:
+        """A broker whose address refused connections answers again, with the same registration."""
+        if broker not in self.unreachable:
+            return []
+        self.unreachable.discard(broker)
+        return [PublishBrokers(), *self._elect_everywhere()]
+
+    def shut_down(self, broker: BrokerId, epoch: int) -> tuple[set[TopicPartition], list[Action]]:
+        """A broker asks for a controlled shutdown. Returns the partitions that it still leads although others
+        have replicas of them (`KafkaController.doControlledShutdown`).
+
+        Raises StaleBrokerEpoch, or BrokerNotAvailable if it is not registered.
+        """
+        info = self.registered.get(broker)
+        if info is None:
+            raise BrokerNotAvailable(f"Broker {broker} is not registered.")
+        if -1 < epoch < info.epoch:
+            raise StaleBrokerEpoch(f"Broker {broker} has registered again since epoch {epoch}.")
+        self.shutting_down.add(broker)
+        actions: list[Action] = []
+        remaining: set[TopicPartition] = set()
+        for topic in list(self.topics.values()):
+            if topic.name in self.deletions:
+                continue
+            followed = tuple(
+                number
+                for number, state in topic.partitions.items()
+                if self._is_replicated_on(topic, number, broker) and state.leader not in (broker, NO_LEADER)
+            )
+            if followed:
+                actions.append(StopReplicas(topic, broker, followed, delete=False))
+            actions += self._elect(topic)
+            remaining |= {
+                TopicPartition(topic.name, number)
+                for number, state in topic.partitions.items()
+                if self._is_replicated_on(topic, number, broker) and state.leader == broker
+            }
+        return remaining, actions
+
+    def _is_replicated_on(self, topic: TopicInfo, number: int, broker: BrokerId) -> bool:
+        assigned = topic.assignment.get(number)
+        return assigned is not None and len(assigned.replicas) > 1 and broker in assigned.replicas
+
+    def replicas_answered(self, broker: BrokerId, errors: Mapping[TopicPartition, int]) -> list[Action]:
+        """A broker's answer to LeaderAndIsr. Replicas on a failed log directory are offline."""
+        known = self._offline.setdefault(broker, set())
+        failed = {partition for partition, code in errors.items() if code == KafkaStorageError.code}
+        healed = known & {partition for partition, code in errors.items() if code == NONE}
+        changed = (failed - known) | healed
+        self._offline[broker] = (known | failed) - healed
+        actions: list[Action] = []
+        for name in sorted({partition.topic for partition in changed}):
+            topic = self.topics.get(name)
+            if topic is not None and name not in self.deletions:
+                numbers = tuple(sorted(item.partition for item in changed if item.topic == name))
+                actions += self._elect(topic)
+                actions.append(Publish(topic, tuple(n for n in numbers if n in topic.assignment)))
+        return actions
+
+    def log_dir_failed(self, broker: BrokerId) -> list[Action]:
+        """A broker reports a failed log directory. Its answer to LeaderAndIsr says which replicas it held."""
+        of_broker = frozenset({broker})
+        actions: list[Action] = []
+        for topic in self.topics.values():
+            if topic.name not in self.deletions:
+                hosted = tuple(n for n in topic.assignment if self._hosts(topic, n, of_broker))
+                actions += [Lead(topic, hosted, to=of_broker)] if hosted else []
+        return actions
+
+    # ---- topics ----
 
     def topic_loaded(
         self,
@@ -181,34 +353,63 @@ class ControllerState:
 
         `fresh_id` becomes its id if it has none (a topic made before Kafka 2.8).
         """
+        if name in self.deletions:
+            return []
         known = self.topics.get(name)
-        opened_before = known.partitions if known and name not in self.unsettled else {}
+        sent_before = known.partitions if known and name not in self.unsettled else {}
         self.unsettled.add(name)
         topic = TopicInfo(name, topic_id, dict(assignment), dict(states), dict(config))
         actions: list[Action] = []
         if topic_id == NO_TOPIC_ID:
             topic = replace(topic, id=known.id if known else fresh_id)
             actions.append(WriteTopic(topic))
-        self.topics[name] = topic
+        self._keep(topic)
+        for number in self._reassigned(known, topic):
+            # A broker takes other replicas only in a new epoch.
+            state = topic.partitions[number]
+            epoch = LeaderEpoch(state.leader_epoch + 1)
+            topic.partitions[number] = replace(state, leader_epoch=epoch, controller_epoch=self.epoch)
+            actions.append(UpdateStates(name, {number: topic.partitions[number]}))
         missing = {number: self._first_state(topic, number) for number in assignment if number not in states}
         if missing:
             topic.partitions.update(missing)
             actions.append(CreateStates(name, missing))
-        changed = self._elect(topic, silent=True)
-        opened = tuple(sorted(number for number in assignment if self._opens(topic, number)))
-        news = tuple(
-            number
-            for number in opened
-            if opened_before.get(number) != topic.partitions[number]
-            or (known is not None and known.assignment.get(number) != assignment[number])
+        actions += self._elect(topic, silent=True)
+        changed = tuple(
+            number for number in sorted(assignment) if sent_before.get(number) != topic.partitions[number]
         )
-        actions += changed
-        if news:
-            actions.append(OpenPartitions(self.topics[name], news, frozenset(missing).intersection(news)))
-        if known is not None and known.config != topic.config:
-            actions.append(Configure(self.topics[name]))
-        actions.append(Publish(self.topics[name]))
+        readable = tuple(number for number in changed if topic.partitions[number] != UNREADABLE)
+        if readable:
+            actions.append(Lead(topic, readable, frozenset(missing).intersection(readable)))
+        if changed:
+            actions.append(Publish(topic, changed))
         return actions
+
+    def _reassigned(self, known: TopicInfo | None, topic: TopicInfo) -> list[int]:
+        """The partitions whose replicas were changed in the topic's znode."""
+        if known is None:
+            return []
+        return [
+            number
+            for number, assigned in known.assignment.items()
+            if topic.assignment.get(number, assigned) != assigned
+            and topic.partitions.get(number, UNREADABLE) != UNREADABLE
+        ]
+
+    def _keep(self, topic: TopicInfo) -> None:
+        known = self.topics.get(topic.name)
+        if known is not None:
+            self.names.pop(known.id, None)
+        self.topics[topic.name] = topic
+        if topic.id != NO_TOPIC_ID:
+            self.names[topic.id] = topic.name
+
+    def _forget(self, name: str) -> TopicInfo | None:
+        topic = self.topics.pop(name, None)
+        if topic is not None:
+            self.names.pop(topic.id, None)
+        self.unsettled.discard(name)
+        return topic
 
     def settled(self, name: str) -> None:
         """The actions of a topic were carried out."""
@@ -221,95 +422,226 @@ class ControllerState:
             for number, version in versions.items():
                 known.partitions[number] = replace(known.partitions[number], zk_version=version)
 
-    def logs_failed(self, name: str, partitions: Iterable[int]) -> list[Action]:
-        """Logs of a topic on this broker went offline. The znodes keep the leader, so the next start tries
-        again.
-        """
-        topic = self.topics.get(name)
-        return [] if topic is None else [TakeOffline(topic, frozenset(partitions)), Publish(topic)]
-
     def config_changed(self, name: str, config: Mapping[str, str]) -> list[Action]:
-        """A topic's own settings changed."""
+        """A topic's own settings changed. If they allow unclean elections, partitions get leaders."""
         known = self.topics.get(name)
         if known is None or known.config == config:
             return []
-        topic = self.topics[name] = replace(known, config=dict(config))
-        return [Configure(topic), Publish(topic)]
+        allowed_before = self._elects_uncleanly(known)
+        topic = replace(known, config=dict(config))
+        self._keep(topic)
+        is_newly_allowed = self._elects_uncleanly(topic) and not allowed_before
+        return self._elect(topic) if is_newly_allowed and name not in self.deletions else []
 
     def unclean_election_changed(self, enabled: bool) -> list[Action]:
         """`unclean.leader.election.enable` changed. If enabled, partitions without a leader get one."""
         self._unclean_election = enabled
-        actions: list[Action] = []
-        for topic in list(self.topics.values()) if enabled else ():
-            actions += self._elect(topic)
-        return actions
+        return self._elect_everywhere() if enabled else []
 
-    def deletion_requested(self, name: str, exists: bool) -> list[Action]:
-        """The deletion of a topic was requested. `exists`: the topic has a znode."""
-        if not self._delete_enabled or not exists:
+    # ---- deletions ----
+
+    def deletion_requested(self, name: str, topic: TopicInfo | None) -> list[Action]:
+        """The deletion of a topic was requested. `topic` is None if it has no znode."""
+        if name in self.deletions:
+            return []
+        if not self._delete_enabled or topic is None:
             return [DropDeletion(name)]
-        self.topics.pop(name, None)
-        return [Withdraw(name), DeleteLogs(name), RemoveTopic(name)]
+        known = self.topics.get(name)
+        if known is None:
+            self._keep(topic)
+        else:
+            topic = known
+        deletion = self.deletions[name] = Deletion(topic)
+        for number, assigned in topic.assignment.items():
+            for broker in assigned.replicas:
+                deletion.replicas.setdefault(broker, set()).add(number)
+        stops = self._stop(deletion, frozenset(self.registered))
+        return [Withdraw(topic, deleted=True), *stops, *self._removal(deletion)]
+
+    def _stop(self, deletion: Deletion, brokers: frozenset[BrokerId]) -> list[Action]:
+        return [
+            StopReplicas(deletion.topic, broker, tuple(sorted(numbers)), delete=True)
+            for broker, numbers in sorted(deletion.replicas.items())
+            if broker in brokers
+        ]
+
+    def replicas_deleted(self, broker: BrokerId, name: str, codes: Mapping[int, int]) -> list[Action]:
+        """A broker deleted its logs of a topic that is being deleted, or could not; with the error codes."""
+        deletion = self.deletions.get(name)
+        if deletion is None or broker not in deletion.replicas:
+            return []
+        deletion.replicas[broker].difference_update(number for number, code in codes.items() if code == NONE)
+        if any(code != NONE for code in codes.values()):
+            deletion.failed.add(broker)
+        if not deletion.replicas[broker]:
+            del deletion.replicas[broker]
+        return self._removal(deletion)
+
+    def _removal(self, deletion: Deletion) -> list[Action]:
+        return [] if deletion.replicas else [RemoveTopic(deletion.topic.name)]
+
+    def topic_removed(self, name: str) -> None:
+        """The znodes of a deleted topic are gone."""
+        self.deletions.pop(name, None)
+        self._forget(name)
+        for failed in self._offline.values():
+            failed -= {item for item in failed if item.topic == name}
+
+    def waits_only_for_dead_brokers(self, name: str) -> bool:
+        """Every log of the topic is deleted, except on brokers that are not alive, or whose disk failed."""
+        deletion = self.deletions.get(name)
+        return deletion is None or not any(map(self.is_alive, deletion.replicas.keys() - deletion.failed))
 
     def topic_vanished(self, name: str) -> list[Action]:
         """The topic's znode is gone without a request to delete the topic. As in Kafka, its records stay."""
-        topic = self.topics.pop(name, None)
-        return [] if topic is None else [Withdraw(name), CloseTopic(topic)]
+        if name in self.deletions:
+            return []
+        topic = self._forget(name)
+        return [] if topic is None else self.abandoned(topic)
 
-    def _opens(self, topic: TopicInfo, number: int) -> bool:
-        return self.local in topic.assignment[number].replicas and topic.partitions[number] != UNREADABLE
+    def abandoned(self, topic: TopicInfo) -> list[Action]:
+        """Brokers stop serving a topic that the coordinator does not have, and keep its logs."""
+        held: dict[BrokerId, list[int]] = {}
+        for number, assigned in topic.assignment.items():
+            for broker in assigned.replicas:
+                held.setdefault(broker, []).append(number)
+        stops = [
+            StopReplicas(topic, broker, tuple(numbers), delete=False)
+            for broker, numbers in sorted(held.items())
+            if broker in self.registered
+        ]
+        return [Withdraw(topic, deleted=False), *stops]
+
+    # ---- in-sync replicas ----
+
+    def alter_isr(
+        self, broker: BrokerId, epoch: int, wishes: Iterable[NewIsr]
+    ) -> tuple[list[PartitionState | KafkaProtocolError], list[Action]]:
+        """A leader wishes for other ISRs (AlterPartition, KIP-497). Returns the state or the error of each
+        wish, in order; the states hold once the actions were carried out
+        (`KafkaController.processAlterPartition`).
+
+        Raises StaleBrokerEpoch.
+        """
+        info = self.registered.get(broker)
+        if info is None or info.epoch != epoch:
+            raise StaleBrokerEpoch(f"Broker {broker} is not registered with epoch {epoch}.")
+        answers: list[PartitionState | KafkaProtocolError] = []
+        written: dict[str, dict[int, PartitionState]] = {}
+        for wish in wishes:
+            answer = self._alter(broker, wish)
+            answers.append(answer)
+            if isinstance(answer, PartitionState):
+                name = self.names.get(wish.topic_id, wish.topic)
+                if self.topics[name].partitions[wish.partition] != answer:
+                    self.topics[name].partitions[wish.partition] = answer
+                    written.setdefault(name, {})[wish.partition] = answer
+        actions: list[Action] = []
+        for name, states in written.items():
+            actions += [UpdateStates(name, states), Publish(self.topics[name], tuple(states))]
+        return answers, actions
+
+    def _alter(self, broker: BrokerId, wish: NewIsr) -> PartitionState | KafkaProtocolError:
+        name = self.names.get(wish.topic_id) if wish.topic_id != NO_TOPIC_ID else wish.topic
+        if name is None:
+            return UnknownTopicId()
+        topic = self.topics.get(name)
+        state = None if topic is None or name in self.deletions else topic.partitions.get(wish.partition)
+        if topic is None or state is None or state == UNREADABLE:
+            return UnknownTopicOrPartition()
+        if wish.partition_epoch > state.zk_version or wish.leader_epoch > state.leader_epoch:
+            # The leader knows more than this controller, which another one has probably replaced.
+            return NotController()
+        if wish.leader_epoch < state.leader_epoch or state.leader != broker:
+            return FencedLeaderEpoch()
+        if set(wish.isr) == set(state.isr) and wish.recovery == state.recovery:
+            return state
+        if wish.partition_epoch < state.zk_version:
+            return InvalidUpdateVersion()
+        is_recovering = wish.recovery != 0
+        if is_recovering and (len(wish.isr) > 1 or state.recovery == 0):
+            return InvalidRequest("Only the leader is in the ISR while it recovers from an unclean election.")
+        if broker not in wish.isr or not set(wish.isr) <= set(topic.assignment[wish.partition].replicas):
+            return InvalidRequest("The ISR must hold the leader, and only replicas of the partition.")
+        dead = [item for item in wish.isr if not self._may_lead(name, wish.partition, item)]
+        if dead:
+            return IneligibleReplica(f"These brokers cannot be in the ISR now: {dead}.")
+        return replace(state, isr=wish.isr, recovery=wish.recovery, controller_epoch=self.epoch)
+
+    # ---- elections ----
 
     def _first_state(self, topic: TopicInfo, number: int) -> PartitionState:
-        live = tuple(broker for broker in topic.assignment[number].replicas if broker in self.brokers)
+        replicas = topic.assignment[number].replicas
+        live = tuple(broker for broker in replicas if self._may_lead(topic.name, number, broker))
         leader = live[0] if live else NO_LEADER
-        return PartitionState(leader, LeaderEpoch(0), live or topic.assignment[number].replicas, self.epoch)
+        return PartitionState(leader, LeaderEpoch(0), live or replicas, self.epoch)
 
-    def _elect(self, topic: TopicInfo, silent: bool = False) -> list[Action]:
-        """Elects leaders for partitions whose leader is not live. Removes dead replicas from the ISR of the
-        others.
-
-        With `silent` the caller opens and publishes the partitions.
-        """
+    def _elect_everywhere(self) -> list[Action]:
         actions: list[Action] = []
-        moved = []
-        for number, state in list(topic.partitions.items()):
-            if number not in topic.assignment:
-                continue
-            if state.leader in self.brokers:
-                chosen = self._in_sync(state)
-            else:
-                chosen = self._choose(topic.assignment[number].replicas, state)
-            if chosen is None:
-                continue
-            topic.partitions[number] = chosen
-            actions.append(UpdateState(TopicPartition(topic.name, number), chosen, state.zk_version))
-            moved.append(number)
-        if moved and not silent:
-            opened = tuple(number for number in moved if self._opens(topic, number))
-            actions += [OpenPartitions(topic, opened), Publish(topic)] if opened else [Publish(topic)]
+        for topic in list(self.topics.values()):
+            if topic.name not in self.deletions:
+                actions += self._elect(topic)
         return actions
 
-    def _in_sync(self, state: PartitionState) -> PartitionState | None:
+    def _elects_uncleanly(self, topic: TopicInfo) -> bool:
+        own = topic.config.get(UNCLEAN_ELECTION)
+        return self._unclean_election if own is None else own.strip().lower() == "true"
+
+    def _elect(self, topic: TopicInfo, silent: bool = False) -> list[Action]:
+        """Elects leaders for partitions whose leader may not lead. Removes such replicas from the ISR of the
+        others.
+
+        With `silent` the caller sends and publishes the partitions.
+        """
+        moved: dict[int, PartitionState] = {}
+        for number, state in list(topic.partitions.items()):
+            if number not in topic.assignment or state == UNREADABLE:
+                continue
+            able = {
+                broker
+                for broker in {*topic.assignment[number].replicas, *state.isr, state.leader}
+                if self._may_lead(topic.name, number, broker)
+            }
+            if state.leader in able:
+                chosen = self._in_sync(state, able)
+            else:
+                chosen = self._choose(topic, number, state, able)
+            if chosen is not None:
+                topic.partitions[number] = moved[number] = chosen
+        if not moved:
+            return []
+        written: list[Action] = [UpdateStates(topic.name, moved)]
+        if silent:
+            return written
+        return [*written, Lead(topic, tuple(moved)), Publish(topic, tuple(moved))]
+
+    def _in_sync(self, state: PartitionState, able: set[BrokerId]) -> PartitionState | None:
         """The state without dead brokers in the ISR, in a new epoch; None if there are none
         (KafkaController.removeReplicasFromIsr).
         """
-        live = tuple(broker for broker in state.isr if broker in self.brokers) or (state.leader,)
+        live = tuple(broker for broker in state.isr if broker in able) or (state.leader,)
         if live == state.isr:
             return None
         epoch = LeaderEpoch(state.leader_epoch + 1)
         return replace(state, leader_epoch=epoch, isr=live, controller_epoch=self.epoch)
 
-    def _choose(self, replicas: tuple[BrokerId, ...], state: PartitionState) -> PartitionState | None:
-        """The state after an election; None if nothing changes (OfflinePartitionLeaderElectionStrategy)."""
-        if state == UNREADABLE:
-            return None
-        live = [broker for broker in replicas if broker in self.brokers]
+    def _choose(
+        self, topic: TopicInfo, number: int, state: PartitionState, able: set[BrokerId]
+    ) -> PartitionState | None:
+        """The state after an election; None if nothing changes (OfflinePartitionLeaderElectionStrategy).
+
+        A leader that shuts down keeps a partition that nobody else can lead
+        (ControlledShutdownPartitionLeaderElectionStrategy).
+        """
+        live = [broker for broker in topic.assignment[number].replicas if broker in able]
         clean = [broker for broker in live if broker in state.isr]
         epoch = LeaderEpoch(state.leader_epoch + 1)
         if clean:
-            isr = tuple(broker for broker in state.isr if broker in self.brokers)
+            isr = tuple(broker for broker in state.isr if broker in able)
             return replace(state, leader=clean[0], leader_epoch=epoch, isr=isr, controller_epoch=self.epoch)
-        if live and self._unclean_election:
+        if state.leader in self.shutting_down and self.is_online(topic.name, number, state.leader):
+            return None
+        if live and self._elects_uncleanly(topic):
             return replace(
                 state, leader=live[0], leader_epoch=epoch, isr=(live[0],), controller_epoch=self.epoch
             )

@@ -46,6 +46,8 @@ rest of the request. ZooKeeper closes the connection on a larger request, and al
 
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
+LOG_DIR_FAILURES = "/log_dir_event_notification"
+LOG_DIR_FAILURE_PREFIX = f"{LOG_DIR_FAILURES}/log_dir_event_"
 
 PERSISTENT_PATHS = (
     "/consumers",
@@ -56,7 +58,7 @@ PERSISTENT_PATHS = (
     BROKER_SEQUENCE,
     "/isr_change_notification",
     PRODUCER_ID_BLOCK,
-    "/log_dir_event_notification",
+    LOG_DIR_FAILURES,
     TOPIC_CONFIGS,
     "/config/clients",
     "/config/users",
@@ -330,6 +332,19 @@ def decode_producer_id_block(data: bytes) -> tuple[int, int, int]:
         return int(value["broker"]), int(value["block_start"]), int(value["block_end"])
     except (KeyError, TypeError, ValueError) as error:
         raise ZnodeError(PRODUCER_ID_BLOCK, data, repr(error)) from None
+
+
+def encode_log_dir_failure(broker: BrokerId) -> bytes:
+    """A log directory of `broker` failed (LogDirEventNotificationZNode; event 1)."""
+    return _dump({"version": 1, "broker": broker, "event": 1})
+
+
+def decode_log_dir_failure(path: str, data: bytes) -> BrokerId:
+    """The broker whose log directory failed."""
+    try:
+        return BrokerId(int(_load(path, data)["broker"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ZnodeError(path, data, repr(error)) from None
 
 
 def encode_features() -> bytes:

@@ -311,10 +311,10 @@ class ZooKeeper:
         data, stat = await self._result(lambda: self._client.get_async(path, self._watcher(watch)))
         return data or b"", Stat(stat.version, stat.czxid, stat.ephemeralOwner or 0, stat.ctime)
 
-    async def find(self, path: str) -> tuple[bytes, Stat] | None:
-        """Data and state, or None if there is no such node."""
+    async def find(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat] | None:
+        """Data and state, or None if there is no such node, which is not watched then."""
         try:
-            return await self.get(path)
+            return await self.get(path, watch)
         except NoNodeError:
             return None
 

@@ -43,7 +43,7 @@ async def _add_each(
 ) -> list[Body]:
     body, time_slice = request.body, TimeSlice()
     outcomes: Outcomes = []
-    work = context.controller.create_partitions(news, outcomes, body["validate_only"], quota.record)
+    work = context.controller.topics.create_partitions(news, outcomes, body["validate_only"], quota.record)
     # As in Kafka, a check does not wait for its timeout.
     late = await outcome_of(work, 0 if body["validate_only"] else body["timeout_ms"])
     known = iter(outcomes[:])

@@ -96,7 +96,7 @@ async def _create(
     made: list[TopicInfo | KafkaProtocolError] = []
 
     async def work() -> None:
-        made.extend(await context.controller.create_topics(news, only_check, quota.record))
+        made.extend(await context.controller.topics.create(news, only_check, quota.record))
 
     # As in Kafka, a check does not wait for its timeout.
     error = await outcome_of(work(), 0 if only_check else timeout)

@@ -67,7 +67,7 @@ async def _delete_each(context: Context, request: Request, quota: MutationQuota)
             wanted[name] = TopicToDelete(name, item[1])
         await time_slice.yield_if_over()
     outcomes: Outcomes = []
-    deletion = context.controller.delete_topics(list(wanted.values()), outcomes, quota.record)
+    deletion = context.controller.topics.delete(list(wanted.values()), outcomes, quota.record)
     late = await outcome_of(deletion, timeout)
     known = dict(zip(wanted, outcomes[:], strict=False))
     results = {}

@@ -39,6 +39,8 @@ async def handle(context: Context, request: Request) -> Body:
     descriptions = _Descriptions(context, request)
     results = []
     for item in resources:
+        if item["resource_type"] == TOPIC and context.metadata.topic(item["resource_name"]) is not None:
+            await context.topic_configs.get(item["resource_name"])
         results.append(_describe(descriptions, item))
         await asyncio.sleep(0)
     return {"results": results}
@@ -103,7 +105,8 @@ class _Descriptions:
             self._of_any_topic = {
                 entry.name: _shown(self._request, entry) for entry in topic_entries({}, live)
             }
-        own = {entry.name: _shown(self._request, entry) for entry in own_topic_entries(topic.config, live)}
+        config = self._context.topic_configs.known(name)
+        own = {entry.name: _shown(self._request, entry) for entry in own_topic_entries(config, live)}
         return list((self._of_any_topic | own).values())
 
     def _count(self, repeated: int) -> None:

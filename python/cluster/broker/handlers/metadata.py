@@ -37,7 +37,6 @@ from cluster.model import (
     NO_TOPIC_ID,
     BrokerId,
     PartitionState,
-    Replicas,
     TopicId,
     TopicInfo,
 )
@@ -180,7 +179,7 @@ async def _create(context: Context, news: list[NewTopic]) -> dict[str, int]:
     made: list[TopicInfo | KafkaProtocolError] = []
 
     async def work() -> None:
-        made.extend(await context.controller.create_topics(news))
+        made.extend(await context.controller.topics.create(news))
 
     failed = await outcome_of(work(), context.config.number("request.timeout.ms"))
     outcomes: Sequence[TopicInfo | KafkaProtocolError | None] = made or [failed] * len(news)
@@ -217,7 +216,7 @@ def _topic(context: Context, request: Request, topic: TopicInfo) -> Body:
         "topic_id": topic.id,
         "is_internal": is_internal(topic.name),
         "partitions": [
-            _partition(context, request, number, topic.assignment[number], state)
+            _partition(context, request, topic, number, state)
             for number, state in sorted(topic.partitions.items())
         ],
         "topic_authorized_operations": _operations(request),
@@ -225,9 +224,10 @@ def _topic(context: Context, request: Request, topic: TopicInfo) -> Body:
 
 
 def _partition(
-    context: Context, request: Request, number: int, assigned: Replicas, state: PartitionState
+    context: Context, request: Request, topic: TopicInfo, number: int, state: PartitionState
 ) -> Body:
     code, leader = NONE, state.leader
+    assigned, offline = topic.assignment[number], topic.offline.get(number, ())
     replicas, isr = list(assigned.replicas), list(state.isr)
     if request.api_version == 0:
         replicas, isr = _reached(context, request, replicas), _reached(context, request, isr)
@@ -246,12 +246,7 @@ def _partition(
         "leader_epoch": state.leader_epoch,
         "replica_nodes": replicas,
         "isr_nodes": isr,
-        # A live broker in the ISR of a partition without a leader would lead it, were its log not offline.
-        "offline_replicas": [
-            item
-            for item in assigned.replicas
-            if item not in context.metadata.brokers or (state.leader == NO_LEADER and item in state.isr)
-        ],
+        "offline_replicas": list(offline),
     }
 
 

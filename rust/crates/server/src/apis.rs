@@ -76,6 +76,10 @@ const TABLE: &[Api] = &[
     api(FETCH,                   "Fetch",                        0..=17, Rust,   Nothing,     Short),
     api(LIST_OFFSETS,            "ListOffsets",                  0..=9,  Rust,   Nothing,     Short),
     api(METADATA,                "Metadata",                     0..=12, Python, Coordinator, Long),
+    api(4,                       "LeaderAndIsr",                 0..=7,  Python, Coordinator, Short),
+    api(5,                       "StopReplica",                  0..=4,  Python, Coordinator, Short),
+    api(6,                       "UpdateMetadata",               0..=8,  Python, Coordinator, Short),
+    api(7,                       "ControlledShutdown",           0..=3,  Python, Coordinator, Short),
     api(8,                       "OffsetCommit",                 0..=9,  Python, Nothing,     Short),
     api(OFFSET_FETCH,            "OffsetFetch",                  0..=9,  Python, Nothing,     Long),
     api(10,                      "FindCoordinator",              0..=6,  Python, Coordinator, Short),
@@ -101,6 +105,7 @@ const TABLE: &[Api] = &[
     api(48,                      "DescribeClientQuotas",         0..=1,  Python, Nothing,     Long),
     api(49,                      "AlterClientQuotas",            0..=1,  Python, Coordinator, Short),
     api(50,                      "DescribeUserScramCredentials", 0..=0,  Python, Nothing,     Long),
+    api(56,                      "AlterPartition",               0..=3,  Python, Coordinator, Short),
     api(60,                      "DescribeCluster",              0..=1,  Python, Nothing,     Short),
     api(61,                      "DescribeProducers",            0..=0,  Python, Nothing,     Long),
 ];
@@ -182,7 +187,7 @@ mod tests {
             assert_eq!(Api::of(api.key), Some(api));
             assert!(api.serves(api.last) && !api.serves(api.last + 1));
         }
-        for key in [i16::MIN, -1, 4, 62, i16::MAX] {
+        for key in [i16::MIN, -1, 24, 62, i16::MAX] {
             assert_eq!(Api::of(key), None);
         }
     }

@@ -2,7 +2,7 @@
 
 Kafka stores a topic's settings as they were written; the data plane gets their parsed values, here as in
 `BrokerConfig.server_settings`. A setting that the data plane refuses is logged once and left out; the
-partition opens with the other settings. Called by the controller's threads, one at a time for each topic. Not
+partition opens with the other settings. Called by the replica manager's threads, one at a time. Not
 persistent.
 """
 
@@ -12,14 +12,14 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from cluster.broker.replicas.logs import Logs, PartitionSpec
 from cluster.broker.settings import ConfigError, as_text, topic_settings
-from cluster.controller import Logs, PartitionSpec
 
 log = logging.getLogger(__name__)
 
 
 class TopicLogs:
-    """`cluster.controller.Logs` that takes topic settings as they were written."""
+    """`Logs` that takes topic settings as they were written."""
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
@@ -39,10 +39,13 @@ class TopicLogs:
         self._refused.pop(topic, None)
         self._apply(topic, config, lambda accepted: self._logs.update_topic_config(topic, accepted))
 
-    def delete_topic(self, topic: str) -> None:
-        """Closes and deletes the logs of a topic."""
-        self._refused.pop(topic, None)
-        self._logs.delete_topic(topic)
+    def stop_partition(self, topic: str, partition: int, delete: bool) -> None:
+        """Stops serving a partition, and deletes its log if `delete`."""
+        self._logs.stop_partition(topic, partition, delete)
+
+    def set_brokers(self, brokers: list[tuple[int, str, int]]) -> None:
+        """Sets the addresses at which followers reach leaders."""
+        self._logs.set_brokers(brokers)
 
     def know_topic(self, topic: str, id: bytes, partitions: int, offline: list[int]) -> None:
         """Sets the number of the topic's partitions and this broker's offline ones."""
@@ -50,6 +53,7 @@ class TopicLogs:
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
+        self._refused.pop(topic, None)
         self._logs.forget_topic(topic)
 
     def partitions_left(self) -> int:

@@ -1,0 +1,58 @@
+"""Requests of this broker to the controller, wherever it is now.
+
+Opens one connection to the broker that metadata name as the controller. A controller on this broker is called
+without a socket. The caller repeats what fails. Lives on the event loop. Source:
+NodeToControllerChannelManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from cluster.broker.replicas import MetadataCache
+from cluster.errors import NotController
+from cluster.model import BrokerId
+from cluster.peer import Peer
+
+Body = dict[str, Any]
+
+Local = Callable[[int, int, Body], Awaitable[Body]]
+"""Answers a request on this broker: API key, version, body."""
+
+
+class ControllerLink:
+    """The way to the controller."""
+
+    def __init__(
+        self, metadata: MetadataCache, local: BrokerId, listener: str, timeout_ms: int, answer_here: Local
+    ) -> None:
+        self._metadata = metadata
+        self._local = local
+        self._listener = listener
+        self._timeout_ms = timeout_ms
+        self._answer_here = answer_here
+        self._peer: tuple[str, int, Peer] | None = None
+
+    async def request(self, api_key: int, version: int, body: Body) -> Body:
+        """Sends a request and returns the answer. Raises OSError, ValueError, or NotController if no
+        controller is known.
+        """
+        controller = self._metadata.controller_id
+        if controller == self._local:
+            return await self._answer_here(api_key, version, body)
+        info = self._metadata.brokers.get(controller)
+        endpoint = None if info is None else info.endpoint(self._listener)
+        if endpoint is None:
+            raise NotController("No controller is known yet.")
+        if self._peer is None or self._peer[:2] != (endpoint.host, endpoint.port):
+            self.close()
+            peer = Peer(endpoint.host, endpoint.port, f"broker-{self._local}", self._timeout_ms)
+            self._peer = endpoint.host, endpoint.port, peer
+        return await self._peer[2].request(api_key, version, body)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._peer is not None:
+            self._peer[2].close()
+            self._peer = None

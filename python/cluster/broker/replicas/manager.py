@@ -1,0 +1,435 @@
+"""The replica manager: carries out the controller's LeaderAndIsr, UpdateMetadata and StopReplica requests.
+
+Fences by controller epoch, broker epoch and leader epoch, commands the data plane, and fills the metadata
+cache. One request is carried out at a time. Lives on the event loop; the data plane opens logs in threads.
+Not persistent: the controller sends everything to a broker that starts. Source: kafka.server.ReplicaManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from cluster.broker.replicas.configs import TopicConfigs
+from cluster.broker.replicas.logs import Logs, PartitionSpec, Replica
+from cluster.broker.replicas.metadata import MetadataCache
+from cluster.controller.requests import EPOCH_DURING_DELETE
+from cluster.errors import (
+    NONE,
+    FencedLeaderEpoch,
+    InconsistentTopicId,
+    KafkaStorageError,
+    StaleBrokerEpoch,
+    StaleControllerEpoch,
+    UnknownTopicOrPartition,
+)
+from cluster.model import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_NAMES_SHOWN = 20
+"""Partitions that one log line names."""
+
+_NO_EPOCH = -1
+"""The leader's epoch in the requests of old controllers."""
+
+Body = dict[str, Any]
+
+TopicsDeleted = Callable[[Sequence[str]], None]
+"""Called on the loop with the names of topics that the cluster deletes."""
+
+
+class IsrOwner(Protocol):
+    """Decides about the in-sync replicas of the partitions that are led here."""
+
+    def leads(
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        leader_epoch: int,
+        isr: Iterable[int],
+        partition_epoch: int,
+    ) -> None:
+        """This broker leads the partition, with this ISR."""
+
+    def follows(self, partition: TopicPartition) -> None:
+        """This broker does not lead the partition."""
+
+    def isr(self, partition: TopicPartition) -> Sequence[int] | None:
+        """The ISR of a partition that is led here."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A topic with partitions on this broker."""
+
+    id: TopicId
+    specs: dict[int, PartitionSpec] = field(default_factory=dict)
+    """What the data plane was last told of each partition, without the settings."""
+    offline: set[int] = field(default_factory=set)
+    """Partitions whose logs failed."""
+
+
+class ReplicaManager:
+    """The replicas of the broker `local`."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        metadata: MetadataCache,
+        configs: TopicConfigs,
+        local: BrokerId,
+        inter_broker_listener: str,
+        report_failed_log_dir: Callable[[], Awaitable[None]],
+        isr: IsrOwner,
+    ) -> None:
+        self.broker_epoch = -1
+        """The epoch of this broker's registration."""
+        self.informed = asyncio.Event()
+        """Set once a controller has sent its metadata."""
+        self._controller_epoch = -1
+        self._logs = logs
+        self._metadata = metadata
+        self._configs = configs
+        self._local = local
+        self._listener = inter_broker_listener
+        self._report_failed_log_dir = report_failed_log_dir
+        self._isr = isr
+        self._held: dict[str, _Held] = {}
+        self._changing = asyncio.Lock()
+        """Held while a request is carried out."""
+        self._addresses: dict[int, tuple[str, int]] = {}
+        """By broker: host and port for followers."""
+        self._topics_deleted: TopicsDeleted | None = None
+        self._reports: set[asyncio.Task[None]] = set()
+
+    def on_topics_deleted(self, callback: TopicsDeleted) -> None:
+        """Sets the function that learns of deleted topics."""
+        self._topics_deleted = callback
+
+    async def stop(self) -> None:
+        """Ends reports to the controller that are under way."""
+        for task in self._reports:
+            task.cancel()
+        await asyncio.gather(*self._reports, return_exceptions=True)
+
+    async def request(self, api_key: int, version: int, body: Body) -> Body:
+        """Carries out a request of the controller on this broker, and returns the response."""
+        match api_key:
+            case 4:
+                return await self.leader_and_isr(body)
+            case 5:
+                return await self.stop_replica(body)
+            case _:
+                return await self.update_metadata(body)
+
+    def close(self) -> None:
+        """The controller sends nothing more."""
+
+    def _fenced(self, body: Body) -> int:
+        """The error code of an outdated request, or 0. Remembers the controller's epoch."""
+        if body["controller_epoch"] < self._controller_epoch:
+            log.warning(
+                "a request of controller %d, epoch %d, is refused: the controller's epoch is %d now",
+                body["controller_id"],
+                body["controller_epoch"],
+                self._controller_epoch,
+            )
+            return StaleControllerEpoch.code
+        if -1 < body["broker_epoch"] < self.broker_epoch:
+            return StaleBrokerEpoch.code
+        self._controller_epoch = body["controller_epoch"]
+        return NONE
+
+    # ---- LeaderAndIsr ----
+
+    async def leader_and_isr(self, body: Body) -> Body:
+        """Opens partitions and sets their leaders. Returns the response."""
+        async with self._changing:
+            code = self._fenced(body)
+            if code != NONE:
+                return {"error_code": code, "topics": []}
+            self._set_addresses(
+                self._addresses
+                | {item["broker_id"]: (item["host_name"], item["port"]) for item in body["live_leaders"]}
+            )
+            codes: dict[str, dict[int, int]] = {}
+            specs: list[PartitionSpec] = []
+            epochs: dict[tuple[str, int], int] = {}
+            """By partition: its epoch, which is the version of its znode."""
+            for topic in body["topic_states"]:
+                name, topic_id = topic["topic_name"], TopicId(topic["topic_id"])
+                codes[name] = {}
+                for state in topic["partition_states"]:
+                    number = state["partition_index"]
+                    refused = self._refusal(name, topic_id, state)
+                    codes[name][number] = NONE if refused is None else refused
+                    if refused is None:
+                        specs.append(await self._spec(name, topic_id, state))
+                        # Reports of the data plane that the new state answers are for the old epoch.
+                        self._isr.follows(TopicPartition(name, number))
+                        epochs[name, number] = state["partition_epoch"]
+            for spec, code in await asyncio.to_thread(self._open, specs):
+                codes[spec.topic][spec.partition] = code
+                self._remember(spec, code)
+                if code == NONE and spec.leader_id == self._local:
+                    partition = TopicPartition(spec.topic, spec.partition)
+                    epoch = epochs[partition]
+                    self._isr.leads(partition, TopicId(spec.topic_id), spec.leader_epoch, spec.isr, epoch)
+            self._show_offline({spec.topic for spec in specs})
+        return {
+            "error_code": NONE,
+            "topics": [
+                {
+                    "topic_id": topic["topic_id"],
+                    "partition_errors": [
+                        {"partition_index": number, "error_code": code}
+                        for number, code in codes[topic["topic_name"]].items()
+                    ],
+                }
+                for topic in body["topic_states"]
+            ],
+        }
+
+    def _refusal(self, name: str, topic_id: TopicId, state: Body) -> int | None:
+        """The error code of a partition that stays as it is; None if its new state is carried out."""
+        held, number = self._held.get(name), state["partition_index"]
+        if self._local not in state["replicas"]:
+            return UnknownTopicOrPartition.code
+        if held is None:
+            return None
+        if number in held.offline:
+            return KafkaStorageError.code
+        spec = held.specs.get(number)
+        if spec is None:
+            return None
+        if held.id != topic_id and NO_TOPIC_ID not in (held.id, topic_id):
+            return InconsistentTopicId.code
+        if state["leader_epoch"] > spec.leader_epoch or held.id != topic_id:
+            return None
+        return StaleControllerEpoch.code
+
+    async def _spec(self, name: str, topic_id: TopicId, state: Body) -> PartitionSpec:
+        return PartitionSpec(
+            topic=name,
+            topic_id=topic_id,
+            partition=state["partition_index"],
+            leader_epoch=state["leader_epoch"],
+            leader_id=state["leader"],
+            config=await self._configs.get(name),
+            new=state["is_new"],
+            replicas=self._replicas(state["replicas"]),
+            isr=list(state["isr"]),
+        )
+
+    def _replicas(self, brokers: Iterable[int]) -> list[Replica]:
+        """The replicas with the racks and listeners of those that are alive."""
+
+        def replica(broker: int) -> Replica:
+            info = self._metadata.brokers.get(BrokerId(broker))
+            if info is None:
+                return broker, None, ()
+            return broker, info.rack, [endpoint.listener for endpoint in info.endpoints]
+
+        return [replica(broker) for broker in brokers]
+
+    def _open(self, specs: Sequence[PartitionSpec]) -> list[tuple[PartitionSpec, int]]:
+        """Gives partitions to the data plane. Returns each one's error code."""
+        codes: list[tuple[PartitionSpec, int]] = []
+        failed: list[tuple[PartitionSpec, Exception]] = []
+        for spec in specs:
+            try:
+                self._logs.create_partition(spec)
+                codes.append((spec, NONE))
+            except Exception as error:
+                failed.append((spec, error))
+                # Also if the log is another topic's: nobody can serve the partition here.
+                codes.append((spec, KafkaStorageError.code))
+        if failed:
+            names = _names([TopicPartition(spec.topic, spec.partition) for spec, _ in failed])
+            log.error("these partitions are offline: %s (the first: %s)", names, failed[0][1])
+        return codes
+
+    def _remember(self, spec: PartitionSpec, code: int) -> None:
+        held = self._held.get(spec.topic)
+        if held is None:
+            held = self._held[spec.topic] = _Held(TopicId(spec.topic_id))
+        held.id = TopicId(spec.topic_id)
+        if code == NONE:
+            held.specs[spec.partition] = replace(spec, config={}, new=False)
+            held.offline.discard(spec.partition)
+        else:
+            held.offline.add(spec.partition)
+
+    def _show_offline(self, topics: Iterable[str]) -> None:
+        """Tells the data plane the partitions that it answers with an error."""
+        for name in topics:
+            topic, held = self._metadata.topic(name), self._held.get(name)
+            if topic is not None:
+                offline = sorted(held.offline) if held is not None else []
+                self._logs.know_topic(name, topic.id, 1 + max(topic.assignment, default=-1), offline)
+
+    # ---- UpdateMetadata ----
+
+    async def update_metadata(self, body: Body) -> Body:
+        """Updates what clients see. Returns the response."""
+        async with self._changing:
+            code = self._fenced(body)
+            if code != NONE:
+                return {"error_code": code}
+            self._metadata.controller_id = BrokerId(body["controller_id"])
+            deleted = [
+                topic["topic_name"]
+                for topic in body["topic_states"]
+                if self._update(topic["topic_name"], TopicId(topic["topic_id"]), topic["partition_states"])
+            ]
+            if deleted and self._topics_deleted is not None:
+                self._topics_deleted(deleted)
+            if self._metadata.set_brokers(body["live_brokers"]):
+                self._set_addresses(
+                    {
+                        info.id: (endpoint.host, endpoint.port)
+                        for info in self._metadata.brokers.values()
+                        if (endpoint := info.endpoint(self._listener)) is not None
+                    }
+                )
+                await asyncio.to_thread(self._open, self._outdated())
+            self.informed.set()
+        return {"error_code": NONE}
+
+    def _update(self, name: str, topic_id: TopicId, partitions: Sequence[Body]) -> bool:
+        """Updates a topic. Returns whether the cluster deletes it."""
+        known = self._metadata.topic(name)
+        if known is not None and known.id != topic_id:
+            self._configs.forget(name)
+        if self._metadata.update(name, topic_id, partitions) is not None:
+            self._show_offline([name])
+            return False
+        self._configs.forget(name)
+        self._logs.forget_topic(name)
+        # A topic whose znode vanished has no replicas either, but its records stay.
+        return any(item["replicas"] for item in partitions)
+
+    def _set_addresses(self, addresses: dict[int, tuple[str, int]]) -> None:
+        addresses.pop(self._local, None)
+        if addresses != self._addresses:
+            self._addresses = addresses
+            self._logs.set_brokers([(broker, host, port) for broker, (host, port) in addresses.items()])
+
+    def _outdated(self) -> list[PartitionSpec]:
+        """The partitions led here whose followers have other racks or listeners than the data plane knows."""
+        changed = []
+        for held in self._held.values():
+            for number, spec in held.specs.items():
+                if spec.leader_id != self._local or len(spec.replicas) < 2 or number in held.offline:
+                    continue
+                fresh = self._replicas([broker for broker, _, _ in spec.replicas])
+                if fresh != list(spec.replicas):
+                    isr = self._isr.isr(TopicPartition(spec.topic, number)) or spec.isr
+                    held.specs[number] = replace(spec, replicas=fresh, isr=list(isr))
+                    config = self._configs.known(spec.topic)
+                    changed.append(replace(held.specs[number], config=config))
+        return changed
+
+    # ---- StopReplica ----
+
+    async def stop_replica(self, body: Body) -> Body:
+        """Stops serving partitions, and deletes logs. Returns the response."""
+        async with self._changing:
+            code = self._fenced(body)
+            if code != NONE:
+                return {"error_code": code, "partition_errors": []}
+            answers: list[Body] = []
+            stops: list[tuple[str, int, bool]] = []
+            for topic in body["topic_states"]:
+                name = topic["topic_name"]
+                for state in topic["partition_states"]:
+                    number = state["partition_index"]
+                    refused = self._stop_refusal(name, number, state["leader_epoch"])
+                    if refused is None:
+                        stops.append((name, number, state["delete_partition"]))
+                    else:
+                        answers.append(_partition_error(name, number, refused))
+            for (name, number, delete), code in zip(
+                stops, await asyncio.to_thread(self._stop, stops), strict=True
+            ):
+                answers.append(_partition_error(name, number, code))
+                self._isr.follows(TopicPartition(name, number))
+                held = self._held.get(name)
+                if held is not None and code == NONE:
+                    held.specs.pop(number, None)
+                    if delete:
+                        held.offline.discard(number)
+                    if not held.specs and not held.offline:
+                        del self._held[name]
+            self._show_offline({name for name, _, _ in stops})
+        return {"error_code": NONE, "partition_errors": answers}
+
+    def _stop_refusal(self, name: str, number: int, leader_epoch: int) -> int | None:
+        held = self._held.get(name)
+        if held is None:
+            return None
+        spec = held.specs.get(number)
+        is_any = leader_epoch in (EPOCH_DURING_DELETE, _NO_EPOCH)
+        if spec is not None and not is_any and leader_epoch < spec.leader_epoch:
+            return FencedLeaderEpoch.code
+        return None
+
+    def _stop(self, stops: Sequence[tuple[str, int, bool]]) -> list[int]:
+        codes = []
+        for name, number, delete in stops:
+            try:
+                self._logs.stop_partition(name, number, delete)
+                codes.append(NONE)
+            except Exception as error:
+                log.error("%s-%d could not be %s: %s", name, number, "deleted" if delete else "closed", error)
+                codes.append(KafkaStorageError.code)
+        return codes
+
+    # ---- this broker's own events ----
+
+    async def topic_config_changed(self, name: str) -> None:
+        """Reads a topic's settings again and applies them to its logs."""
+        self._configs.forget(name)
+        async with self._changing:
+            if name in self._held:
+                config = await self._configs.get(name)
+                await asyncio.to_thread(self._configure, name, config)
+
+    def _configure(self, name: str, config: dict[str, str]) -> None:
+        try:
+            self._logs.update_topic_config(name, dict(config))
+        except Exception as error:
+            # Every log of the topic may be offline.
+            if getattr(error, "code", None) != UnknownTopicOrPartition.code:
+                log.exception("the settings of topic %s could not be applied", name)
+
+    def logs_failed(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Logs went offline while they were served. The controller is told, and elects other leaders."""
+        failed = list(partitions)
+        for name, number in failed:
+            held = self._held.get(name)
+            if held is not None:
+                held.offline.add(number)
+        if not failed:
+            return
+        self._show_offline({name for name, _ in failed})
+        names = _names([TopicPartition(name, number) for name, number in failed])
+        log.error("these partitions went offline; repair their disk and start the broker again: %s", names)
+        task = asyncio.ensure_future(self._report_failed_log_dir())
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
+
+def _partition_error(name: str, number: int, code: int) -> Body:
+    return {"topic_name": name, "partition_index": number, "error_code": code}
+
+
+def _names(partitions: Sequence[TopicPartition]) -> str:
+    """Partitions as a log line names them."""
+    names = ", ".join(map(str, partitions[:_NAMES_SHOWN]))
+    more = len(partitions) - _NAMES_SHOWN
+    return f"{names} and {more} more" if more > 0 else names

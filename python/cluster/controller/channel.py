@@ -1,0 +1,200 @@
+"""The channels from the controller to the brokers, its own included: each sends one request at a time.
+
+A request that fails is put back and sent again, merged with what has come since, until it is answered or the
+channel closes. The driver learns answers and refused connections through `ChannelEvents`. The controller's
+own broker gets the same requests without a socket. Lives on the event loop, one task a broker. Nothing is on
+disk: a new controller sends everything again. Source: ControllerChannelManager.RequestSendThread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from cluster.controller.requests import VERSIONS, Pending, Request, Sender, body_of
+from cluster.errors import for_code
+from cluster.model import BrokerId, BrokerInfo
+
+log = logging.getLogger(__name__)
+
+_PAUSE_FIRST_SECONDS, _PAUSE_MAX_SECONDS = 0.1, 1.0
+"""Between two attempts at a request. The pause doubles."""
+
+Body = dict[str, Any]
+
+
+class Transport(Protocol):
+    """The way to one broker."""
+
+    async def request(self, api_key: int, version: int, body: Body) -> Body:
+        """Sends a request and returns the answer. Raises OSError or ValueError."""
+
+    def close(self) -> None:
+        """Ends a request under way."""
+
+
+class ChannelEvents(Protocol):
+    """What the channels report to the controller's driver, on the event loop."""
+
+    def answered(self, broker: BrokerId, request: Request, answer: Body) -> None:
+        """A broker answered."""
+
+    def connection_refused(self, broker: BrokerId) -> None:
+        """Nothing listens at a broker's address."""
+
+    def connection_made(self, broker: BrokerId) -> None:
+        """A broker answered whose address had refused a connection."""
+
+
+class Cluster(Protocol):
+    """What a request is filled with when it is sent."""
+
+    def sender(self, broker: BrokerId) -> Sender:
+        """This controller, for a request to `broker`."""
+
+    def alive(self) -> Mapping[BrokerId, BrokerInfo]:
+        """The brokers that are alive."""
+
+
+class Channel:
+    """The channel to one broker."""
+
+    def __init__(
+        self,
+        broker: BrokerId,
+        transport: Transport,
+        cluster: Cluster,
+        events: ChannelEvents,
+        listener: str,
+        pending: Pending,
+    ) -> None:
+        self.pending = pending
+        self._broker = broker
+        self._transport = transport
+        self._cluster = cluster
+        self._events = events
+        self._listener = listener
+        self._arrived = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task = asyncio.create_task(self._run(), name=f"channel to broker {broker}")
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what is pending."""
+        if self.pending:
+            self._idle.clear()
+            self._arrived.set()
+
+    async def delivered(self) -> None:
+        """Returns when the broker has answered everything, or the channel is closed."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Sends nothing more."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._transport.close()
+        self._idle.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while (request := self.pending.take()) is not None:
+                try:
+                    await self._send(request)
+                except asyncio.CancelledError:
+                    self.pending.put_back(request)
+                    raise
+            self._idle.set()
+
+    async def _send(self, request: Request) -> None:
+        pause, refused = _PAUSE_FIRST_SECONDS, False
+        while True:
+            body = body_of(request, self._cluster.sender(self._broker), self._cluster.alive(), self._listener)
+            try:
+                answer = await self._transport.request(request.api_key, VERSIONS[request.api_key], body)
+                break
+            except (OSError, ValueError) as error:
+                if not refused:
+                    log.warning(
+                        "broker %d does not answer the controller, which tries again: %s", self._broker, error
+                    )
+                if isinstance(error, ConnectionRefusedError) and not refused:
+                    refused = True
+                    self._events.connection_refused(self._broker)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_MAX_SECONDS)
+            self.pending.put_back(request)
+            taken = self.pending.take()
+            assert taken is not None
+            request = taken
+        if refused:
+            self._events.connection_made(self._broker)
+        code = answer["error_code"]
+        if code != 0:
+            refusal = for_code(code)()
+            log.warning("broker %d refused a request of the controller: %s", self._broker, refusal)
+        self._events.answered(self._broker, request, answer)
+
+
+class Channels:
+    """The channels to all registered brokers."""
+
+    def __init__(
+        self,
+        connect: Callable[[BrokerInfo], Transport],
+        cluster: Cluster,
+        events: ChannelEvents,
+        listener: str,
+    ) -> None:
+        self._connect = connect
+        self._cluster = cluster
+        self._events = events
+        self._listener = listener
+        self._channels: dict[BrokerId, tuple[BrokerInfo, Channel]] = {}
+
+    async def set_brokers(self, brokers: Mapping[BrokerId, BrokerInfo]) -> None:
+        """The registered brokers. A broker that registered again gets a new channel, with nothing pending."""
+        kept: dict[BrokerId, Pending] = {}
+        for broker, (before, channel) in list(self._channels.items()):
+            info = brokers.get(broker)
+            if info == before:
+                continue
+            del self._channels[broker]
+            await channel.close()
+            if info is not None and info.epoch == before.epoch:
+                kept[broker] = channel.pending
+        for broker, info in brokers.items():
+            if broker not in self._channels:
+                pending = kept.get(broker, Pending())
+                transport = self._connect(info)
+                channel = Channel(broker, transport, self._cluster, self._events, self._listener, pending)
+                self._channels[broker] = info, channel
+
+    def all_pending(self) -> Iterator[tuple[BrokerId, Pending]]:
+        """Each broker, with what it has not been sent."""
+        return ((broker, channel.pending) for broker, (_, channel) in self._channels.items())
+
+    def pending(self, broker: BrokerId) -> Pending | None:
+        """What a broker has not been sent; None if there is no channel to it."""
+        found = self._channels.get(broker)
+        return None if found is None else found[1].pending
+
+    def flush(self) -> None:
+        """Sends what is pending, to every broker."""
+        for _, channel in self._channels.values():
+            channel.flush()
+
+    async def delivered(self, broker: BrokerId) -> None:
+        """Returns when a broker has answered everything sent to it."""
+        found = self._channels.get(broker)
+        if found is not None:
+            await found[1].delivered()
+
+    async def close(self) -> None:
+        """Closes every channel."""
+        await self.set_brokers({})
