@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
+
 use logcore_server::{BrokerAddress, ListenerSpec, PartitionSpec, Server, ServerOptions};
 
 use crate::common::{
@@ -57,6 +59,8 @@ impl Broker {
 pub(crate) struct Cluster {
     pub(crate) brokers: BTreeMap<i32, Broker>,
     config: Vec<(String, String)>,
+    /// All log lines so far.
+    lines: Mutex<String>,
     /// The first partition's directory is `<root>/<id>/<topic>-<index>`.
     root: tempfile::TempDir,
 }
@@ -75,6 +79,7 @@ impl Cluster {
             config: config
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
+            lines: Mutex::default(),
             root: tempfile::tempdir().unwrap(),
         };
         for id in 1..=count {
@@ -192,15 +197,21 @@ impl Cluster {
         }
     }
 
-    /// All log lines since the last call.
+    /// Waits for a log line that contains `part`, and returns all lines so far.
+    pub(crate) fn wait_for_line(&self, part: &str) -> String {
+        self.wait_until(part, || self.lines().contains(part));
+        self.lines()
+    }
+
+    /// All log lines so far.
     pub(crate) fn lines(&self) -> String {
-        let mut all = String::new();
+        let mut all = self.lines.lock();
         for (id, broker) in &self.brokers {
             for line in broker.server.take_log_lines() {
                 all.push_str(&format!("{id}: {}\n", line.message));
             }
         }
-        all
+        all.clone()
     }
 
     /// Returns once the logs of partition 0 of `t` have the same end and high watermark, and checks that their

@@ -4,6 +4,9 @@
 mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
+mod divergence;
 mod following;
 mod isr;
 mod leader;
+#[path = "../../../records/tests/support/mod.rs"]
+mod support;
