@@ -380,19 +380,15 @@ class LoadProgress:
 def tls_cipher_suites() -> list[str]:
     """The cipher suites of the server, by Java's names."""
 
-def open_pkcs12(file: bytes, password: str) -> tuple[list[bytes], list[bytes]] | None:
+def open_pkcs12(file: bytes, password: str) -> tuple[list[bytes], list[bytes]]:
     """The private keys (PKCS #8) and the certificates of a PKCS #12 file, in DER, the keys' own certificates
-    first. None if the password is wrong.
+    first.
 
-    Raises ValueError: not PKCS #12, an unknown cipher, too many iterations, or a password that PKCS #12
-    cannot have.
+    Raises ValueError: not PKCS #12, another password, or an unknown cipher.
     """
 
-def decrypt_key(key: bytes, password: str) -> bytes | None:
-    """Decrypts a PKCS #8 key. None if the password is wrong.
-
-    Raises ValueError: not such a key, an unknown cipher, or too many iterations.
-    """
+def decrypt_key(key: bytes, password: str) -> bytes:
+    """Decrypts a PKCS #8 key. Raises ValueError: not such a key, another password, or an unknown cipher."""
 
 def key_with_public_key(key: bytes, certificate: bytes) -> bytes:
     """A PKCS #8 key, with the certificate's public key in it if it is an elliptic-curve key without one.
@@ -535,8 +531,9 @@ class Server:
         be there. Raises ServerError when the topic has another id here.
         """
     def stop_partition(self, topic: str, partition: int, delete: bool) -> None:
-        """Stops serving a partition as leader or follower, and deletes its log if `delete` is true. Does
-        nothing for a partition that is not here. Raises LogDirError when its log is offline.
+        """Stops serving a partition as leader or follower, and deletes its log if `delete` is true.
+
+        Does nothing for a partition that is not here. Raises LogDirError when its log is offline.
         """
     def set_brokers(self, brokers: list[tuple[int, str, int]]) -> None:
         """Replaces the inter-broker endpoints of the brokers that are alive: id, host, port."""

@@ -279,9 +279,10 @@ impl Server {
         self.shared.replica_facts.take()
     }
 
-    /// Sets the ISR of a partition that this server leads in `leader_epoch`. `isr` is committed. `pending` are
-    /// replicas that an AlterPartition under way adds: the high watermark waits for them, too, and
-    /// `min.insync.replicas` does not count them. Waiting requests look again.
+    /// Sets the ISR of a partition that this server leads in `leader_epoch`. `isr` is committed. `pending`
+    /// are replicas that an AlterPartition under way adds: the high watermark waits for them, too, and
+    /// `min.insync.replicas` does not count them. They stay pending until the next call, a newer partition
+    /// epoch or a new leader epoch. Waiting requests look again.
     ///
     /// Returns false, and changes nothing, if this server does not lead in that epoch, or an ISR of a newer
     /// partition epoch was set.
@@ -318,8 +319,8 @@ impl Server {
         self.shared.lines.take()
     }
 
-    /// Replaces the addresses of the brokers that are alive. Fetching from a leader begins, or goes on elsewhere,
-    /// with its address.
+    /// Replaces the addresses of the brokers that are alive. Fetching from a leader begins, or goes on
+    /// elsewhere, with its address.
     pub fn set_brokers(&self, brokers: &[BrokerAddress]) {
         let alive = brokers.iter().map(|broker| broker.id).collect();
         if self.shared.replica_rules.set_alive(alive) {
@@ -334,8 +335,8 @@ impl Server {
     }
 
     /// Registers a partition, and creates its log if there is none. A registered partition gets the leader,
-    /// epoch and settings. If this server is a replica and another broker leads, the partition is fetched from
-    /// there; a new epoch begins with a comparison of the logs. Blocks.
+    /// epoch and settings. If this server is a replica and another broker leads, the partition is fetched
+    /// from there; a new epoch begins with a comparison of the logs. Blocks.
     ///
     /// # Errors
     /// If the name belongs to a topic with another id, a setting is invalid, or the log cannot be created or
@@ -448,9 +449,10 @@ impl Server {
         result
     }
 
-    /// Stops serving one partition, as leader or follower: waiting requests are answered, and nothing is written
-    /// to its log any more. With `delete` its log is deleted; requests then get UNKNOWN_TOPIC_OR_PARTITION.
-    /// Without, [`Self::create_partition`] serves it again. A partition that is not here is fine. Blocks.
+    /// Stops serving one partition, as leader or follower: waiting requests are answered, and nothing is
+    /// written to its log any more. With `delete` its log is deleted; requests then get
+    /// UNKNOWN_TOPIC_OR_PARTITION. Without, [`Self::create_partition`] serves it again. A partition that is
+    /// not here is fine. Blocks.
     ///
     /// # Errors
     /// If the log is offline or its directory cannot be renamed.

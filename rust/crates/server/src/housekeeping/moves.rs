@@ -100,9 +100,9 @@ impl Moves {
         self.state.lock().moves.remove(&key);
     }
 
-    /// Calls `truncate`, which truncates a partition's log, with the log's directory. No move copies meanwhile.
-    /// The partition's own move then begins again, which cuts off what the log does not have any more
-    /// (`ReplicaAlterLogDirsManager.markPartitionsForTruncation`). May wait for the disk.
+    /// Calls `truncate`, which truncates a partition's log, with the log's directory. No move copies
+    /// meanwhile. The partition's own move then begins again, which cuts off what the log does not have any
+    /// more (`ReplicaAlterLogDirsManager.markPartitionsForTruncation`). May wait for the disk.
     ///
     /// # Errors
     /// Those of `truncate`; [`StorageError::NotFound`] if there is no such log.

@@ -2,9 +2,9 @@
 //! consumer should read.
 //!
 //! Python sets the replicas and the ISR. The followers' Fetch requests show their positions. Both determine
-//! the high watermark. A follower that is in sync again, or not any more, is a fact for Python, which asks the
-//! controller for another ISR and then sets it. Shared between connections. Nothing is on disk: a restarted
-//! leader learns the positions again. Source: `Partition`, `Replica`.
+//! the high watermark. A follower that is in sync again, or not any more, is a fact for Python, which asks
+//! the controller for another ISR and then sets it. Shared between connections. Nothing is on disk: a
+//! restarted leader learns the positions again. Source: `Partition`, `Replica`.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -230,6 +230,8 @@ impl Replicas {
         if same_epoch && (0..state.partition_epoch).contains(&new.partition_epoch) {
             return;
         }
+        // The controller may still accept a request that adds replicas to this very ISR.
+        let keeps_joining = same_epoch && new.partition_epoch <= state.partition_epoch;
         let own = new.replicas.iter().find(|replica| replica.id == new.node_id);
         let before = std::mem::take(&mut *state);
         *state = State {
@@ -239,7 +241,7 @@ impl Replicas {
                 .replicas
                 .iter()
                 .filter(others)
-                .map(|replica| before.with_position(replica, same_epoch))
+                .map(|replica| before.follower_again(replica, same_epoch, keeps_joining))
                 .collect(),
             epoch: new.leader_epoch,
             partition_epoch: new.partition_epoch,
@@ -377,12 +379,12 @@ impl State {
     }
 
     /// A follower with its position, if that was reported in the same epoch.
-    fn with_position(&self, replica: &Replica, same_epoch: bool) -> Follower {
+    fn follower_again(&self, replica: &Replica, same_epoch: bool, keeps_joining: bool) -> Follower {
         let before = self.follower(replica.id).filter(|_| same_epoch);
         let position = before.map_or_else(|| Position::unknown(replica.in_sync), Follower::position);
         Follower {
             replica: replica.clone(),
-            joins: false,
+            joins: keeps_joining && before.is_some_and(|before| before.joins),
             position: Mutex::new(position),
             is_reported: AtomicBool::new(false),
         }
@@ -618,7 +620,7 @@ mod tests {
     // them before a follower that just joins the ISR has them.
     #[test]
     fn a_leader_alone_raises_the_high_watermark_and_waits_for_who_joins() {
-        let (_dir, log, replicas, _) = three(LogConfig::default());
+        let (_dir, log, replicas, all) = three(LogConfig::default());
         let dead = ReplicaRules::new(Duration::ZERO);
         let note = |id, offset| replicas.note_fetch(&fetch(id, offset, &log), &log, &dead);
         append(&log, 1);
@@ -648,6 +650,16 @@ mod tests {
         assert_eq!(replicas.in_sync(), (3, 1));
         append(&log, 1);
         assert!(!replicas.note_append(&log, &dead), "3 may be in sync");
+        // The controller tells the old ISR again. It may still accept the request.
+        let again = Assignment {
+            replicas: &[all[0].clone(), replica(2, "b", false), all[2].clone()],
+            node_id: 1,
+            leads: true,
+            leader_epoch: 5,
+            partition_epoch: 7,
+        };
+        replicas.set(&again, &log, &dead);
+        assert_eq!(log.high_watermark(), 4);
         assert_eq!(
             note(3, 5),
             Noted {
@@ -664,7 +676,7 @@ mod tests {
     // would be told the same again and again.
     #[test]
     fn a_follower_falls_behind_once_it_has_not_caught_up_for_long() {
-        let (_dir, log, replicas, all) = three(LogConfig::default());
+        let (_dir, log, replicas, _) = three(LogConfig::default());
         let begun = Instant::now();
         let second = |number| begun + Duration::from_secs(number);
         let at = |number, offset, leader_end| FollowerFetch {
@@ -693,12 +705,12 @@ mod tests {
         assert_eq!(behind(Duration::ZERO), (5, vec![]), "reported");
         assert!(replicas.set_isr(&isr(&[1, 2], &[3], 0), &log, &rules()));
         assert_eq!(behind(Duration::ZERO), (5, vec![]), "3 is being added");
-        set(&replicas, &all, 5, &log);
+        assert!(replicas.set_isr(&isr(&[1, 2], &[], 0), &log, &rules()));
         assert_eq!(behind(Duration::ZERO), (5, vec![2]));
     }
 
-    // If this failed, a follower could join the ISR without records that were acknowledged before its leader's
-    // epoch.
+    // If this failed, a follower could join the ISR without records that were acknowledged before its
+    // leader's epoch.
     #[test]
     fn a_follower_catches_up_only_in_the_leaders_epoch() {
         let (_dir, log, replicas, all) = three(LogConfig::default());

@@ -199,8 +199,8 @@ impl Fetcher {
             Level::Warning,
             &format!("fetcher {leader}"),
             format!(
-                "broker {leader} leads {count} partitions that cannot be fetched from it now: {reason}; it is \
-                 tried again until it works or they have another leader"
+                "broker {leader} leads {count} partitions that cannot be fetched from it now: {reason}; it \
+                 is tried again until it works or they have another leader"
             ),
         );
     }

@@ -30,6 +30,7 @@ struct State {
     running: HashMap<(i32, usize), Running>,
     /// By topic and index.
     following: HashMap<(Arc<str>, i32), Arc<Following>>,
+    stopped: bool,
 }
 
 struct Running {
@@ -64,8 +65,8 @@ impl Fetchers {
         });
     }
 
-    /// Fetches a partition from its leader, unless it does so already in this epoch. A new epoch begins with a
-    /// comparison of the logs.
+    /// Fetches a partition from its leader, unless it does so already in this epoch. A new epoch begins with
+    /// a comparison of the logs.
     ///
     /// # Errors
     /// If the system has no thread left.
@@ -80,6 +81,9 @@ impl Fetchers {
         self.stop(&partition.topic, partition.index);
         let following = Arc::new(Following::new(Arc::clone(partition), leader_id, epoch));
         let mut state = self.state.lock();
+        if state.stopped {
+            return Ok(());
+        }
         let number = fetcher_of(&partition.topic, partition.index, self.count());
         let fetcher = match state.running.get(&(leader_id, number)) {
             Some(running) => Arc::clone(&running.fetcher),
@@ -124,8 +128,8 @@ impl Fetchers {
         Ok(fetcher)
     }
 
-    /// Ends the fetching of a partition, if it is fetched. Nothing is written to its log from then on. May wait
-    /// for the disk.
+    /// Ends the fetching of a partition, if it is fetched. Nothing is written to its log from then on. May
+    /// wait for the disk.
     pub(crate) fn stop(&self, topic: &str, index: i32) {
         let removed = {
             let mut state = self.state.lock();
@@ -139,9 +143,14 @@ impl Fetchers {
 
     /// Ends all fetchers and waits for their threads.
     pub(crate) fn stop_all(&self) {
+        let stopped = State {
+            stopped: true,
+            ..State::default()
+        };
+        let before = std::mem::replace(&mut *self.state.lock(), stopped);
         let State {
             running, following, ..
-        } = std::mem::take(&mut *self.state.lock());
+        } = before;
         for running in running.values() {
             running.fetcher.stop();
         }

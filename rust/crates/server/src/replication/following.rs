@@ -295,8 +295,8 @@ impl Following {
         Ok(appended.bytes)
     }
 
-    /// The logs differ after some offset: this one is cut there, or at the last point that may be common. Then
-    /// the leader is asked again.
+    /// The logs differ after some offset: this one is cut there, or at the last point that may be common.
+    /// Then the leader is asked again.
     fn take_divergence(&self, context: &Context, epoch: i32, end: i64) -> Result<(), Fault> {
         let log = &self.current(context).log;
         let before = self.asked(log);
@@ -381,8 +381,8 @@ impl Following {
             context.shared.lines.push_with(
                 Level::Warning,
                 format!(
-                    "{topic}-{index} begins anew at offset {start}: it ended at {}, and the log of its leader, \
-                     broker {leader}, has nothing before {start} any more",
+                    "{topic}-{index} begins anew at offset {start}: it ended at {}, and the log of its \
+                     leader, broker {leader}, has nothing before {start} any more",
                     asked.offset
                 ),
                 self.partition.fields(),

@@ -61,6 +61,7 @@ pub(crate) struct Cluster {
     config: Vec<(String, String)>,
     /// All log lines so far.
     lines: Mutex<String>,
+    log_dirs: usize,
     /// The first partition's directory is `<root>/<id>/<topic>-<index>`.
     root: tempfile::TempDir,
 }
@@ -68,6 +69,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// The brokers 1 to `count`, with quick retries.
     pub(crate) fn start(count: i32, config: &[(&str, &str)]) -> Self {
+        Self::start_on(1, count, config)
+    }
+
+    /// With so many log directories each.
+    pub(crate) fn start_on(log_dirs: usize, count: i32, config: &[(&str, &str)]) -> Self {
         let defaults = [
             ("log.retention.ms", "-1"),
             ("replica.fetch.backoff.ms", "20"),
@@ -80,6 +86,7 @@ impl Cluster {
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
             lines: Mutex::default(),
+            log_dirs,
             root: tempfile::tempdir().unwrap(),
         };
         for id in 1..=count {
@@ -99,7 +106,9 @@ impl Cluster {
         let server = Server::open(&ServerOptions {
             node_id: id,
             cluster_id: "abcdefghijklmnopqrstug".to_owned(),
-            log_dirs: vec![self.dir(id).to_string_lossy().into_owned()],
+            log_dirs: (0..self.log_dirs)
+                .map(|number| self.log_dir(id, number))
+                .collect(),
             properties: properties(&config),
             progress: Arc::default(),
         })
@@ -151,9 +160,18 @@ impl Cluster {
         &self.brokers[&id].server
     }
 
-    /// The log directory of a broker.
+    /// The first log directory of a broker.
     pub(crate) fn dir(&self, id: i32) -> PathBuf {
-        self.root.path().join(id.to_string())
+        self.log_dir(id, 0).into()
+    }
+
+    pub(crate) fn log_dir(&self, id: i32, number: usize) -> String {
+        let name = if number == 0 {
+            id.to_string()
+        } else {
+            format!("{id}-{number}")
+        };
+        self.root.path().join(name).to_string_lossy().into_owned()
     }
 
     /// Produces one batch to partition 0 of `t`. Returns its offset; panics if it is refused.
@@ -214,8 +232,8 @@ impl Cluster {
         all.clone()
     }
 
-    /// Returns once the logs of partition 0 of `t` have the same end and high watermark, and checks that their
-    /// bytes are equal.
+    /// Returns once the logs of partition 0 of `t` have the same end and high watermark, and checks that
+    /// their bytes are equal.
     pub(crate) fn wait_until_equal(&self) {
         let offsets = |broker: &Broker| broker.server.offsets("t", 0).unwrap();
         self.wait_until("equal logs", || {

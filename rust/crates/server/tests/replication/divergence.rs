@@ -1,11 +1,12 @@
 //! Changes of leaders: logs that differ become equal, and what was acknowledged by all stays.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use logcore_records::batches;
-use logcore_server::{PartitionSpec, ReplicaFactKind};
+use logcore_server::{ErrorCode, LogDirMove, PartitionSpec, ReplicaFactKind};
 
-use crate::cluster::{Cluster, Decision, led_by};
+use crate::cluster::{Cluster, Decision, assert_same_files, led_by};
 use crate::common::{Client, batch, int, produce, produced};
 use crate::support::for_each_seed;
 use crate::support::random::Random;
@@ -66,6 +67,41 @@ fn a_deposed_leader_takes_over_what_its_successor_wrote() {
     );
 }
 
+// If this failed, a log that moves to another directory would bring back what its leader never had.
+#[test]
+fn a_log_is_truncated_while_it_moves() {
+    let rate = ("replica.alter.log.dirs.io.max.bytes.per.second", "1000");
+    let cluster = Cluster::start_on(2, 2, &[rate]);
+    cluster.decide("t", 0, &led_by(1, 5, 2));
+    cluster.produce(1, -1, &[b"both"]);
+    cluster
+        .server(2)
+        .create_partition(&led_by(2, 6, 2).spec("t", 0))
+        .unwrap();
+    // Two seconds each to copy.
+    for _ in 0..10 {
+        cluster.produce(2, 1, &[&[2; 2000]]);
+    }
+    let begun = cluster.server(2).alter_replica_log_dirs(&[LogDirMove {
+        topic: "t".to_owned(),
+        partition: 0,
+        destination: cluster.log_dir(2, 1),
+    }]);
+    assert_eq!(begun.unwrap(), [ErrorCode::NONE]);
+    cluster.wait_until("a copy of what only 2 has", || {
+        let dirs = cluster.server(2).describe_log_dirs().unwrap();
+        dirs[1].replicas.iter().any(|one| one.is_future && one.lag < 10)
+    });
+    cluster.decide("t", 0, &led_by(1, 7, 2));
+    cluster.produce(1, -1, &[b"end"]);
+    cluster.wait_for_line("2: t-0 was moved to");
+    assert_eq!(cluster.end(2), 2);
+    let moved = Path::new(&cluster.log_dir(2, 1)).join("t-0");
+    assert_same_files(&cluster.dir(1).join("t-0"), &moved);
+    cluster.produce(1, -1, &[b"after"]);
+    assert_same_files(&cluster.dir(1).join("t-0"), &moved);
+}
+
 // If this failed, a producer would get an acknowledgement for a record that a leader in between removed.
 #[test]
 fn acks_all_is_not_acknowledged_after_another_leader() {
@@ -108,6 +144,8 @@ struct Controller<'a> {
     epoch: i32,
     partition_epoch: i32,
     isr: Vec<i32>,
+    /// The replica that the leader's request under way adds to the ISR of this partition epoch.
+    joining: Option<(i32, i32)>,
     /// The brokers that have not heard of the last decision.
     to_tell: BTreeSet<i32>,
     /// Produces with acks=all, and their values.
@@ -115,6 +153,8 @@ struct Controller<'a> {
     /// The values that were acknowledged, by offset.
     acknowledged: BTreeMap<i64, String>,
     values: u32,
+    /// What a consumer could have read, by offset.
+    seen: BTreeMap<i64, Vec<u8>>,
 }
 
 const BROKERS: i32 = 3;
@@ -146,6 +186,7 @@ impl Controller<'_> {
         let isr = self.isr.clone();
         self.leader = self.one_of(&isr);
         (self.epoch, self.partition_epoch) = (self.epoch + 1, self.partition_epoch + 1);
+        self.joining = None;
         self.to_tell = (1..=BROKERS).collect();
     }
 
@@ -159,27 +200,52 @@ impl Controller<'_> {
         }
     }
 
-    fn expand(&mut self) {
+    /// The leader asks the controller to add a replica that has caught up.
+    fn ask_to_expand(&mut self) {
         let leader = self.cluster.server(self.leader);
         for fact in leader.take_replica_facts() {
-            let (broker, epoch) = (fact.broker, self.epoch);
-            let is_current = fact.kind == ReplicaFactKind::CaughtUp && fact.leader_epoch == epoch;
-            if !is_current || self.isr.contains(&broker) {
+            let is_current = fact.kind == ReplicaFactKind::CaughtUp && fact.leader_epoch == self.epoch;
+            if !is_current || self.isr.contains(&fact.broker) || self.joining.is_some() {
                 continue;
             }
-            // The leader waits for the replica before the controller counts it.
-            let before = self.partition_epoch;
-            if leader
-                .set_isr("t", 0, epoch, &self.isr, &[broker], before)
-                .unwrap()
-            {
-                self.isr.push(broker);
+            let joining = [fact.broker];
+            let set = leader.set_isr("t", 0, self.epoch, &self.isr, &joining, self.partition_epoch);
+            let asked = (fact.broker, self.partition_epoch);
+            self.joining = set.unwrap().then_some(asked);
+        }
+    }
+
+    /// The controller agrees, unless the ISR changed since. The leader may hear of it later.
+    fn expand(&mut self) {
+        if let Some((joining, asked)) = self.joining.take() {
+            if asked == self.partition_epoch {
+                self.isr.push(joining);
                 self.partition_epoch += 1;
-                let isr = self.isr.clone();
-                if self.random.below(4) > 0 {
-                    leader.set_isr("t", 0, epoch, &isr, &[], before + 1).unwrap();
-                }
             }
+            self.to_tell.insert(self.leader);
+        }
+    }
+
+    /// A broker hears nothing from leaders until it is told again.
+    fn cut(&mut self) {
+        let id = self.one_of(&[1, 2, 3]);
+        if id != self.leader {
+            self.cluster.server(id).stop_partition("t", 0, false).unwrap();
+            self.to_tell.insert(id);
+        }
+    }
+
+    /// What any broker shows to consumers never changes.
+    fn look(&mut self) {
+        let id = self.one_of(&[1, 2, 3]);
+        for (offset, value) in records(&self.cluster, id) {
+            let seen = self.seen.entry(offset).or_insert_with(|| value.clone());
+            let text = String::from_utf8_lossy(&value);
+            assert!(
+                *seen == value,
+                "broker {id} shows {text:?} at {offset}\n{}",
+                self.cluster.lines()
+            );
         }
     }
 
@@ -213,22 +279,25 @@ impl Controller<'_> {
     }
 
     fn run(&mut self) {
-        for _ in 0..60 {
-            match self.random.below(12) {
-                0 => self.change_leader(),
-                1 => self.shrink(),
-                2 | 3 => self.expand(),
-                4 => self.restart(),
-                5..8 => {
+        for _ in 0..120 {
+            match self.random.below(24) {
+                0 | 1 => self.change_leader(),
+                2 => self.shrink(),
+                3..6 => self.ask_to_expand(),
+                6 | 7 => self.expand(),
+                8 => self.restart(),
+                9 | 10 => self.cut(),
+                11..15 => {
                     let id = self.one_of(&[1, 2, 3]);
                     self.tell(id);
                 }
+                15 => self.look(),
                 _ => self.produce(),
             }
         }
         self.epoch += 1;
+        self.partition_epoch += 1;
         self.isr = vec![1, 2, 3];
-        // Only the leader's log counts now, as after the last change.
         self.to_tell = (1..=BROKERS).collect();
         for id in 1..=BROKERS {
             self.tell(id);
@@ -257,6 +326,7 @@ impl Controller<'_> {
             (0..records.len() as i64).collect::<Vec<_>>(),
             "offsets have a hole"
         );
+        self.look();
         for id in 1..=BROKERS {
             assert_eq!(
                 self.cluster.gauge(id, "replica_failed_partitions"),
@@ -285,6 +355,8 @@ fn random_histories_end_with_equal_logs_and_all_acknowledged_records() {
             epoch: 0,
             partition_epoch: 0,
             isr: vec![1, 2, 3],
+            joining: None,
+            seen: BTreeMap::new(),
             to_tell: (1..=BROKERS).collect(),
             waiting: Vec::new(),
             acknowledged: BTreeMap::new(),

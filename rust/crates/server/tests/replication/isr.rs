@@ -34,8 +34,8 @@ fn send_acks_all(client: &mut Client) {
     client.send(0, 9, message);
 }
 
-// If this failed, a dead follower would stop acks=all for ever, or a follower that came back would never count
-// again.
+// If this failed, a dead follower would stop acks=all for ever, or a follower that came back would never
+// count again.
 #[test]
 fn a_follower_falls_behind_and_catches_up() {
     let mut cluster = Cluster::start(2, &[("replica.lag.time.max.ms", "300")]);
