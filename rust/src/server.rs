@@ -351,6 +351,7 @@ impl PyServer {
         detached(py, || self.0.append(topic, partition, &batches))
     }
 
+    #[pyo3(signature = (topic, partition, offset, max_bytes, to_end = false))]
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -358,8 +359,10 @@ impl PyServer {
         partition: i32,
         offset: i64,
         max_bytes: u64,
+        to_end: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let batches = detached(py, || self.0.read(topic, partition, offset, max_bytes))?;
+        let read = if to_end { Server::read_to_end } else { Server::read };
+        let batches = detached(py, || read(&self.0, topic, partition, offset, max_bytes))?;
         Ok(PyBytes::new(py, &batches))
     }
 

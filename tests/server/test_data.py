@@ -121,6 +121,7 @@ def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
         child.kill()
         child.wait(wire.TIMEOUT)
     server = open_server(tmp_path)
+    # Until it is known that there are no other replicas, nothing above the checkpoint is readable.
     server.create_partition(PartitionSpec("t", TOPIC_ID, 0, 1, NODE, {}))
     log_start, _, log_end = server.offsets("t", 0)
     assert log_start == 0

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use logcore_storage::LogConfig;
+use logcore_storage::{Log, LogConfig};
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -633,10 +633,29 @@ impl Server {
     /// # Errors
     /// If there is no such partition or offset, or the disk fails.
     pub fn read(&self, topic: &str, partition: i32, offset: i64, bytes_max: u64) -> Result<Vec<u8>> {
+        self.read_below(topic, partition, offset, bytes_max, Log::high_watermark)
+    }
+
+    /// As [`Self::read`], up to the end of the log. For a coordinator that loads its state as a new leader: the
+    /// high watermark may not have come to all that was acknowledged yet (`GroupMetadataManager`).
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_to_end(&self, topic: &str, partition: i32, offset: i64, bytes_max: u64) -> Result<Vec<u8>> {
+        self.read_below(topic, partition, offset, bytes_max, Log::log_end_offset)
+    }
+
+    fn read_below(
+        &self,
+        topic: &str,
+        partition: i32,
+        offset: i64,
+        bytes_max: u64,
+        end: fn(&Log) -> i64,
+    ) -> Result<Vec<u8>> {
         let partition = self.find(topic, partition)?;
-        let slice = self.shared.registry.read(&partition, |log| {
-            log.read(offset, bytes_max, log.high_watermark(), true)
-        })?;
+        let read = |log: &Log| log.read(offset, bytes_max, end(log), true);
+        let slice = self.shared.registry.read(&partition, read)?;
         Ok(slice.read_whole_batches()?)
     }
 
