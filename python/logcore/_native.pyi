@@ -593,9 +593,7 @@ class Server:
         """Log start, high watermark and log end."""
     def append(self, topic: str, partition: int, batches: bytes | bytearray) -> int:
         """Appends whole record batches as the partition's leader; returns the first record's offset."""
-    def read(
-        self, topic: str, partition: int, offset: int, max_bytes: int, to_end: bool = False
-    ) -> bytes:
+    def read(self, topic: str, partition: int, offset: int, max_bytes: int, to_end: bool = False) -> bytes:
         """Whole batches from the one that has `offset`, up to the high watermark; at least one if there is
         any. With `to_end` up to the end of the log, for a coordinator that loads its state as a new leader.
         """

@@ -75,7 +75,7 @@ class OffsetsLog:
     def _piece(
         self, number: int, offset: int, end: int
     ) -> tuple[list[tuple[bytes | None, bytes | None]], int]:
-        data = self._server.read(GROUP_METADATA_TOPIC, number, offset, _READ_BYTES)
+        data = self._server.read(GROUP_METADATA_TOPIC, number, offset, _READ_BYTES, to_end=True)
         found: list[tuple[bytes | None, bytes | None]] = [
             (record.key, record.value) for record in logcore.parse_batches(data, offset)
         ]

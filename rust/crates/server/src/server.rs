@@ -636,8 +636,8 @@ impl Server {
         self.read_below(topic, partition, offset, bytes_max, Log::high_watermark)
     }
 
-    /// As [`Self::read`], up to the end of the log. For a coordinator that loads its state as a new leader: the
-    /// high watermark may not have come to all that was acknowledged yet (`GroupMetadataManager`).
+    /// As [`Self::read`], up to the end of the log. For a coordinator that loads its state as a new leader:
+    /// the high watermark may not have come to all that was acknowledged yet (`GroupMetadataManager`).
     ///
     /// # Errors
     /// As [`Self::read`].
