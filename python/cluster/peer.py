@@ -25,9 +25,23 @@ class Peer:
         self._port = port
         self._client_id = client_id
         self._timeout_seconds = timeout_ms / 1000
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._answer: asyncio.Future[bytes] | None = None
+        """The answer that is waited for."""
+        self._lost = asyncio.Event()
         self._correlation_id = 0
         self._turn = asyncio.Lock()
+        """Held by the request under way."""
+
+    async def connect(self) -> None:
+        """Opens the connection if there is none. Raises OSError."""
+        async with self._turn, asyncio.timeout(self._timeout_seconds):
+            await self._connected()
+
+    async def lost(self) -> None:
+        """Returns when a connection has ended and none was opened since."""
+        await self._lost.wait()
 
     async def request(self, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
         """Sends a request and returns the decoded answer.
@@ -39,39 +53,71 @@ class Peer:
         async with self._turn:
             try:
                 async with asyncio.timeout(self._timeout_seconds):
-                    return await self._exchange(api_key, version, encoded)
-            except asyncio.IncompleteReadError:
-                self._drop()
-                raise ConnectionResetError(
-                    f"{self._host}:{self._port} closed the connection instead of answering"
-                ) from None
+                    answer = await self._exchange(api_key, version, encoded)
+                correlation_id, start = _native.decode_response_header(api_key, version, answer)
+                if correlation_id != self._correlation_id:
+                    raise ValueError(f"{self._host}:{self._port} answered another request; is it a broker?")
+                return _native.decode_response(api_key, version, answer[start:])
             except BaseException:
                 self._drop()
                 raise
 
-    async def _exchange(self, api_key: int, version: int, encoded: bytes) -> dict[str, Any]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._port)
-        reader, writer = self._streams
+    async def _connected(self) -> asyncio.StreamWriter:
+        if self._writer is None:
+            reader, self._writer = await asyncio.open_connection(self._host, self._port)
+            self._lost.clear()
+            self._reading = asyncio.create_task(self._read(reader, self._writer))
+        return self._writer
+
+    async def _exchange(self, api_key: int, version: int, encoded: bytes) -> bytes:
+        writer = await self._connected()
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
+        self._answer = asyncio.get_running_loop().create_future()
         head = _native.encode_request_header(api_key, version, self._correlation_id, self._client_id)
         writer.write(_LENGTH.pack(len(head) + len(encoded)))
         writer.write(head)
         writer.write(encoded)
         await writer.drain()
-        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if not 0 < length <= _ANSWER_BYTES_MAX:
-            raise ValueError(f"{self._host}:{self._port} sent an answer of {length} bytes; is it a broker?")
-        answer = await reader.readexactly(length)
-        correlation_id, start = _native.decode_response_header(api_key, version, answer)
-        if correlation_id != self._correlation_id:
-            raise ValueError(f"{self._host}:{self._port} answered another request; is it a broker?")
-        return _native.decode_response(api_key, version, answer[start:])
+        return await self._answer
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Reads answers, and notices the end of the connection also between requests."""
+        where = f"{self._host}:{self._port}"
+        error: Exception = ConnectionResetError(f"{where} closed the connection instead of answering")
+        try:
+            while True:
+                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                if not 0 < length <= _ANSWER_BYTES_MAX or self._answer is None or self._answer.done():
+                    error = ValueError(
+                        f"{where} sent an answer of {length} bytes to nothing; is it a broker?"
+                    )
+                    return
+                answer = await reader.readexactly(length)
+                if not self._answer.done():
+                    self._answer.set_result(answer)
+        except asyncio.IncompleteReadError:
+            return
+        except OSError as failure:
+            error = failure
+        finally:
+            writer.transport.abort()
+            if self._writer is writer:
+                self._writer = None
+                self._lost.set()
+                if self._answer is not None and not self._answer.done():
+                    self._answer.set_exception(error)
 
     def _drop(self) -> None:
-        if self._streams is not None:
-            self._streams[1].transport.abort()
-            self._streams = None
+        if self._writer is not None:
+            self._writer.transport.abort()
+            self._writer = None
+            self._lost.set()
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        if self._answer is not None:
+            self._answer.cancel()
+            self._answer = None
 
     def close(self) -> None:
         """Closes the connection; a request under way fails."""

@@ -11,6 +11,7 @@ import gc
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -102,6 +103,13 @@ class FakeHandler:
 Answers = asyncio.Queue[tuple[int, Body | None]]
 
 
+def informed() -> Context:
+    """The parts of a broker that a controller has sent its metadata."""
+    event = asyncio.Event()
+    event.set()
+    return cast(Context, SimpleNamespace(replicas=SimpleNamespace(informed=event)))
+
+
 def play(
     monkeypatch: pytest.MonkeyPatch,
     handle: Callable[[FakeRequest], Awaitable[Body]],
@@ -112,7 +120,7 @@ def play(
             bridge_module, "HANDLERS", dict.fromkeys((KEY, JOIN, METADATA), FakeHandler(handle))
         )
         source = FakeSource()
-        bridge = Bridge(source, cast(Context, None), HANDLERS_MAX, lambda *_: None, lambda _: None)
+        bridge = Bridge(source, informed(), HANDLERS_MAX, lambda *_: None, lambda _: None)
         bridge.start()
         try:
             await script(source, asyncio.Queue(), bridge)

@@ -151,7 +151,8 @@ def test_a_coordinator_is_found_once() -> None:
         asked.append(1)
 
     context = SimpleNamespace(
-        ensure_offsets_topic=ensure_offsets_topic, metadata=SimpleNamespace(topic=lambda name: None)
+        auto_topics=SimpleNamespace(ensure_offsets_topic=ensure_offsets_topic),
+        metadata=SimpleNamespace(topic=lambda name: None),
     )
     keys = ["g"] * 1000 + ["h", "g"]
     answer = handled(context, 10, 4, coordinator_keys=keys, key_type=0)

@@ -149,9 +149,9 @@ def test_the_end_of_a_start_does_not_wait_for_unanswered_clients(
             assert broker.endpoints
             async with Wire(broker.bootstrap) as wire:
                 asked = asyncio.create_task(wire.ask("ListGroups", 0))
-                server = broker._server
-                assert server is not None
-                await until(lambda: server.measurements().gauges["request_queue_size"] > 0)
+                bridge = broker._bridge
+                assert bridge is not None
+                await until(lambda: bool(bridge._tasks))
                 starting.cancel()
                 await asyncio.wait([starting], timeout=SOON_SECONDS)
                 assert starting.cancelled()

@@ -142,7 +142,7 @@ def test_other_work_runs_while_many_sessions_end() -> None:
     async def run() -> list[int]:
         coordinator = GroupCoordinator(GroupLimits(), NoLog(), 600_000)
         coordinator.start()
-        await coordinator.loaded()
+        coordinator.led(0, new=True)
         machine, loop = coordinator.machine, asyncio.get_running_loop()
         machine.load_group(stored(1), "g")
         coordinator._do(machine.loaded(coordinator.now()))

@@ -437,7 +437,7 @@ def test_the_log_says_once_a_minute_why_members_are_refused(caplog: pytest.LogCa
         coordinator = GroupCoordinator(limits, NoLog(), 600_000)
         coordinator._clock.now = lambda: now  # type: ignore[method-assign]
         coordinator.start()
-        await coordinator.loaded()
+        coordinator.led(0, new=True)
         joined = await coordinator.join(alone("a", b""))
         await refused(coordinator, joined)
         now += 60_000

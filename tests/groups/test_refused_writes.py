@@ -30,10 +30,10 @@ class RefusingLog:
     def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
         raise self.error
 
-    def owns(self, group: str) -> bool:
-        return True
+    def partition_of(self, group: str) -> int:
+        return 0
 
-    async def read(self) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
+    async def read(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
         return
         yield
 
@@ -44,7 +44,7 @@ def test_the_reason_of_a_refused_write_is_logged_once_a_minute(caplog: pytest.Lo
         coordinator = GroupCoordinator(GroupLimits(), log, 600_000)
         coordinator._clock.now = lambda: now  # type: ignore[method-assign]
         coordinator.start()
-        await coordinator.loaded()
+        coordinator.led(0, new=True)
 
         async def lines(code: int) -> int:
             caplog.clear()

@@ -31,10 +31,10 @@ class NoLog:
     def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
         pass
 
-    def owns(self, group: str) -> bool:
-        return True
+    def partition_of(self, group: str) -> int:
+        return 0
 
-    async def read(self) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
+    async def read(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
         return
         yield
 
@@ -50,7 +50,7 @@ def play(script: Script) -> None:
         coordinator = GroupCoordinator(GroupLimits(initial_delay_ms=0), NoLog(), 600_000)
         coordinator._clock.now = lambda: int(loop.time() * 1000)  # type: ignore[method-assign]
         coordinator.start()
-        await coordinator.loaded()
+        coordinator.led(0, new=True)
         member = await joined(coordinator)
         await script(loop, coordinator, member)
         await coordinator.stop()

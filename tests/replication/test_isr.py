@@ -113,6 +113,16 @@ def test_a_fenced_leader_waits_for_the_controller() -> None:
     assert state.reported([report(TWO, CAUGHT_UP, epoch=8)]) != []
 
 
+# If this failed, a replica could join the ISR without records that were acknowledged since it caught up.
+def test_a_replica_that_fell_behind_again_is_not_wished_for() -> None:
+    state = leading(ONE, TWO)
+    [action] = state.reported([report(THREE, CAUGHT_UP)])
+    state.not_set(action)
+    assert state.wishes() == {}
+    assert state.reported([report(THREE, CAUGHT_UP)]) == [set_isr((ONE, TWO), (THREE,))]
+    assert state.wishes() != {}
+
+
 def test_an_answer_for_an_earlier_epoch_changes_nothing() -> None:
     state = leading(ONE, TWO)
     state.reported([report(THREE, CAUGHT_UP)])
@@ -169,10 +179,12 @@ class DataPlane:
         return True
 
 
-# If this failed, an ISR would stay as it is after one lost connection.
+# If this failed, an ISR would stay as it is after one lost connection, or one answer that cannot be read.
 def test_the_controller_is_asked_until_it_answers() -> None:
     async def main() -> None:
-        controller = Controller(ConnectionResetError(), NotController.code, UnknownServerError.code)
+        controller = Controller(
+            ConnectionResetError(), NotController.code, UnknownServerError.code, KeyError()
+        )
         data_plane = DataPlane()
         replication = Replication(ONE, data_plane, controller, lambda: 10)
         replication.leads(WHERE, ID, EPOCH, [ONE, TWO], 3)
@@ -182,7 +194,7 @@ def test_the_controller_is_asked_until_it_answers() -> None:
             await data_plane.granted.wait()
         await replication.stop()
         assert data_plane.isr == [ONE, TWO, THREE]
-        assert len(controller.asked) == 4
+        assert len(controller.asked) == 5
         assert controller.asked[0]["broker_epoch"] == 10
 
     asyncio.run(main())

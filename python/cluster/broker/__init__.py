@@ -6,6 +6,7 @@
 """
 
 from cluster.broker._broker import Broker
+from cluster.broker._processes import run_brokers
 from cluster.broker._run import (
     run,
     run_embedded,
@@ -23,6 +24,7 @@ __all__ = [
     "BrokerStopError",
     "ConfigError",
     "run",
+    "run_brokers",
     "run_embedded",
     "run_properties",
     "start_embedded",

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cluster.broker import registration
+from cluster.broker.auto_topics import AutoTopics
 from cluster.broker.bridge import Bridge
 from cluster.broker.config import BrokerConfig
 from cluster.broker.context import Body, Context, OwnRequest
@@ -32,7 +33,7 @@ from cluster.broker.topic_policy import check_topic_config, offsets_topic_config
 from cluster.controller import Controller, NewTopic, TopicDefaults, Transport, ZooKeeper, znodes
 from cluster.controller.names import GROUP_METADATA_TOPIC
 from cluster.controller.zookeeper import Create, ZooKeeperError
-from cluster.errors import RequestTimedOut, TopicAlreadyExists
+from cluster.errors import NONE, KafkaProtocolError, RequestTimedOut, for_code
 from cluster.groups import GroupCoordinator, GroupLimits
 from cluster.model import BrokerId, BrokerInfo, Endpoint, Milliseconds
 from cluster.peer import Peer
@@ -58,6 +59,7 @@ _STARTING_GRACE_SECONDS = 2.0
 _DISCONNECTED_AT_STOP_MS = 2000
 """How long a stop waits for calls to the coordinator while there is no connection to it."""
 _REREGISTER_PAUSE_SECONDS = 1.0
+_CONTROLLED_SHUTDOWN, _CONTROLLED_SHUTDOWN_VERSION = 7, 3
 _PROGRESS_SECONDS = 5.0
 """How often a long start logs its progress."""
 
@@ -154,7 +156,7 @@ class Broker:
                 config.number("reserved.broker.max.id"),
                 config.flag("broker.id.generation.enable"),
             )
-            await registration.refuse_other_brokers(zk, broker)
+            await registration.check_inter_broker_listener(zk, broker, config)
             dynamic = self._dynamic = DynamicConfigs(zk, broker, LiveConfig(config))
             await dynamic.load()
         tls = await asyncio.to_thread(self._open_tls, dynamic.live.current)
@@ -171,16 +173,29 @@ class Broker:
             assert self._replication is not None
             self._replication.start()
             await dynamic.start(server, self._topic_config_changed, self._config_changed)
+            requests_max = config.number("queued.max.requests")
+            facts = self._replication.reported
+            bridge = self._bridge = Bridge(server, context, requests_max, self._logs_failed, facts)
+            bridge.start()
             await context.controller.start()
+            await self._informed(context)
         self._parts.controller = context.controller
         self._warn_of_strays(on_disk, metadata)
         context.groups.start()
         self._parts.groups = context.groups
-        requests_max = config.number("queued.max.requests")
-        facts = self._replication.reported
-        bridge = self._bridge = Bridge(server, context, requests_max, self._logs_failed, facts)
-        bridge.start()
         self._parts.state = BrokerState.RUNNING
+
+    async def _informed(self, context: Context) -> None:
+        """Waits until a controller has sent this broker its partitions and the metadata."""
+        while True:
+            try:
+                await asyncio.wait_for(context.replicas.informed.wait(), _PROGRESS_SECONDS)
+                return
+            except TimeoutError:
+                log.info(
+                    "waiting for controller %d, which has not sent this broker its partitions yet",
+                    context.metadata.controller_id,
+                )
 
     def _measure(self) -> None:
         """Starts the metrics listener, which runs until the end of the stop."""
@@ -359,9 +374,12 @@ class Broker:
             members_bytes_max=config.request_bytes // _MEMBERS_DIVISOR,
         )
         groups = self._groups = GroupCoordinator(
-            limits, OffsetsLog(server, metadata, broker), config.number("offsets.retention.check.interval.ms")
+            limits, OffsetsLog(server, metadata), config.number("offsets.retention.check.interval.ms")
         )
         replicas.on_topics_deleted(groups.topics_deleted)
+        replicas.on_group_leadership(
+            lambda partition, leads, new: groups.led(partition, new) if leads else groups.lost(partition)
+        )
         controller.on_controller(partial(setattr, metadata, "controller_id"))
         offsets_topic = NewTopic(
             GROUP_METADATA_TOPIC,
@@ -369,13 +387,6 @@ class Broker:
             config.number("offsets.topic.replication.factor"),
             config=offsets_topic_config(config),
         )
-
-        async def ensure_offsets_topic() -> None:
-            if metadata.topic(GROUP_METADATA_TOPIC) is None:
-                try:
-                    await controller.topics.create_one(offsets_topic)
-                except TopicAlreadyExists:
-                    return
 
         return Context(
             broker,
@@ -386,7 +397,7 @@ class Broker:
             configs,
             groups,
             ProducerIds(zk, broker),
-            ensure_offsets_topic,
+            AutoTopics(controller, link, metadata, offsets_topic, config.number("request.timeout.ms")),
             logs=server,
         )
 
@@ -398,8 +409,12 @@ class Broker:
 
     async def _answer_here(self, api_key: int, version: int, body: Body) -> Body:
         """Answers a request of this broker to a controller that it is itself."""
+        from logcore._native import decode_response, encode_response
+
         assert self._context is not None
-        return await HANDLERS[api_key].handle(self._context, OwnRequest(api_key, version, body))
+        answer = await HANDLERS[api_key].handle(self._context, OwnRequest(api_key, version, body))
+        # As over a socket: fields that the handler leaves out have their defaults.
+        return decode_response(api_key, version, encode_response(api_key, version, answer))
 
     def _connect_to(self, replicas: ReplicaManager, config: BrokerConfig, broker: BrokerInfo) -> Transport:
         """The controller's way to a broker. Its own gets the requests without a socket."""
@@ -463,6 +478,35 @@ class Broker:
 
     # ---- stop ----
 
+    async def _hand_over(self) -> None:
+        """Asks the controller to move the leaderships of this broker, so that clients see no error
+        (`KafkaServer.controlledShutdown`).
+        """
+        assert self._context is not None
+        assert self._link is not None
+        assert self._replicas is not None
+        config, metadata = self._context.config, self._context.metadata
+        if len(metadata.brokers) < 2 or not config.flag("controlled.shutdown.enable"):
+            return
+        body = {"broker_id": self._context.broker_id, "broker_epoch": self._replicas.broker_epoch}
+        for attempt in range(config.number("controlled.shutdown.max.retries")):
+            if attempt:
+                await asyncio.sleep(config.number("controlled.shutdown.retry.backoff.ms") / 1000)
+            try:
+                answer = await self._link.request(_CONTROLLED_SHUTDOWN, _CONTROLLED_SHUTDOWN_VERSION, body)
+            except (OSError, ValueError, KafkaProtocolError) as error:
+                log.warning("the controller did not move the leaderships of this broker: %s", error)
+                continue
+            if answer["error_code"] != NONE:
+                refusal = for_code(answer["error_code"])()
+                log.warning("the controller did not move the leaderships of this broker: %s", refusal)
+            elif not answer["remaining_partitions"]:
+                return
+            else:
+                remaining = len(answer["remaining_partitions"])
+                log.warning("no other broker can lead %d partitions of this one yet", remaining)
+        log.warning("stopping without moving every leadership; clients wait for the next leader")
+
     async def stop(self) -> None:
         """Answers running requests, closes the logs cleanly and leaves the cluster. May be called twice.
 
@@ -470,12 +514,15 @@ class Broker:
         """
         if self._renewal is not None:
             self._renewal.cancel()
+        was_running = self._parts.state is BrokerState.RUNNING
+        if was_running:
+            await self._hand_over()
         self._parts.state = BrokerState.SHUTTING_DOWN
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         if self._groups is not None:
             steps.append(("the groups", self._groups.stop))
         if self._server is not None:
-            steps.append(("the logs", partial(_close, self._server, self._bridge, self._zk)))
+            steps.append(("the logs", partial(_close, self._server, self._bridge, self._zk, not was_running)))
         if self._bridge is not None:
             steps.append(("the request bridge", self._bridge.stop))
         if self._dynamic is not None:
@@ -519,11 +566,13 @@ async def _report_failed_log_dir(zk: ZooKeeper, broker: BrokerId) -> None:
         log.error("the controller could not be told of the failed log directory: %s", error)
 
 
-async def _close(server: Server, bridge: Bridge | None, zk: ZooKeeper | None) -> None:
+async def _close(server: Server, bridge: Bridge | None, zk: ZooKeeper | None, starting: bool) -> None:
     """Waits for running requests and closes the logs. Requests that handlers do not answer in time are
     dropped.
     """
-    if zk is None or bridge is None:
+    if zk is None or bridge is None or starting:
+        if bridge is not None:
+            await bridge.give_up()
         await asyncio.to_thread(server.stop, _STARTING_GRACE_SECONDS)
         return
     closing = asyncio.create_task(asyncio.to_thread(server.stop, _STOP_GRACE_SECONDS))

@@ -121,10 +121,10 @@ async def start_embedded(
 async def _start_both(
     stack: AsyncExitStack, data_dir: Path, host: str, port: int, overrides: Mapping[str, str] | None
 ) -> tuple[Broker, CoordinatorServer]:
-    stack.enter_context(_sole_use(data_dir))
-    coordinator, coordinator_port = await _start_coordinator(stack, data_dir / "coordinator")
+    stack.enter_context(sole_use(data_dir))
+    coordinator, coordinator_port = await start_coordinator(stack, data_dir / "coordinator")
     settings = _EMBEDDED_DEFAULTS | {
-        "listeners": f"PLAINTEXT://{_bracketed(host)}:{port}",
+        "listeners": f"PLAINTEXT://{bracketed(host)}:{port}",
         "log.dirs": str(data_dir / LOGS_INSIDE),
         **dict(overrides or {}),
         "zookeeper.connect": f"127.0.0.1:{coordinator_port}",
@@ -139,14 +139,15 @@ async def _start_both(
 async def _start_broker(stack: AsyncExitStack, config: BrokerConfig) -> Broker:
     broker = Broker(config)
     await broker.start()
-    _stop_at_exit(stack, broker.stop)
+    stop_at_exit(stack, broker.stop)
     return broker
 
 
-async def _start_coordinator(stack: AsyncExitStack, directory: Path) -> tuple[CoordinatorServer, int]:
+async def start_coordinator(stack: AsyncExitStack, directory: Path) -> tuple[CoordinatorServer, int]:
+    """Starts a coordinator; leaving `stack` stops it. Returns it with its port. Raises BrokerStartError."""
     from cluster.coordinator import CoordinatorServer
 
-    # Only this broker had sessions, and its earlier process is gone.
+    # Only brokers of this directory had sessions, and their earlier processes are gone.
     coordinator = CoordinatorServer(directory, "127.0.0.1", 0, expire_sessions_at_start=True)
     try:
         port = await coordinator.start()
@@ -155,11 +156,11 @@ async def _start_coordinator(stack: AsyncExitStack, directory: Path) -> tuple[Co
             f"the coordinator's data in {directory} cannot be used: {error}; repair the directory, or choose "
             "another"
         ) from None
-    _stop_at_exit(stack, coordinator.stop)
+    stop_at_exit(stack, coordinator.stop)
     return coordinator, int(port)
 
 
-def _stop_at_exit(stack: AsyncExitStack, stop: Callable[[], Awaitable[None]]) -> None:
+def stop_at_exit(stack: AsyncExitStack, stop: Callable[[], Awaitable[None]]) -> None:
     """Calls `stop` when `stack` is left. Its failure and an earlier BrokerStopError become one
     BrokerStopError.
     """
@@ -214,7 +215,7 @@ async def _stopped_or_failed(
 
 
 @contextmanager
-def _sole_use(data_dir: Path) -> Iterator[None]:
+def sole_use(data_dir: Path) -> Iterator[None]:
     """Creates the directory and locks it against a second process. The lock ends with the process."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -238,5 +239,6 @@ def _sole_use(data_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _bracketed(host: str) -> str:
+def bracketed(host: str) -> str:
+    """The host as in an address with a port: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host

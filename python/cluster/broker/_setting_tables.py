@@ -140,6 +140,9 @@ zookeeper.connect string ~ - -
 zookeeper.connection.timeout.ms int ~ - -
 zookeeper.session.timeout.ms int 18000 - -
 controller.socket.timeout.ms int 30000 - -
+controlled.shutdown.enable boolean true - -
+controlled.shutdown.max.retries int 3 - -
+controlled.shutdown.retry.backoff.ms long 5000 - -
 """
 """Settings of a broker that have an effect."""
 
@@ -158,9 +161,6 @@ compression.lz4.level int 9 1..17 d
 connection.failed.authentication.delay.ms int 100 0.. -
 connections.max.reauth.ms long 0 - -
 control.plane.listener.name string ~ - -
-controlled.shutdown.enable boolean true - -
-controlled.shutdown.max.retries int 3 - -
-controlled.shutdown.retry.backoff.ms long 5000 - -
 controller.listener.names string ~ - -
 controller.quorum.append.linger.ms int 25 - -
 controller.quorum.bootstrap.servers list "" - -

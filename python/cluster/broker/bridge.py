@@ -25,7 +25,7 @@ from typing import Protocol, cast
 
 from cluster.broker.collector import paused
 from cluster.broker.context import Body, Context, Request
-from cluster.broker.handlers import HANDLERS, WAITING_APIS
+from cluster.broker.handlers import APIS, HANDLERS, WAITING_APIS
 from cluster.errors import KafkaProtocolError, UnknownServerError
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,12 @@ _THREAD_PARTS = 5000
 _PLAIN = (int, float, str, bytes, type(None))
 """The plain parts of a response. Any other part is a dict, or an iterable of parts."""
 
+
+_BETWEEN_BROKERS = frozenset(
+    APIS[name].key
+    for name in ("LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition")
+)
+"""The requests of brokers to each other, which a broker answers while it starts."""
 
 OnFailed = Callable[[Sequence[tuple[str, int]], str | None], None]
 """Called with the result of `Source.take_failed` if it is not empty."""
@@ -175,6 +181,10 @@ class Bridge:
         try:
             while True:
                 try:
+                    if request.api_key not in _BETWEEN_BROKERS:
+                        # Until a controller has sent the metadata, clients would see a cluster without
+                        # topics.
+                        await self._context.replicas.informed.wait()
                     # A request that waits for this lock does not count against the limit.
                     async with self._permit(request):
                         with self._work(request.api_key):

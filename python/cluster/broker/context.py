@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cluster.broker.auto_topics import AutoTopics
 from cluster.broker.config import BrokerConfig
 from cluster.broker.dynamic.driver import DynamicConfigs
 from cluster.broker.dynamic.mutations import MutationQuota
@@ -119,7 +119,7 @@ class Context:
     topic_configs: TopicConfigs
     groups: GroupCoordinator
     producer_ids: ProducerIds
-    ensure_offsets_topic: Callable[[], Awaitable[None]]
+    auto_topics: AutoTopics
     logs: ReplicaLogs
 
     def has_partition(self, topic: str, partition: int) -> bool:

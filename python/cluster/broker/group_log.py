@@ -16,7 +16,6 @@ from cluster.broker.replicas import MetadataCache
 from cluster.controller.names import GROUP_METADATA_TOPIC
 from cluster.errors import NotLeaderOrFollower, for_code
 from cluster.groups.records import Record, partition_of
-from cluster.model import BrokerId
 
 if TYPE_CHECKING:
     from logcore._native import Server
@@ -29,33 +28,20 @@ _INT32 = struct.Struct(">i")
 class OffsetsLog:
     """The log of committed offsets and groups."""
 
-    def __init__(self, server: Server, metadata: MetadataCache, broker: BrokerId) -> None:
+    def __init__(self, server: Server, metadata: MetadataCache) -> None:
         self._server = server
         self._metadata = metadata
-        self._broker = broker
 
-    def _led(self) -> list[int]:
+    def partition_of(self, group: str) -> int | None:
+        """The group's partition; None before the topic exists."""
         topic = self._metadata.topic(GROUP_METADATA_TOPIC)
-        if topic is None:
-            return []
-        return sorted(number for number, state in topic.partitions.items() if state.leader == self._broker)
-
-    def _partition(self, group: str) -> int | None:
-        topic = self._metadata.topic(GROUP_METADATA_TOPIC)
-        if topic is None or not topic.partitions:
-            return None
-        number = partition_of(group, len(topic.partitions))
-        return number if topic.partitions[number].leader == self._broker else None
-
-    def owns(self, group: str) -> bool:
-        """This broker leads the group's partition."""
-        return self._partition(group) is not None
+        return None if topic is None else partition_of(group, len(topic.assignment))
 
     def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
         """Appends one batch to the group's partition. Raises KafkaProtocolError."""
         from logcore._native import ServerError
 
-        number = self._partition(group)
+        number = self.partition_of(group)
         if number is None:
             raise NotLeaderOrFollower
         batch = logcore.build_batch([(key, value, None, now_ms) for key, value in records])
@@ -64,13 +50,17 @@ class OffsetsLog:
         except ServerError as error:
             raise for_code(error.code or -1)(str(error)) from error
 
-    async def read(self) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
-        """Every record of the partitions that this broker leads, in pieces."""
-        for number in self._led():
-            offset, end, _ = self._server.offsets(GROUP_METADATA_TOPIC, number)
+    async def read(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        """Every record of a partition that this broker leads, in pieces. Raises KafkaProtocolError."""
+        from logcore._native import ServerError
+
+        try:
+            offset, _, end = self._server.offsets(GROUP_METADATA_TOPIC, partition)
             while offset < end:
-                found, offset = await asyncio.to_thread(self._piece, number, offset, end)
+                found, offset = await asyncio.to_thread(self._piece, partition, offset, end)
                 yield found
+        except ServerError as error:
+            raise for_code(error.code or -1)(str(error)) from error
 
     def _piece(
         self, number: int, offset: int, end: int

@@ -13,6 +13,7 @@ import logging
 import time
 from pathlib import Path
 
+from cluster.broker.config import BrokerConfig
 from cluster.broker.errors import BrokerStartError
 from cluster.controller import ZooKeeper, znodes
 from cluster.controller.zookeeper import NodeExistsError, NoNodeError
@@ -155,12 +156,15 @@ def _read_note(note: Path) -> int | None:
         return None
 
 
-async def refuse_other_brokers(zk: ZooKeeper, own: BrokerId) -> None:
-    """Refuses a cluster that has other brokers, because this version does not replicate."""
-    others = sorted(int(name) for name in await zk.children(znodes.BROKER_IDS) if int(name) != own)
-    if others:
-        names = ", ".join(str(other) for other in others)
+async def check_inter_broker_listener(zk: ZooKeeper, own: BrokerId, config: BrokerConfig) -> None:
+    """Raises BrokerStartError if the cluster has other brokers that this one cannot speak with."""
+    name = config.inter_broker_listener
+    protocol = next(item.security_protocol for item in config.advertised if item.listener == name)
+    others = sorted(int(other) for other in await zk.children(znodes.BROKER_IDS) if int(other) != own)
+    if others and protocol != "PLAINTEXT":
+        names = ", ".join(map(str, others))
         raise BrokerStartError(
-            f"the cluster already has broker {names}; this version of logcore serves clusters of one broker: "
-            "stop the others, or use another coordinator or chroot in zookeeper.connect"
+            f"the inter-broker listener {name} is {protocol}, and the cluster has broker {names}: this "
+            "version of logcore speaks only PLAINTEXT between brokers; name such a "
+            "listener with inter.broker.listener.name"
         )

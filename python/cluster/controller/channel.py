@@ -31,6 +31,12 @@ class Transport(Protocol):
     async def request(self, api_key: int, version: int, body: Body) -> Body:
         """Sends a request and returns the answer. Raises OSError or ValueError."""
 
+    async def connect(self) -> None:
+        """Sees whether the broker listens. Raises OSError."""
+
+    async def lost(self) -> None:
+        """Returns when the connection has ended, as it does when the broker's process ends."""
+
     def close(self) -> None:
         """Ends a request under way."""
 
@@ -76,6 +82,8 @@ class Channel:
         self._cluster = cluster
         self._events = events
         self._listener = listener
+        self._refused = False
+        """The last attempt to connect was refused."""
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -100,8 +108,12 @@ class Channel:
         self._idle.set()
 
     async def _run(self) -> None:
+        # From now on the end of the broker's process is noticed, also while nothing is sent.
+        await self._connect()
         while True:
-            await self._arrived.wait()
+            if not await self._arrives():
+                await self._connect()
+                continue
             self._arrived.clear()
             while (request := self.pending.take()) is not None:
                 try:
@@ -111,29 +123,61 @@ class Channel:
                     raise
             self._idle.set()
 
+    async def _arrives(self) -> bool:
+        """Waits for something to send. Returns False if the connection ends first."""
+        arrived = asyncio.ensure_future(self._arrived.wait())
+        lost = asyncio.ensure_future(self._transport.lost())
+        try:
+            await asyncio.wait((arrived, lost), return_when=asyncio.FIRST_COMPLETED)
+            return arrived.done()
+        finally:
+            arrived.cancel()
+            lost.cancel()
+
+    async def _connect(self) -> None:
+        """Connects, and tries again until that succeeds."""
+        pause = _PAUSE_FIRST_SECONDS
+        while True:
+            try:
+                await self._transport.connect()
+                break
+            except OSError as error:
+                self._failed(error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_MAX_SECONDS)
+        self._answers()
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, ConnectionRefusedError) and not self._refused:
+            self._refused = True
+            self._events.connection_refused(self._broker)
+
+    def _answers(self) -> None:
+        if self._refused:
+            self._refused = False
+            self._events.connection_made(self._broker)
+
     async def _send(self, request: Request) -> None:
-        pause, refused = _PAUSE_FIRST_SECONDS, False
+        pause, is_logged = _PAUSE_FIRST_SECONDS, False
         while True:
             body = body_of(request, self._cluster.sender(self._broker), self._cluster.alive(), self._listener)
             try:
                 answer = await self._transport.request(request.api_key, VERSIONS[request.api_key], body)
                 break
             except (OSError, ValueError) as error:
-                if not refused:
+                if not is_logged:
+                    is_logged = True
                     log.warning(
                         "broker %d does not answer the controller, which tries again: %s", self._broker, error
                     )
-                if isinstance(error, ConnectionRefusedError) and not refused:
-                    refused = True
-                    self._events.connection_refused(self._broker)
+                self._failed(error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE_MAX_SECONDS)
             self.pending.put_back(request)
             taken = self.pending.take()
             assert taken is not None
             request = taken
-        if refused:
-            self._events.connection_made(self._broker)
+        self._answers()
         code = answer["error_code"]
         if code != 0:
             refusal = for_code(code)()

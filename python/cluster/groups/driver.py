@@ -2,8 +2,10 @@
 due.
 
 Owns the event loop's timer, the futures of waiting requests and the appends; no decisions. Lives on the event
-loop. Appends run on the loop, in order: one small batch is one write to the page cache. The start reads the
-log from its beginning; until then requests get COORDINATOR_LOAD_IN_PROGRESS.
+loop. Appends run on the loop, in order: one small batch is one write to the page cache. A partition of
+__consumer_offsets that this broker begins to lead is read from its beginning; until then requests for its
+groups get COORDINATOR_LOAD_IN_PROGRESS. When another broker leads it, its groups are dropped, and waiting
+requests get NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -91,11 +93,11 @@ class GroupLog(Protocol):
     def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
         """Appends one batch to the group's partition. Raises KafkaProtocolError."""
 
-    def owns(self, group: str) -> bool:
-        """This broker leads the group's partition."""
+    def partition_of(self, group: str) -> int | None:
+        """The group's partition; None before the topic exists."""
 
-    def read(self) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
-        """Every record of the partitions led here, in pieces, in the partitions' order."""
+    def read(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        """Every record of a partition led here, in pieces."""
 
 
 class Clock:
@@ -126,24 +128,44 @@ class GroupCoordinator:
         self._warn_after = 0
         self._refused = 0
         self._warn_of_write_after: dict[int, int] = {}
-        self._loading = True
+        self._partitions: dict[int, asyncio.Task[None] | None] = {}
+        """The partitions led here: the task that loads it, or None once it is loaded."""
         self._stopped = False
-        self._loader: asyncio.Task[None] | None = None
 
     # ---- start and stop ----
 
     def start(self) -> None:
-        """Starts a task that reads the log."""
-        self._loader = asyncio.create_task(self._load(), name="groups")
+        """Starts the expiry of offsets."""
+        self._schedule_expiry()
+
+    def led(self, partition: int, new: bool = False) -> None:
+        """This broker leads a partition of __consumer_offsets. A `new` one has no records to load."""
+        if partition in self._partitions or self._stopped:
+            return
+        self._partitions[partition] = (
+            None
+            if new
+            else asyncio.create_task(self._load(partition), name=f"groups of partition {partition}")
+        )
+
+    def lost(self, partition: int) -> None:
+        """Another broker leads a partition of __consumer_offsets now, or none."""
+        if partition not in self._partitions:
+            return
+        task = self._partitions.pop(partition)
+        if task is not None:
+            task.cancel()
+        self._do(self.machine.unload(lambda group: self._log.partition_of(group) == partition))
 
     async def stop(self) -> None:
         """Answers waiting requests with COORDINATOR_NOT_AVAILABLE, so that clients look for the coordinator
         again.
         """
         self._stopped = True
-        if self._loader is not None:
-            self._loader.cancel()
-            await asyncio.gather(self._loader, return_exceptions=True)
+        loading = [task for task in self._partitions.values() if task is not None]
+        for task in loading:
+            task.cancel()
+        await asyncio.gather(*loading, return_exceptions=True)
         for handle in (self._timer, self._expiry):
             if handle is not None:
                 handle.cancel()
@@ -153,21 +175,30 @@ class GroupCoordinator:
         self._waiting.clear()
 
     async def loaded(self) -> None:
-        """Returns when the log has been read."""
-        if self._loader is not None:
-            await asyncio.shield(self._loader)
+        """Returns when every partition led here has been read."""
+        loading = [task for task in self._partitions.values() if task is not None]
+        if loading:
+            await asyncio.wait(loading)
 
-    async def _load(self) -> None:
-        skipped = 0
-        async for records in self._log.read():
-            skipped += load_records(self.machine, records)
+    async def _load(self, partition: int) -> None:
+        skipped, before = 0, len(self.machine.groups)
+        try:
+            async for records in self._log.read(partition):
+                skipped += load_records(self.machine, records)
+        except KafkaProtocolError as error:
+            # The log is offline, or led elsewhere; the controller says so next.
+            log.warning("groups of __consumer_offsets-%d could not be loaded: %s", partition, error)
+            return
         if skipped:
-            log.warning("%d records of __consumer_offsets could not be decoded and were skipped", skipped)
-        self._loading = False
+            log.warning(
+                "%d records of __consumer_offsets-%d could not be decoded and were skipped",
+                skipped,
+                partition,
+            )
+        self._partitions[partition] = None
         self._do(self.machine.loaded(self._clock.now()))
-        self._schedule_expiry()
-        if self.machine.groups:
-            log.info("%d consumer groups were loaded", len(self.machine.groups))
+        if len(self.machine.groups) > before:
+            log.info("the consumer groups of __consumer_offsets-%d were loaded", partition)
 
     def status(self, group: str, empty_allowed: bool = False) -> int:
         """The error for requests about this group if this broker cannot answer them now, else 0."""
@@ -175,14 +206,15 @@ class GroupCoordinator:
             return InvalidGroupId.code
         if self._stopped:
             return CoordinatorNotAvailable.code
-        if self._loading:
-            return CoordinatorLoadInProgress.code
-        return NONE if self._log.owns(group) else NotCoordinator.code
+        partition = self._log.partition_of(group)
+        if partition not in self._partitions:
+            return NotCoordinator.code
+        return NONE if self._partitions[partition] is None else CoordinatorLoadInProgress.code
 
     @property
     def loading(self) -> bool:
-        """The log is being read."""
-        return self._loading
+        """A partition is being read."""
+        return any(task is not None for task in self._partitions.values())
 
     def now(self) -> int:
         """The coordinator's time."""
@@ -245,7 +277,7 @@ class GroupCoordinator:
 
     def topics_deleted(self, topics: Sequence[str]) -> None:
         """Removes offsets in deleted topics."""
-        if not self._loading and not self._stopped:
+        if not self._stopped:
             self._do(self.machine.topics_deleted(topics, self.now()))
 
     # ---- actions and timers ----

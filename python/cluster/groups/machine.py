@@ -7,13 +7,21 @@ seeds replay it. After a crash `load_group` and `load_offset` restore it from th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from cluster.errors import NONE, GroupIdNotFound, NonEmptyGroup
+from cluster.errors import NONE, GroupIdNotFound, NonEmptyGroup, NotCoordinator
 from cluster.groups._membership import Membership
 from cluster.groups._offsets import Offsets
 from cluster.groups.group import CommittedOffset, GroupState, Member
-from cluster.groups.messages import Action, GroupView, MemberView, Overview, StoredGroup
+from cluster.groups.messages import (
+    Action,
+    GroupView,
+    JoinResult,
+    MemberView,
+    Overview,
+    StoredGroup,
+    SyncResult,
+)
 from cluster.model import TopicPartition
 
 
@@ -146,11 +154,29 @@ class GroupMachine(Membership, Offsets):
             self._add_group(group_id, {item: kept})
 
     def loaded(self, now: int) -> list[Action]:
-        """The log was read to its end: members' sessions start again."""
+        """A partition of the log was read to its end: the sessions of members that were loaded start."""
         for group in list(self.groups.values()):
             self._remove_unused(group)
-            for member in group.members.values():
+            fresh = [member for member in group.members.values() if self._is_loaded(member)]
+            for member in fresh:
                 self._renew_session(group, member, now)
-            if len(group.members) > self.limits.members_max:
+            if fresh and len(group.members) > self.limits.members_max:
                 self._prepare_rebalance(group, now)
+        return self._take()
+
+    @staticmethod
+    def _is_loaded(member: Member) -> bool:
+        """The member came from the log, and its session has not started."""
+        return member.deadline is None and member.join_token is None and member.sync_token is None
+
+    def unload(self, is_gone: Callable[[str], bool]) -> list[Action]:
+        """Another coordinator has these groups now. Requests that wait get NOT_COORDINATOR; nothing is
+        written.
+        """
+        for group in [group for group in self.groups.values() if is_gone(group.id)]:
+            for member in list(group.members.values()):
+                self._respond(group.take_join(member), JoinResult(NotCoordinator.code))
+                self._respond(member.sync_token, SyncResult(NotCoordinator.code))
+                member.sync_token = None
+            self._remove_group(group)
         return self._take()

@@ -46,7 +46,11 @@ class DataPlane(Protocol):
         pending: list[int],
         partition_epoch: int,
     ) -> bool:
-        """Sets the ISR of a partition. Returns whether it is led here in this epoch. Does not block."""
+        """Sets the ISR of a partition. Does not block.
+
+        Returns False if the partition is not led here in this epoch, or a pending replica fell behind the
+        high watermark again.
+        """
 
 
 class Replication:
@@ -88,6 +92,8 @@ class Replication:
         """The controller made this broker the partition's leader."""
         members = tuple(map(BrokerId, isr))
         self._state.leads(partition, topic_id, LeaderEpoch(leader_epoch), members, partition_epoch)
+        # The data plane reports a follower once. What it reported before this call is reported again.
+        self._carry_out([SetIsr(partition, LeaderEpoch(leader_epoch), members, (), partition_epoch)])
 
     def follows(self, partition: TopicPartition) -> None:
         """This broker does not lead the partition, or no longer has it."""
@@ -104,27 +110,35 @@ class Replication:
         self._carry_out(self._state.reported(found))
         self._woken.set()
 
-    def isr(self, partition: TopicPartition) -> tuple[BrokerId, ...] | None:
-        """The ISR of a partition that is led here."""
+    def isr(self, partition: TopicPartition) -> tuple[tuple[BrokerId, ...], int] | None:
+        """The ISR of a partition that is led here, and its version."""
         led = self._state.led.get(partition)
-        return None if led is None else led.isr
+        return None if led is None else (led.isr, led.partition_epoch)
 
     def _carry_out(self, actions: Iterable[SetIsr]) -> None:
         for action in actions:
-            self._data_plane.set_isr(
+            is_set = self._data_plane.set_isr(
                 *action.partition,
                 action.leader_epoch,
                 list(action.isr),
                 list(action.pending),
                 action.partition_epoch,
             )
+            if not is_set:
+                self._state.not_set(action)
 
     async def _run(self) -> None:
         while True:
             await self._woken.wait()
             self._woken.clear()
             while asked := self._state.wishes():
-                if not await self._ask(asked):
+                try:
+                    is_answered = await self._ask(asked)
+                except Exception:
+                    log.exception("a change of in-sync replicas failed and is asked for again")
+                    self._state.unanswered(asked)
+                    is_answered = False
+                if not is_answered:
                     await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _ask(self, asked: Mapping[TopicPartition, Led]) -> bool:

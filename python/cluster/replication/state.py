@@ -128,6 +128,12 @@ class ReplicationState:
         pending = tuple(broker for broker in led.wished or () if broker not in led.isr)
         return SetIsr(partition, led.leader_epoch, led.isr, pending, led.partition_epoch)
 
+    def not_set(self, action: SetIsr) -> None:
+        """The data plane refused an ISR: a replica to be added lacks records again. It is not wished for."""
+        led = self.led.get(action.partition)
+        if led is not None and led.leader_epoch == action.leader_epoch and not led.under_way:
+            self.led[action.partition] = replace(led, wished=None)
+
     def wishes(self) -> dict[TopicPartition, Led]:
         """The wishes that the controller has not been asked yet. They are under way now."""
         asked = {

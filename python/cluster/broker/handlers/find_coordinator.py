@@ -41,7 +41,7 @@ async def _find(context: Context, request: Request, key: str, kind: int) -> Body
     if kind != _GROUP:
         return _failed(InvalidRequest(f"Key type {kind} is unknown."))
     try:
-        await context.ensure_offsets_topic()
+        await context.auto_topics.ensure_offsets_topic()
         broker, endpoint = _coordinator(context, request, key)
     except KafkaProtocolError as error:
         return _failed(CoordinatorNotAvailable(str(error)))

@@ -179,7 +179,7 @@ async def _create(context: Context, news: list[NewTopic]) -> dict[str, int]:
     made: list[TopicInfo | KafkaProtocolError] = []
 
     async def work() -> None:
-        made.extend(await context.controller.topics.create(news))
+        made.extend(await context.auto_topics.create(news))
 
     failed = await outcome_of(work(), context.config.number("request.timeout.ms"))
     outcomes: Sequence[TopicInfo | KafkaProtocolError | None] = made or [failed] * len(news)

@@ -28,6 +28,8 @@ class PartitionSpec:
     """All replicas. If it is empty, the leader is the only one."""
     isr: Sequence[int] = ()
     """The ids of the replicas that are in sync."""
+    partition_epoch: int = -1
+    """The version of the ISR: of the partition's state in the coordinator."""
 
 
 class Logs(Protocol):

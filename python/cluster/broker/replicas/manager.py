@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from cluster.broker.replicas.configs import TopicConfigs
 from cluster.broker.replicas.logs import Logs, PartitionSpec, Replica
 from cluster.broker.replicas.metadata import MetadataCache
+from cluster.controller.names import GROUP_METADATA_TOPIC
 from cluster.controller.requests import EPOCH_DURING_DELETE
 from cluster.errors import (
     NONE,
@@ -38,6 +39,11 @@ _NO_EPOCH = -1
 
 Body = dict[str, Any]
 
+LeadershipChanged = Callable[[int, bool, bool], None]
+"""Called on the loop with a partition of __consumer_offsets, whether this broker leads it, and whether it is
+new.
+"""
+
 TopicsDeleted = Callable[[Sequence[str]], None]
 """Called on the loop with the names of topics that the cluster deletes."""
 
@@ -58,8 +64,8 @@ class IsrOwner(Protocol):
     def follows(self, partition: TopicPartition) -> None:
         """This broker does not lead the partition."""
 
-    def isr(self, partition: TopicPartition) -> Sequence[int] | None:
-        """The ISR of a partition that is led here."""
+    def isr(self, partition: TopicPartition) -> tuple[Sequence[int], int] | None:
+        """The ISR of a partition that is led here, and its version."""
 
 
 @dataclass(slots=True)
@@ -104,11 +110,20 @@ class ReplicaManager:
         self._addresses: dict[int, tuple[str, int]] = {}
         """By broker: host and port for followers."""
         self._topics_deleted: TopicsDeleted | None = None
+        self._leadership_changed: LeadershipChanged | None = None
         self._reports: set[asyncio.Task[None]] = set()
 
     def on_topics_deleted(self, callback: TopicsDeleted) -> None:
         """Sets the function that learns of deleted topics."""
         self._topics_deleted = callback
+
+    def on_group_leadership(self, callback: LeadershipChanged) -> None:
+        """Sets the function that learns which partitions of __consumer_offsets are led here."""
+        self._leadership_changed = callback
+
+    def _tell_groups(self, name: str, number: int, leads: bool, new: bool = False) -> None:
+        if name == GROUP_METADATA_TOPIC and self._leadership_changed is not None:
+            self._leadership_changed(number, leads, new)
 
     async def stop(self) -> None:
         """Ends reports to the controller that are under way."""
@@ -125,6 +140,13 @@ class ReplicaManager:
                 return await self.stop_replica(body)
             case _:
                 return await self.update_metadata(body)
+
+    async def connect(self) -> None:
+        """The controller on this broker needs no connection."""
+
+    async def lost(self) -> None:
+        """Never returns: there is no connection that could end."""
+        await asyncio.Event().wait()
 
     def close(self) -> None:
         """The controller sends nothing more."""
@@ -158,8 +180,6 @@ class ReplicaManager:
             )
             codes: dict[str, dict[int, int]] = {}
             specs: list[PartitionSpec] = []
-            epochs: dict[tuple[str, int], int] = {}
-            """By partition: its epoch, which is the version of its znode."""
             for topic in body["topic_states"]:
                 name, topic_id = topic["topic_name"], TopicId(topic["topic_id"])
                 codes[name] = {}
@@ -171,14 +191,20 @@ class ReplicaManager:
                         specs.append(await self._spec(name, topic_id, state))
                         # Reports of the data plane that the new state answers are for the old epoch.
                         self._isr.follows(TopicPartition(name, number))
-                        epochs[name, number] = state["partition_epoch"]
             for spec, code in await asyncio.to_thread(self._open, specs):
                 codes[spec.topic][spec.partition] = code
                 self._remember(spec, code)
-                if code == NONE and spec.leader_id == self._local:
+                leads = code == NONE and spec.leader_id == self._local
+                self._tell_groups(spec.topic, spec.partition, leads, spec.new)
+                if leads:
                     partition = TopicPartition(spec.topic, spec.partition)
-                    epoch = epochs[partition]
-                    self._isr.leads(partition, TopicId(spec.topic_id), spec.leader_epoch, spec.isr, epoch)
+                    self._isr.leads(
+                        partition,
+                        TopicId(spec.topic_id),
+                        spec.leader_epoch,
+                        spec.isr,
+                        spec.partition_epoch,
+                    )
             self._show_offline({spec.topic for spec in specs})
         return {
             "error_code": NONE,
@@ -223,6 +249,7 @@ class ReplicaManager:
             new=state["is_new"],
             replicas=self._replicas(state["replicas"]),
             isr=list(state["isr"]),
+            partition_epoch=state["partition_epoch"],
         )
 
     def _replicas(self, brokers: Iterable[int]) -> list[Replica]:
@@ -328,8 +355,11 @@ class ReplicaManager:
                     continue
                 fresh = self._replicas([broker for broker, _, _ in spec.replicas])
                 if fresh != list(spec.replicas):
-                    isr = self._isr.isr(TopicPartition(spec.topic, number)) or spec.isr
-                    held.specs[number] = replace(spec, replicas=fresh, isr=list(isr))
+                    isr, epoch = self._isr.isr(TopicPartition(spec.topic, number)) or (
+                        spec.isr,
+                        spec.partition_epoch,
+                    )
+                    held.specs[number] = replace(spec, replicas=fresh, isr=list(isr), partition_epoch=epoch)
                     config = self._configs.known(spec.topic)
                     changed.append(replace(held.specs[number], config=config))
         return changed
@@ -358,6 +388,7 @@ class ReplicaManager:
             ):
                 answers.append(_partition_error(name, number, code))
                 self._isr.follows(TopicPartition(name, number))
+                self._tell_groups(name, number, leads=False)
                 held = self._held.get(name)
                 if held is not None and code == NONE:
                     held.specs.pop(number, None)
@@ -414,6 +445,7 @@ class ReplicaManager:
             held = self._held.get(name)
             if held is not None:
                 held.offline.add(number)
+            self._tell_groups(name, number, leads=False)
         if not failed:
             return
         self._show_offline({name for name, _ in failed})
