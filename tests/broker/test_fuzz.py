@@ -73,15 +73,27 @@ RATES = (-1.0, 1e12, 1e300, float("nan"), float("inf"))
 """Values that delay no other client."""
 
 
+COMMANDS = frozenset(
+    {"LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition"}
+)
+"""A controller's commands change a broker for all its clients, as in Kafka. Only ACLs would keep clients from
+sending them (ClusterAction).
+"""
+
+
 def served(port: int) -> list[tuple[Schema, range]]:
-    """The APIs with their versions."""
+    """The APIs of clients with their versions."""
     with wire.Client(port) as client:
         answer = client.call(wire.API_VERSIONS, 0, {})
     versions = {
         api["api_key"]: range(api["min_version"], api["max_version"] + 1) for api in answer["api_keys"]
     }
     requests = [schema for schema in schemas() if schema.kind == "request" and schema.key in versions]
-    return [(schema, versions[schema.key]) for schema in requests if schema.key is not None]
+    return [
+        (schema, versions[schema.key])
+        for schema in requests
+        if schema.key is not None and schema.name not in COMMANDS
+    ]
 
 
 def words_for(name: str, path: tuple[str, ...]) -> tuple[str, ...]:
