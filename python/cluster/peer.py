@@ -12,6 +12,9 @@ from typing import Any
 
 from logcore import _native
 
+Body = dict[str, Any]
+"""A decoded message of the codec: one key for each field."""
+
 _LENGTH = struct.Struct(">i")
 _ANSWER_BYTES_MAX = 100 << 20
 """Kafka's socket.request.max.bytes. A longer answer is not one of Kafka's."""
@@ -43,7 +46,7 @@ class Peer:
         """Returns when a connection has ended and none was opened since."""
         await self._lost.wait()
 
-    async def request(self, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, api_key: int, version: int, body: Body) -> Body:
         """Sends a request and returns the decoded answer.
 
         Raises OSError (TimeoutError and ConnectionError are such) when the broker cannot be reached, closes

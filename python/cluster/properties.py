@@ -103,6 +103,12 @@ def _line(text: str, line: str, number: int, lenient: bool) -> PropertiesLine:
     return PropertiesLine(text, _joined(_unescape(key)), _joined(_unescape(value)))
 
 
+def escape(value: str) -> str:
+    """A value as it is written, so that reading gives it back."""
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return f"\\{escaped}" if escaped.startswith((" ", "\f")) else escaped
+
+
 def _unescape(text: str) -> str:
     def replace(match: re.Match[str]) -> str:
         code, character = match.groups()

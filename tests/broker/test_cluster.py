@@ -11,6 +11,7 @@ import filecmp
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,7 @@ class Cluster:
         self._directory = directory
         self._port = port
         self._ports: dict[int, int] = {}
+        self._changed = asyncio.Event()
 
     def directory(self, number: int) -> Path:
         return self._directory / f"broker-{number}"
@@ -54,6 +56,7 @@ class Cluster:
         }
         broker = Broker(BrokerConfig.parse(given))
         await broker.start()
+        self._notice_changes(broker)
         self.brokers[number] = broker
         self._ports[number] = broker.endpoints[0].port
         return broker
@@ -69,10 +72,28 @@ class Cluster:
         metadata = self.brokers[number]._parts.metadata
         return None if metadata is None else metadata.topic(name)
 
+    def _notice_changes(self, broker: Broker) -> None:
+        """Sets `_changed` after each request of a controller to the broker."""
+        replicas = broker._replicas
+        assert replicas is not None
+
+        def noticed(carry_out: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+            async def carry_out_and_tell(body: Any) -> Any:
+                answer = await carry_out(body)
+                self._changed.set()
+                return answer
+
+            return carry_out_and_tell
+
+        for name in ("leader_and_isr", "update_metadata", "stop_replica"):
+            setattr(replicas, name, noticed(getattr(replicas, name)))
+
     async def until(self, holds: Callable[[], bool]) -> None:
+        """Returns when `holds` is true, which only a request of a controller can make it."""
         async with asyncio.timeout(WAIT_SECONDS):
             while not holds():
-                await asyncio.sleep(0.02)
+                self._changed.clear()
+                await self._changed.wait()
 
     def leader(self, name: str, partition: int = 0) -> int:
         """The leader that every broker knows; -1 if they differ."""

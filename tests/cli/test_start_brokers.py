@@ -45,11 +45,18 @@ def pid_of(properties: Path) -> int:
     return int(found.stdout.split()[0])
 
 
+PARTITIONS = 3
+
+
 def produce(addresses: list[str], topic: str, count: int) -> None:
+    """Produces to each partition. Every record must be acknowledged, so every partition has a leader."""
     failures: list[object] = []
     producer = Producer({"bootstrap.servers": ",".join(addresses), "acks": "all"})
     for number in range(count):
-        producer.produce(topic, str(number), on_delivery=lambda error, _: failures.append(error))
+        partition = number % PARTITIONS
+        producer.produce(
+            topic, str(number), partition=partition, on_delivery=lambda error, _: failures.append(error)
+        )
     producer.flush(WAIT_SECONDS)
     producer.close()
     assert failures == [None] * count
@@ -60,15 +67,11 @@ def test_three_processes_are_one_cluster_and_a_crash_is_named(tmp_path: Path) ->
     try:
         assert len(addresses) == 3
         admin = AdminClient({"bootstrap.servers": ",".join(addresses)})
-        admin.create_topics([NewTopic("t", 3, 3)])["t"].result(WAIT_SECONDS)
+        admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(WAIT_SECONDS)
         produce(addresses, "t", 100)
         crashed = tmp_path / "broker-1.properties"
         os.kill(pid_of(crashed), signal.SIGKILL)
         produce(addresses, "t", 100)
-        leaders = {
-            part.leader for part in admin.list_topics(timeout=WAIT_SECONDS).topics["t"].partitions.values()
-        }
-        assert leaders == {0, 2}
         admin.close()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=WAIT_SECONDS)

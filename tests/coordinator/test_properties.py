@@ -13,12 +13,19 @@ import pytest
 from cluster.properties import (
     PropertiesError,
     decode_properties,
+    escape,
     parse_properties,
     properties_lines,
     read_properties,
 )
 
 LINES = "# a\\\n\r\n ! b\n\ta=1\\\r\n  2\\\n\nb : \\u00e9\r\\\n\nc=\\\\\nd\\\n"
+
+
+# If this failed, a setting with a backslash would be another one in a file that we write.
+@pytest.mark.parametrize("value", ["", " a ", "a\\,b\\", "\\u0041", "a\nb\r\tc", "\fa=b:c#!"])
+def test_a_value_that_is_written_is_read_as_it_was(value: str) -> None:
+    assert parse_properties(f"name={escape(value)}\n") == {"name": value}
 
 
 def test_a_file_in_another_encoding_than_utf_8_is_read_as_java_does(tmp_path: Path) -> None:

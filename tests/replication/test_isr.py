@@ -163,6 +163,14 @@ class Controller:
         return {"error_code": failure, "topics": [] if failure else topics}
 
 
+class Forgetful(Controller):
+    """Answers without the partitions that it was asked for, the first times."""
+
+    async def request(self, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
+        answer = await super().request(api_key, version, body)
+        return answer | {"topics": []} if len(self.asked) < 3 else answer
+
+
 class DataPlane:
     """Records the ISRs."""
 
@@ -177,6 +185,37 @@ class DataPlane:
         if not pending and len(isr) == 3:
             self.granted.set()
         return True
+
+
+# If this failed, an answer that settles nothing would be asked for in a busy loop.
+def test_a_wish_that_the_answer_does_not_settle_is_asked_for_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses = []
+
+    async def main() -> None:
+        sleep = asyncio.sleep
+
+        async def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            await sleep(0)
+
+        monkeypatch.setattr("cluster.replication.driver.asyncio.sleep", pause)
+        controller, data_plane = Forgetful(), DataPlane()
+        replication = Replication(ONE, data_plane, controller, lambda: 10)
+        replication.leads(WHERE, ID, EPOCH, [ONE, TWO], 3)
+        replication.start()
+        replication.reported([("t", 0, EPOCH, THREE, CAUGHT_UP)])
+        async with asyncio.timeout(WAIT_SECONDS):
+            await data_plane.granted.wait()
+        await replication.stop()
+        assert len(controller.asked) == 3
+
+    asyncio.run(main())
+    assert len(pauses) == 2
+    assert [record.message for record in caplog.records] == [
+        "the in-sync replicas of t-0 are asked for again: it is not in the answer"
+    ]
 
 
 # If this failed, an ISR would stay as it is after one lost connection, or one answer that cannot be read.

@@ -59,6 +59,8 @@ _STARTING_GRACE_SECONDS = 2.0
 _DISCONNECTED_AT_STOP_MS = 2000
 """How long a stop waits for calls to the coordinator while there is no connection to it."""
 _REREGISTER_PAUSE_SECONDS = 1.0
+_NOWHERE = "localhost"
+"""With port 0: an address that refuses each connection, as that of a dead broker."""
 _CONTROLLED_SHUTDOWN, _CONTROLLED_SHUTDOWN_VERSION = 7, 3
 _PROGRESS_SECONDS = 5.0
 """How often a long start logs its progress."""
@@ -373,8 +375,9 @@ class Broker:
             metadata_bytes_max=config.number("offset.metadata.max.bytes"),
             members_bytes_max=config.request_bytes // _MEMBERS_DIVISOR,
         )
+        group_log = OffsetsLog(server, metadata, config.number("offsets.commit.timeout.ms"))
         groups = self._groups = GroupCoordinator(
-            limits, OffsetsLog(server, metadata), config.number("offsets.retention.check.interval.ms")
+            limits, group_log, config.number("offsets.retention.check.interval.ms")
         )
         replicas.on_topics_deleted(groups.topics_deleted)
         replicas.on_group_leadership(
@@ -422,8 +425,16 @@ class Broker:
         if broker.id == self._info.id:
             return replicas
         endpoint = broker.endpoint(config.inter_broker_listener)
-        host, port = ("", 0) if endpoint is None else (endpoint.host, endpoint.port)
-        return Peer(host, port, f"controller-{self._info.id}", config.number("controller.socket.timeout.ms"))
+        if endpoint is None:
+            log.error(
+                "broker %d has no listener %s, so it gets nothing from the controller: set "
+                "inter.broker.listener.name alike on all brokers, and start it again",
+                broker.id,
+                config.inter_broker_listener,
+            )
+            endpoint = Endpoint(config.inter_broker_listener, _NOWHERE, 0)
+        timeout_ms = config.number("controller.socket.timeout.ms")
+        return Peer(endpoint.host, endpoint.port, f"controller-{self._info.id}", timeout_ms)
 
     @staticmethod
     def _warn_of_strays(on_disk: set[str], metadata: MetadataCache) -> None:

@@ -28,6 +28,7 @@ from cluster.process import (
     unless_stopped,
     until_stopped,
 )
+from cluster.properties import escape
 from logcore._paths import LOGS_INSIDE
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ async def run_brokers(
         for number in range(count):
             settings = _settings(data_dir, count, number, host, port, coordinator_port) | dict(overrides)
             properties = data_dir / f"broker-{number}.properties"
-            properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+            properties.write_text("".join(f"{name}={escape(value)}\n" for name, value in settings.items()))
             brokers.append(await _spawn(number, properties))
         addresses = await unless_stopped(stopped, _addresses(brokers))
         if addresses is None:
@@ -110,9 +111,13 @@ def _settings(
     }
 
 
+# Loaded before the first fork: other threads may hold the loader's lock at a fork.
+_LIBC = ctypes.CDLL(None)
+
+
 def _end_with_parent() -> None:
     """In the new process: SIGTERM comes when this process ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 async def _spawn(number: int, properties: Path) -> _Broker:

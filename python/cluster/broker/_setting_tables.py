@@ -143,6 +143,7 @@ controller.socket.timeout.ms int 30000 - -
 controlled.shutdown.enable boolean true - -
 controlled.shutdown.max.retries int 3 - -
 controlled.shutdown.retry.backoff.ms long 5000 - -
+offsets.commit.timeout.ms int 5000 1.. -
 """
 """Settings of a broker that have an effect."""
 
@@ -237,7 +238,6 @@ metrics.sample.window.ms long 30000 1.. -
 num.io.threads int 8 1.. d
 num.replica.alter.log.dirs.threads int ~ - -
 offsets.commit.required.acks short -1 - -
-offsets.commit.timeout.ms int 5000 1.. -
 offsets.load.buffer.size int 5242880 1.. -
 offsets.topic.compression.codec int 0 - -
 password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding - -

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from cluster.broker.auto_topics import AutoTopics
 from cluster.broker.config import BrokerConfig
@@ -15,9 +15,7 @@ from cluster.controller import Controller
 from cluster.errors import KafkaProtocolError
 from cluster.groups import GroupCoordinator
 from cluster.model import BrokerId, Endpoint
-
-Body = dict[str, Any]
-"""A decoded message of the codec: one key for each field."""
+from cluster.peer import Body as Body
 
 
 class Request(Protocol):

@@ -8,14 +8,11 @@ NodeToControllerChannelManager.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from cluster.broker.replicas import MetadataCache
 from cluster.errors import NotController
 from cluster.model import BrokerId
-from cluster.peer import Peer
-
-Body = dict[str, Any]
+from cluster.peer import Body, Peer
 
 Local = Callable[[int, int, Body], Awaitable[Body]]
 """Answers a request on this broker: API key, version, body."""

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TYPE_CHECKING
 
 import logcore
 from cluster.broker.replicas import MetadataCache
 from cluster.controller.names import GROUP_METADATA_TOPIC
-from cluster.errors import NotLeaderOrFollower, for_code
+from cluster.errors import NotLeaderOrFollower, RequestTimedOut, for_code
 from cluster.groups.records import Record, partition_of
 
 if TYPE_CHECKING:
     from logcore._native import Server
 
 _READ_BYTES = 1 << 20
+_PAUSE_FIRST_SECONDS, _PAUSE_MAX_SECONDS = 0.001, 0.02
+"""Between two looks at the high watermark, while a record waits for replicas."""
 _BATCH_START = struct.Struct(">qi")
 _INT32 = struct.Struct(">i")
 
@@ -28,8 +30,10 @@ _INT32 = struct.Struct(">i")
 class OffsetsLog:
     """The log of committed offsets and groups."""
 
-    def __init__(self, server: Server, metadata: MetadataCache) -> None:
+    def __init__(self, server: Server, metadata: MetadataCache, timeout_ms: int) -> None:
+        """`timeout_ms`: how long a record may take to all in-sync replicas."""
         self._server = server
+        self._timeout_seconds = timeout_ms / 1000
         self._metadata = metadata
 
     def partition_of(self, group: str) -> int | None:
@@ -37,8 +41,10 @@ class OffsetsLog:
         topic = self._metadata.topic(GROUP_METADATA_TOPIC)
         return None if topic is None else partition_of(group, len(topic.assignment))
 
-    def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
-        """Appends one batch to the group's partition. Raises KafkaProtocolError."""
+    def append(self, group: str, records: Sequence[Record], now_ms: int) -> Awaitable[None] | None:
+        """Appends one batch to the group's partition. Returns None once every in-sync replica has it, or what
+        waits for that. Both raise KafkaProtocolError.
+        """
         from logcore._native import ServerError
 
         number = self.partition_of(group)
@@ -47,6 +53,22 @@ class OffsetsLog:
         batch = logcore.build_batch([(key, value, None, now_ms) for key, value in records])
         try:
             self._server.append(GROUP_METADATA_TOPIC, number, batch)
+            _, replicated, end = self._server.offsets(GROUP_METADATA_TOPIC, number)
+        except ServerError as error:
+            raise for_code(error.code or -1)(str(error)) from error
+        return None if replicated >= end else self._wait_replicated(number, end)
+
+    async def _wait_replicated(self, number: int, end: int) -> None:
+        """Waits until the high watermark reaches `end`."""
+        from logcore._native import ServerError
+
+        pause, deadline = _PAUSE_FIRST_SECONDS, asyncio.get_running_loop().time() + self._timeout_seconds
+        try:
+            while self._server.offsets(GROUP_METADATA_TOPIC, number)[1] < end:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise RequestTimedOut("The in-sync replicas did not copy the group's record in time.")
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_MAX_SECONDS)
         except ServerError as error:
             raise for_code(error.code or -1)(str(error)) from error
 

@@ -11,18 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from cluster.controller.requests import VERSIONS, Pending, Request, Sender, body_of
-from cluster.errors import for_code
+from cluster.errors import NONE, for_code
 from cluster.model import BrokerId, BrokerInfo
+from cluster.peer import Body
 
 log = logging.getLogger(__name__)
 
 _PAUSE_FIRST_SECONDS, _PAUSE_MAX_SECONDS = 0.1, 1.0
 """Between two attempts at a request. The pause doubles."""
-
-Body = dict[str, Any]
 
 
 class Transport(Protocol):
@@ -84,6 +83,8 @@ class Channel:
         self._listener = listener
         self._refused = False
         """The last attempt to connect was refused."""
+        self._is_failing = False
+        """The last request was not answered, which the log says."""
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -115,12 +116,13 @@ class Channel:
                 await self._connect()
                 continue
             self._arrived.clear()
+            pause = _PAUSE_FIRST_SECONDS
             while (request := self.pending.take()) is not None:
-                try:
-                    await self._send(request)
-                except asyncio.CancelledError:
-                    self.pending.put_back(request)
-                    raise
+                if await self._send(request):
+                    pause = _PAUSE_FIRST_SECONDS
+                    continue
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE_MAX_SECONDS)
             self._idle.set()
 
     async def _arrives(self) -> bool:
@@ -157,32 +159,35 @@ class Channel:
             self._refused = False
             self._events.connection_made(self._broker)
 
-    async def _send(self, request: Request) -> None:
-        pause, is_logged = _PAUSE_FIRST_SECONDS, False
-        while True:
-            body = body_of(request, self._cluster.sender(self._broker), self._cluster.alive(), self._listener)
-            try:
-                answer = await self._transport.request(request.api_key, VERSIONS[request.api_key], body)
-                break
-            except (OSError, ValueError) as error:
-                if not is_logged:
-                    is_logged = True
-                    log.warning(
-                        "broker %d does not answer the controller, which tries again: %s", self._broker, error
-                    )
-                self._failed(error)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSE_MAX_SECONDS)
+    async def _send(self, request: Request) -> bool:
+        """Sends a request. Without an answer it is pending again, and the result is False."""
+        body = body_of(request, self._cluster.sender(self._broker), self._cluster.alive(), self._listener)
+        try:
+            answer = await self._transport.request(request.api_key, VERSIONS[request.api_key], body)
+        except asyncio.CancelledError:
             self.pending.put_back(request)
-            taken = self.pending.take()
-            assert taken is not None
-            request = taken
+            raise
+        except Exception as error:
+            self.pending.put_back(request)
+            if not self._is_failing:
+                self._is_failing = True
+                # Only a broker on this side of the socket, the controller's own, fails in another way.
+                is_of_network = isinstance(error, OSError | ValueError)
+                log.warning(
+                    "broker %d does not answer the controller, which tries again: %s",
+                    self._broker,
+                    error,
+                    exc_info=not is_of_network,
+                )
+            self._failed(error)
+            return False
+        self._is_failing = False
         self._answers()
-        code = answer["error_code"]
-        if code != 0:
-            refusal = for_code(code)()
+        if answer["error_code"] != NONE:
+            refusal = for_code(answer["error_code"])()
             log.warning("broker %d refused a request of the controller: %s", self._broker, refusal)
         self._events.answered(self._broker, request, answer)
+        return True
 
 
 class Channels:

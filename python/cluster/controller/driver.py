@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 
 from cluster.controller import znodes
 from cluster.controller._actions import Executor
-from cluster.controller.channel import Body, Channels, Transport
+from cluster.controller.channel import Channels, Transport
 from cluster.controller.commands import TopicCommands
 from cluster.controller.requests import LEADER_AND_ISR, STOP_REPLICA, Request, Sender
 from cluster.controller.state import UNREADABLE, Action, ControllerState, NewIsr
@@ -37,7 +37,6 @@ from cluster.controller.zookeeper import (
 )
 from cluster.errors import NONE, KafkaProtocolError, NotController
 from cluster.model import (
-    NO_BROKER,
     BrokerId,
     BrokerInfo,
     ControllerEpoch,
@@ -46,6 +45,7 @@ from cluster.model import (
     TopicPartition,
     new_topic_id,
 )
+from cluster.peer import Body
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,8 @@ class Controller:
         self._executor = Executor(zk, self._channels, self._state)
         self._queue = WorkQueue(zk, self.topics_may_have_changed)
         self._active = False
-        self._elected = NO_BROKER
+        self._watched: set[str] = set()
+        """The brokers whose registration has a watch."""
         self._on_controller: Callable[[BrokerId], None] | None = None
         self._deleting: dict[str, asyncio.Future[None]] = {}
         """By topic that is being deleted: done when it is gone, or waits only for dead brokers."""
@@ -209,13 +210,13 @@ class Controller:
         self._executor.guard = Check(znodes.CONTROLLER_EPOCH, version + 1)
         self._answers.clear()
         self._refused.clear()
+        self._watched.clear()
         log.info("broker %d is the controller, epoch %d", self._local, epoch + 1)
-        self._set_elected(self._local)
+        self._tell_elected(self._local)
         await self._watch_office()
         await self._load()
 
-    def _set_elected(self, broker: BrokerId) -> None:
-        self._elected = broker
+    def _tell_elected(self, broker: BrokerId) -> None:
         if self._on_controller is not None:
             self._on_controller(broker)
 
@@ -260,8 +261,9 @@ class Controller:
         except NoNodeError:
             await self._elect()
             return
-        self._set_elected(znodes.decode_controller(data))
-        log.info("broker %d is the controller", self._elected)
+        elected = znodes.decode_controller(data)
+        self._tell_elected(elected)
+        log.info("broker %d is the controller", elected)
 
     async def _load(self) -> None:
         await self._read_brokers()
@@ -366,7 +368,7 @@ class Controller:
     async def _read_brokers(self) -> None:
         ids = await self._zk.children(znodes.BROKER_IDS, self._watch("brokers", self._read_brokers))
         found = await asyncio.gather(
-            *(self._zk.find(znodes.broker_path(int(name)), self._broker_watch()) for name in ids)
+            *(self._zk.find(znodes.broker_path(int(name)), self._watch_of(name)) for name in ids)
         )
         brokers: dict[BrokerId, BrokerInfo] = {}
         for name, node in zip(ids, found, strict=True):
@@ -380,9 +382,18 @@ class Controller:
         await self._channels.set_brokers(brokers)
         await self.carry_out(self._state.brokers_changed(brokers))
 
-    def _broker_watch(self) -> Callable[[], None]:
-        """Reads the brokers again when one changes its endpoints."""
-        return self._watch("brokers", self._read_brokers)
+    def _watch_of(self, name: str) -> Callable[[], None] | None:
+        """Reads the brokers again when this one changes its endpoints. None if it is watched already."""
+        if name in self._watched:
+            return None
+        self._watched.add(name)
+        read = self._watch("brokers", self._read_brokers)
+
+        def changed() -> None:
+            self._watched.discard(name)
+            read()
+
+        return changed
 
     # ---- what a request is filled with (`channel.Cluster`) ----
 

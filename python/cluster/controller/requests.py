@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from cluster.controller.state import UNREADABLE
 from cluster.model import NO_LEADER, BrokerId, BrokerInfo, Endpoint, PartitionState, TopicId, TopicInfo
+from cluster.peer import Body
 
 LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA = 4, 5, 6
 VERSIONS = {LEADER_AND_ISR: 7, STOP_REPLICA: 4, UPDATE_METADATA: 8}
@@ -26,8 +26,6 @@ EPOCH_DURING_DELETE = -2
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """`SecurityProtocol`, by id."""
-
-Body = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -197,35 +195,33 @@ def body_of(
     request: Request, sender: Sender, alive: Mapping[BrokerId, BrokerInfo], inter_broker_listener: str
 ) -> Body:
     """The body of a request, with the brokers that are alive when it is sent."""
-    match request.api_key:
-        case 4:
-            leaders = {
-                entry["leader"] for topic in request.topics.values() for entry in topic.partitions.values()
-            }
-            return sender.head() | {
-                "type": 0,
-                "topic_states": _topic_states(request.topics),
-                "live_leaders": [
-                    {"broker_id": info.id, "host_name": endpoint.host, "port": endpoint.port}
-                    for info in alive.values()
-                    if info.id in leaders and (endpoint := info.endpoint(inter_broker_listener)) is not None
-                ],
-            }
-        case 6:
-            return sender.head() | {
-                "type": 0,
-                "topic_states": _topic_states(request.topics),
-                "live_brokers": [
-                    {
-                        "id": info.id,
-                        "endpoints": [_endpoint(endpoint) for endpoint in info.endpoints],
-                        "rack": info.rack,
-                    }
-                    for info in alive.values()
-                ],
-            }
-        case _:
-            return sender.head() | {"topic_states": _topic_states(request.topics, with_ids=False)}
+    if request.api_key == LEADER_AND_ISR:
+        leaders = {
+            entry["leader"] for topic in request.topics.values() for entry in topic.partitions.values()
+        }
+        return sender.head() | {
+            "type": 0,
+            "topic_states": _topic_states(request.topics),
+            "live_leaders": [
+                {"broker_id": info.id, "host_name": endpoint.host, "port": endpoint.port}
+                for info in alive.values()
+                if info.id in leaders and (endpoint := info.endpoint(inter_broker_listener)) is not None
+            ],
+        }
+    if request.api_key == UPDATE_METADATA:
+        return sender.head() | {
+            "type": 0,
+            "topic_states": _topic_states(request.topics),
+            "live_brokers": [
+                {
+                    "id": info.id,
+                    "endpoints": [_endpoint(endpoint) for endpoint in info.endpoints],
+                    "rack": info.rack,
+                }
+                for info in alive.values()
+            ],
+        }
+    return sender.head() | {"topic_states": _topic_states(request.topics, with_ids=False)}
 
 
 def _endpoint(endpoint: Endpoint) -> Body:

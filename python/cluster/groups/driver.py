@@ -2,7 +2,8 @@
 due.
 
 Owns the event loop's timer, the futures of waiting requests and the appends; no decisions. Lives on the event
-loop. Appends run on the loop, in order: one small batch is one write to the page cache. A partition of
+loop. Appends run on the loop, in order: one small batch is one write to the page cache. A write counts once
+every in-sync replica has it. A partition of
 __consumer_offsets that this broker begins to lead is read from its beginning; until then requests for its
 groups get COORDINATOR_LOAD_IN_PROGRESS. When another broker leads it, its groups are dropped, and waiting
 requests get NOT_COORDINATOR.
@@ -16,7 +17,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import Protocol, TypeVar, cast
 
 from cluster.errors import (
@@ -34,6 +35,7 @@ from cluster.errors import (
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     RecordListTooLarge,
+    RequestTimedOut,
     UnknownServerError,
     UnknownTopicOrPartition,
 )
@@ -70,6 +72,7 @@ _COMMIT_ERRORS = {
     InvalidFetchSize.code: InvalidCommitOffsetSize.code,
 }
 _GROUP_ERRORS = _COMMIT_ERRORS | {
+    RequestTimedOut.code: CoordinatorNotAvailable.code,
     MessageTooLarge.code: UnknownServerError.code,
     RecordListTooLarge.code: UnknownServerError.code,
     InvalidFetchSize.code: UnknownServerError.code,
@@ -90,8 +93,10 @@ _TIMERS_AT_ONCE = 64
 class GroupLog(Protocol):
     """The coordinator's view of __consumer_offsets."""
 
-    def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
-        """Appends one batch to the group's partition. Raises KafkaProtocolError."""
+    def append(self, group: str, records: Sequence[Record], now_ms: int) -> Awaitable[None] | None:
+        """Appends one batch to the group's partition. Returns None once every in-sync replica has it, or what
+        waits for that. Both raise KafkaProtocolError.
+        """
 
     def partition_of(self, group: str) -> int | None:
         """The group's partition; None before the topic exists."""
@@ -128,6 +133,8 @@ class GroupCoordinator:
         self._warn_after = 0
         self._refused = 0
         self._warn_of_write_after: dict[int, int] = {}
+        self._replicating: dict[int, tuple[int | None, asyncio.Task[None]]] = {}
+        """By write that waits for replicas: its partition, and the task that waits."""
         self._partitions: dict[int, asyncio.Task[None] | None] = {}
         """The partitions led here: the task that loads it, or None once it is loaded."""
         self._stopped = False
@@ -155,6 +162,10 @@ class GroupCoordinator:
         task = self._partitions.pop(partition)
         if task is not None:
             task.cancel()
+        for write, (of, waiting) in list(self._replicating.items()):
+            if of == partition:
+                waiting.cancel()
+                self._stored(write, NotCoordinator.code)
         self._do(self.machine.unload(lambda group: self._log.partition_of(group) == partition))
 
     async def stop(self) -> None:
@@ -162,10 +173,11 @@ class GroupCoordinator:
         again.
         """
         self._stopped = True
-        loading = [task for task in self._partitions.values() if task is not None]
-        for task in loading:
+        tasks = [task for task in self._partitions.values() if task is not None]
+        tasks += [task for _, task in self._replicating.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*loading, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for handle in (self._timer, self._expiry):
             if handle is not None:
                 handle.cancel()
@@ -304,21 +316,43 @@ class GroupCoordinator:
                 if future is not None and not future.done():
                     future.set_result(action.result)
             else:
-                follows = self.machine.stored(action.id, self._append(action), self.now())
-                queue.extendleft(reversed(follows))
+                code = self._append(action)
+                if code is not None:
+                    queue.extendleft(reversed(self.machine.stored(action.id, code, self.now())))
         self._set_timer()
 
-    def _append(self, write: Write) -> int:
+    def _append(self, write: Write) -> int | None:
+        """Appends a write. Returns its error code, or None if it waits for replicas."""
         try:
-            self._log.append(write.group, encode_write(write), self.now())
-        except KafkaProtocolError as error:
-            self._warn_of_write(write.group, error)
-            table = _GROUP_ERRORS if write.stored is not None else _COMMIT_ERRORS
-            return table.get(error.code, error.code)
-        except Exception:
-            log.exception("group %s: its record could not be written", write.group)
+            waiting = self._log.append(write.group, encode_write(write), self.now())
+        except Exception as error:
+            return self._write_code(write, error)
+        if waiting is None:
+            return NONE
+        task = asyncio.ensure_future(self._replicated(write, waiting))
+        self._replicating[write.id] = self._log.partition_of(write.group), task
+        return None
+
+    async def _replicated(self, write: Write, waiting: Awaitable[None]) -> None:
+        code = NONE
+        try:
+            await waiting
+        except Exception as error:
+            code = self._write_code(write, error)
+        self._stored(write.id, code)
+
+    def _stored(self, write: int, code: int) -> None:
+        if self._replicating.pop(write, None) is not None:
+            self._do(self.machine.stored(write, code, self.now()))
+
+    def _write_code(self, write: Write, error: Exception) -> int:
+        """The error code for a write that failed. Logs the reason."""
+        if not isinstance(error, KafkaProtocolError):
+            log.error("group %s: its record could not be written", write.group, exc_info=error)
             return UnknownServerError.code
-        return NONE
+        self._warn_of_write(write.group, error)
+        table = _GROUP_ERRORS if write.stored is not None else _COMMIT_ERRORS
+        return table.get(error.code, error.code)
 
     def _warn_of_write(self, group: str, error: KafkaProtocolError) -> None:
         """Logs each kind of error once a minute, because clients try again at once."""

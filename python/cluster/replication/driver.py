@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from cluster.errors import NONE, KafkaProtocolError, for_code
 from cluster.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from cluster.peer import Body
 from cluster.replication.state import Answer, Led, ReplicationState, Report, SetIsr
 
 log = logging.getLogger(__name__)
@@ -21,10 +22,10 @@ ALTER_PARTITION = 56
 _VERSION = 3
 """The version of inter.broker.protocol.version 3.9."""
 
+_WARN_SECONDS = 60.0
+
 _PAUSE_SECONDS = 0.05
 """Between two attempts at a request (`DefaultAlterPartitionManager`)."""
-
-Body = dict[str, Any]
 
 
 class ToController(Protocol):
@@ -69,6 +70,7 @@ class Replication:
         self._broker_epoch = broker_epoch
         self._state = ReplicationState()
         self._woken = asyncio.Event()
+        self._warn_after = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -142,13 +144,13 @@ class Replication:
                     await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _ask(self, asked: Mapping[TopicPartition, Led]) -> bool:
-        """Asks for ISRs. Returns False if the same must be asked again."""
+        """Asks for ISRs. Returns False if some must be asked for again."""
         try:
             answer = await self._controller.request(ALTER_PARTITION, _VERSION, self._body(asked))
             if answer["error_code"] != NONE:
                 raise for_code(answer["error_code"])()
         except (OSError, ValueError, KafkaProtocolError) as error:
-            log.info("the controller did not change in-sync replicas and is asked again: %s", error)
+            self._warn("the controller did not change in-sync replicas and is asked again: %s", error)
             self._state.unanswered(asked)
             return False
         except BaseException:
@@ -171,7 +173,20 @@ class Replication:
             if granted is not None and granted.code == NONE and set(granted.isr) != set(led.isr):
                 log.info("in-sync replicas of %s: %s, before %s", partition, [*granted.isr], [*led.isr])
         self._carry_out(self._state.answered(asked, answers))
-        return True
+        remaining = self._state.still_wished(asked)
+        for partition in remaining:
+            refused = (
+                for_code(answers[partition].code)() if partition in answers else "it is not in the answer"
+            )
+            self._warn("the in-sync replicas of %s are asked for again: %s", partition, refused)
+        return not remaining
+
+    def _warn(self, text: str, *arguments: object) -> None:
+        """Logs a failure that is tried again, at most once a minute."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._warn_after:
+            self._warn_after = now + _WARN_SECONDS
+            log.warning(text, *arguments)
 
     def _body(self, asked: Mapping[TopicPartition, Led]) -> Body:
         topics: dict[TopicId, list[Body]] = {}

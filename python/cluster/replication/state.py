@@ -168,6 +168,14 @@ class ReplicationState:
                 actions.append(self._set_isr(partition))
         return actions
 
+    def still_wished(self, asked: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """The partitions whose wish the answer did not settle."""
+        return [
+            partition
+            for partition in asked
+            if (led := self.led.get(partition)) is not None and led.wished is not None and not led.given_up
+        ]
+
     def _after(self, led: Led, answer: Answer) -> Led:
         if answer.code in _REFUSED:
             return replace(led, wished=None, under_way=False)

@@ -11,13 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 from cluster.broker.replicas.configs import TopicConfigs
 from cluster.broker.replicas.logs import Logs, PartitionSpec, Replica
 from cluster.broker.replicas.metadata import MetadataCache
 from cluster.controller.names import GROUP_METADATA_TOPIC
-from cluster.controller.requests import EPOCH_DURING_DELETE
+from cluster.controller.requests import EPOCH_DURING_DELETE, LEADER_AND_ISR, STOP_REPLICA
 from cluster.errors import (
     NONE,
     FencedLeaderEpoch,
@@ -28,6 +27,8 @@ from cluster.errors import (
     UnknownTopicOrPartition,
 )
 from cluster.model import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+from cluster.peer import Body
+from cluster.replication import Replication
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,6 @@ _NAMES_SHOWN = 20
 _NO_EPOCH = -1
 """The leader's epoch in the requests of old controllers."""
 
-Body = dict[str, Any]
-
 LeadershipChanged = Callable[[int, bool, bool], None]
 """Called on the loop with a partition of __consumer_offsets, whether this broker leads it, and whether it is
 new.
@@ -46,26 +45,6 @@ new.
 
 TopicsDeleted = Callable[[Sequence[str]], None]
 """Called on the loop with the names of topics that the cluster deletes."""
-
-
-class IsrOwner(Protocol):
-    """Decides about the in-sync replicas of the partitions that are led here."""
-
-    def leads(
-        self,
-        partition: TopicPartition,
-        topic_id: TopicId,
-        leader_epoch: int,
-        isr: Iterable[int],
-        partition_epoch: int,
-    ) -> None:
-        """This broker leads the partition, with this ISR."""
-
-    def follows(self, partition: TopicPartition) -> None:
-        """This broker does not lead the partition."""
-
-    def isr(self, partition: TopicPartition) -> tuple[Sequence[int], int] | None:
-        """The ISR of a partition that is led here, and its version."""
 
 
 @dataclass(slots=True)
@@ -90,7 +69,7 @@ class ReplicaManager:
         local: BrokerId,
         inter_broker_listener: str,
         report_failed_log_dir: Callable[[], Awaitable[None]],
-        isr: IsrOwner,
+        isr: Replication,
     ) -> None:
         self.broker_epoch = -1
         """The epoch of this broker's registration."""
@@ -133,13 +112,11 @@ class ReplicaManager:
 
     async def request(self, api_key: int, version: int, body: Body) -> Body:
         """Carries out a request of the controller on this broker, and returns the response."""
-        match api_key:
-            case 4:
-                return await self.leader_and_isr(body)
-            case 5:
-                return await self.stop_replica(body)
-            case _:
-                return await self.update_metadata(body)
+        if api_key == LEADER_AND_ISR:
+            return await self.leader_and_isr(body)
+        if api_key == STOP_REPLICA:
+            return await self.stop_replica(body)
+        return await self.update_metadata(body)
 
     async def connect(self) -> None:
         """The controller on this broker needs no connection."""

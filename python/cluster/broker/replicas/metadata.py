@@ -9,7 +9,6 @@ ZkMetadataCache.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from cluster.controller.requests import LEADER_DURING_DELETE, endpoint_of
 from cluster.model import (
@@ -24,8 +23,7 @@ from cluster.model import (
     TopicId,
     TopicInfo,
 )
-
-Body = dict[str, Any]
+from cluster.peer import Body
 
 
 class MetadataCache:
