@@ -424,14 +424,16 @@ def head(options: argparse.Namespace) -> list[str]:
     return [
         "# The coordinator beside Apache ZooKeeper",
         "",
-        f"`bench/coordinator.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}; client and "
-        "servers share them, and one ensemble at a time has work. Median (minimum–maximum) of "
-        f"{options.rounds} rounds after {WARM_UPS} that do not count. Ratios are computed for each round, in "
-        "alternating order. Both have the same settings except directories and ports, and answer a write "
-        "once it is on disk, which here is "
-        f"{'tmpfs' if options.directory == Path('/dev/shm') else 'a disk'}. Nodes have {len(DATA)} bytes. "
-        "Memory is that of the largest member, of at most three rounds. One session of an ensemble is at a "
-        "follower, unless it says otherwise.",
+        f"`bench/coordinator.py` on {datetime.now(UTC):%Y-%m-%d} at {revision()}: {machine()}.",
+        "",
+        "- The client and the servers share the cores. One ensemble at a time has work.",
+        f"- Figures are the median (minimum–maximum) of {options.rounds} rounds. {WARM_UPS} rounds of "
+        "warm-up come before.",
+        "- A ratio is taken round by round. The order of the two alternates.",
+        "- Both have the same settings, except directories and ports. Both answer a write once it is on "
+        f"disk. The disk is {'tmpfs' if options.directory == Path('/dev/shm') else 'a real one'}.",
+        f"- Nodes have {len(DATA)} bytes. Memory is the largest member's, of at most three rounds.",
+        "- One session of an ensemble is at a follower, unless its row says otherwise.",
     ]
 
 

@@ -205,7 +205,7 @@ class _Parser:
         )
 
     def _client_address(self, own: Member | None) -> tuple[str, int] | None:
-        """Returns the address for clients without TLS: that of the server's own line ``server.N``, else
+        """Returns the address for clients without TLS. The server's own line ``server.N`` names it, or else
         ``clientPort``."""
         host = self._text("clientPortAddress") or _EVERYWHERE
         port = self._number("clientPort", NO_PORT, 0, 65535)

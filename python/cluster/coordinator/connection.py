@@ -119,7 +119,7 @@ class SessionGate(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is proposed that clients are not read for now."""
+        """Whether too many proposals wait. Then nothing is read from clients."""
 
     def heard_from(self, connection: Connection) -> None:
         """The client sent something."""

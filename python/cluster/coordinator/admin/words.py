@@ -80,7 +80,7 @@ class Seen:
     ensemble: Ensemble | None
     """None for a standalone server."""
     client_address: tuple[str, int] | None
-    """That of the port without TLS."""
+    """The address of the port without TLS."""
     last_zxid: int
     node_count: int
     outstanding: int

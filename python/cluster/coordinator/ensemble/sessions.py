@@ -1,10 +1,10 @@
-"""The sessions of a member's clients: who may connect, who may be sent anything, and which sessions have
-expired.
+"""The sessions of a member's clients: which connections get a session, which may get responses, and which
+sessions have expired.
 
-Owns the way of a handshake, the connections that nothing may be sent to for now, and the reports to the
-leader (:mod:`.session_reports`). Every member takes part in all sessions: a session that moves from one
-server to another is attached by a command like any other. Only the leader ends sessions. Runs on the event
-loop; a crash ends the connections, not the sessions.
+Owns the steps of a handshake, the connections that get no responses until their handshake ends, and the
+reports to the leader (:mod:`.session_reports`). Every member takes part in all sessions: a session that moves
+from one server to another is attached by a command like any other. Only the leader ends sessions. Runs on the
+event loop; a crash ends the connections, not the sessions.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ Result = Created | Done | Failed | MultiDone | Begun | Reconfigured
 
 
 def reply(xid: int, zxid: int, code: Code, body: bytes = b"") -> bytes:
-    """Returns a whole frame. Of the errors, only that of a failed SASL login has a body."""
+    """Returns a whole frame. An error has no body, except the error of a failed SASL login."""
     return _FRAME.pack(_HEADER.size + len(body), xid, zxid, code) + body
 
 

@@ -125,8 +125,9 @@ def ensemble_settings(values: Values, data_dir: Path, warnings: list[str]) -> En
 
 
 def line_of_one(values: Values, data_dir: Path) -> Member | None:
-    """Returns the line of a standalone server, if it has one: that of the number in ``myid``, or without that
-    file the only voter's.
+    """Returns the line of a standalone server, if it has one.
+
+    With a file ``myid`` it is the line of that number. Without the file it is the line of the only voter.
 
     Raises CoordinatorError, which names the setting or the file.
     """

@@ -44,7 +44,7 @@ class Settings:
     """Transactions between snapshots (``snapCount``); if None, :meth:`transactions_until_snapshot`
     decides."""
     log_dir: Path | None = None
-    """The directory of the logs, if it is not that of the snapshots (``dataLogDir``)."""
+    """The directory of the logs (``dataLogDir``). None if the snapshots' directory has them too."""
     snapshots_retained: int = 3
     """The number of snapshots that stay, with the logs since the oldest (``autopurge.snapRetainCount``)."""
     server_id: int = 0

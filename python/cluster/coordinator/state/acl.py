@@ -34,7 +34,7 @@ OPEN = (OPEN_ACL,)
 """All permissions for every client: ``ZooDefs.Ids.OPEN_ACL_UNSAFE``."""
 READ_ONLY = (Acl(READ, ANYONE),)
 SUPER = Id("super", "")
-"""The identity of a super user, who has all permissions."""
+"""The identity of a super user. It has all permissions."""
 SASL_SUPER = "super"
 """A SASL user of this name has every identity of the scheme ``sasl`` (SASLAuthenticationProvider)."""
 
@@ -308,7 +308,7 @@ def _valid(wanted: Id, rules: Rules) -> bool:
 
 
 def _is_in(address: str, wanted: str) -> bool:
-    """Whether an address is that of an ACL's entry, or in its network."""
+    """Whether an address equals the address of an ACL's entry, or is in its network."""
     network = _network(wanted)
     own = _address(address)
     if network is None or own is None or len(own) != len(network[0]):

@@ -118,7 +118,7 @@ class Machine:
     """The tree and the sessions after the command ``last_zxid``."""
 
     def __init__(self, state: State | None = None) -> None:
-        """An empty machine, or that of a snapshot. Raises ValueError if the nodes are not a tree."""
+        """An empty machine, or one with a snapshot's state. Raises ValueError if the nodes are not a tree."""
         self.tree = Tree() if state is None else Tree.restore(state.nodes)
         self.sessions = (
             SessionTable() if state is None else SessionTable(state.sessions, state.last_session_id)
