@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 _STOP_SECONDS = 60.0
 """How long a stop waits for one broker before it is killed."""
 _LINES_KEPT = 20
+_LINE_BYTES_MAX = 16 << 20
+"""Of a broker's log: far above the longest line, because a longer one would end the copying."""
 _READY = "  broker  "
 """What the line of `logcore broker` begins with that names its address."""
 _PR_SET_PDEATHSIG = 1
@@ -130,6 +132,7 @@ async def _spawn(number: int, properties: Path) -> _Broker:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        limit=_LINE_BYTES_MAX,
         # A terminal's Ctrl-C comes to this process only, which stops the brokers one after the other.
         start_new_session=True,
         preexec_fn=_end_with_parent,
