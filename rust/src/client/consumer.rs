@@ -69,8 +69,7 @@ impl ConsumerCore {
     fn poll(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<Message>>> {
         let until = deadline(timeout);
         loop {
-            self.report_errors(py)?;
-            if let Some(item) = self.take(py, 1, slice(until))?.pop() {
+            if let Some(item) = self.report_and_take(py, 1, slice(until))?.pop() {
                 return self.convert(py, item)?.into_object(py).map(Some);
             }
             if is_past(until) || self.interrupted.swap(false, Ordering::AcqRel) {
@@ -89,13 +88,15 @@ impl ConsumerCore {
         let until = deadline(timeout);
         let mut items = Vec::new();
         while items.len() < max {
-            if items.is_empty() {
-                self.report_errors(py)?;
-            } else if !self.consumer.cluster().reporter().is_empty() {
+            let taken = if items.is_empty() {
+                self.report_and_take(py, max, slice(until))
+            } else if self.consumer.cluster().reporter().is_empty() {
+                self.take(py, max - items.len(), slice(until))
+            } else {
                 // error_cb may raise, and the messages would be lost; the next call runs it.
                 break;
-            }
-            match self.take(py, max - items.len(), slice(until)) {
+            };
+            match taken {
                 Ok(more) => items.extend(more),
                 Err(error) => {
                     // A signal handler raised. The next call returns what this one would have.
@@ -256,6 +257,19 @@ impl ConsumerCore {
                 *last = Some((Arc::clone(topic), name.clone_ref(py)));
                 name
             }
+        }
+    }
+
+    /// Calls error_cb with the failures that are tried again, then takes items. A report that comes before an
+    /// item is told before it.
+    fn report_and_take(&self, py: Python<'_>, max: usize, slice: Duration) -> PyResult<Vec<Item>> {
+        loop {
+            self.report_errors(py)?;
+            let items = self.take(py, max, slice)?;
+            if items.is_empty() || self.consumer.cluster().reporter().is_empty() {
+                return Ok(items);
+            }
+            self.consumer.give_back(items);
         }
     }
 
