@@ -47,7 +47,7 @@ $(VENV)/.dist: $(BUILD_INPUTS)
 	$(PY) -m pip install -q --no-deps --no-build-isolation -e spark
 	touch $(VENV)/.built $@
 
-demo: $(VENV)/.built  ## real flights through the broker into a Spark report (build/demo/report.html)
+demo: $(VENV)/.built  ## real flights through three brokers into a Spark report (build/demo/report.html)
 	@$(PY) -u demo/run.py
 
 # The peers are downloaded while the extension is built.

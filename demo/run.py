@@ -1,9 +1,9 @@
-"""`make demo`: streams real flights through the broker into a report, and checks every figure.
+"""`make demo`: streams real flights through three brokers into a report, and checks every figure.
 
-1. Start a broker, and stream the flights of 2013 into it with the Python producer.
-2. Read the segment files with Spark, while the broker runs.
+1. Start a cluster of three brokers, and stream the flights of 2013 into it with the Python producer.
+2. Read the segment files of one broker with Spark, while the brokers run.
 3. Compare every figure with one that is computed from the source rows alone.
-4. Write the report, and stop the broker.
+4. Write the report, and stop the brokers.
 
 Writes only below build/demo. The exit status is 0 if everything agreed, and otherwise 1 with a line that says
 why.
@@ -43,6 +43,7 @@ OUTPUT = ROOT / "build" / "demo"
 DATA = OUTPUT / "data"
 REPORT = OUTPUT / "report.html"
 
+BROKERS = 3
 PARTITIONS = 6
 # The records' timestamps are in 2013. With Kafka's defaults, retention would delete them at once, and each
 # week of flights would begin a new segment.
@@ -58,15 +59,16 @@ class Failed(Exception):
     """The demo failed; the text is one line."""
 
 
-class Broker:
-    """`logcore start` in a process of its own. Its output goes to build/demo/broker.log."""
+class Cluster:
+    """`logcore start --brokers 3` in a process of its own. Its output goes to build/demo/brokers.log."""
 
     def __init__(self, data: Path, log: Path) -> None:
-        command = [sys.executable, "-m", "cluster.cli", "start", "--data-dir", str(data), "--port", "0"]
+        start = ["start", "--brokers", str(BROKERS), "--data-dir", str(data), "--port", "0"]
+        command = [sys.executable, "-m", "cluster.cli", *start]
         self._log = log
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._ready = threading.Event()
-        self._address: str | None = None
+        self._addresses: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -78,34 +80,35 @@ class Broker:
                 log.write(words)
                 log.flush()
                 found = re.match(r"\s+broker\s+(\S+:\d+)\s*$", words)
-                if found and self._address is None:
-                    self._address = found[1]
+                if found:
+                    self._addresses.append(found[1])
+                if len(self._addresses) == BROKERS:
                     self._ready.set()
         self._ready.set()
 
-    def address(self) -> str:
-        """The broker's address; waits until the broker is ready."""
+    def addresses(self) -> str:
+        """The brokers' addresses, for `bootstrap.servers`; waits until they are ready."""
         self._ready.wait(START_SECONDS)
-        if self._address is None:
-            raise Failed(f"the broker did not start; its last line: {self._last_line()}")
-        return self._address
+        if len(self._addresses) < BROKERS:
+            raise Failed(f"the brokers did not start; the last line: {self._last_line()}")
+        return ",".join(self._addresses)
 
     def stop(self) -> None:
-        """Stops the broker as Ctrl-C would. Raises Failed if it does not end cleanly."""
+        """Stops the brokers as Ctrl-C would. Raises Failed if they do not end cleanly."""
         if self._process.poll() is not None:
             raise Failed(
-                f"the broker ended by itself with status {self._process.returncode}: {self._last_line()}"
+                f"the brokers ended by themselves with status {self._process.returncode}: {self._last_line()}"
             )
         self._process.send_signal(signal.SIGTERM)
         try:
             status = self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            raise Failed(f"the broker did not stop within {STOP_SECONDS:.0f} s") from None
+            raise Failed(f"the brokers did not stop within {STOP_SECONDS:.0f} s") from None
         if status != 0:
-            raise Failed(f"the broker stopped with status {status}: {self._last_line()}")
+            raise Failed(f"the brokers stopped with status {status}: {self._last_line()}")
 
     def kill(self) -> None:
-        """Kills the broker if it still runs."""
+        """Kills the process if it still runs; the brokers end with it."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -137,7 +140,9 @@ def create_topic(bootstrap: str) -> None:
     from cluster import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(pipeline.TOPIC, num_partitions=PARTITIONS, replication_factor=1, config=TOPIC_SETTINGS)
+    topic = NewTopic(
+        pipeline.TOPIC, num_partitions=PARTITIONS, replication_factor=BROKERS, config=TOPIC_SETTINGS
+    )
     created = admin.create_topics([topic])
     for future in created.values():
         future.result(timeout=START_SECONDS)
@@ -251,16 +256,16 @@ def demo() -> None:
     shutil.rmtree(DATA, ignore_errors=True)
     shutil.rmtree(OUTPUT / "parquet", ignore_errors=True)
 
-    step("Start a broker on an empty data directory")
+    step(f"Start {BROKERS} brokers on an empty data directory")
     started = time.perf_counter()
-    broker = Broker(DATA, OUTPUT / "broker.log")
+    brokers = Cluster(DATA, OUTPUT / "brokers.log")
     try:
-        bootstrap = broker.address()
+        bootstrap = brokers.addresses()
         console.print(f"  ready at {bootstrap} after {time.perf_counter() - started:.2f} s")
 
         step(
-            f"Stream {flights.ROWS:,} flights of 2013 into the topic {pipeline.TOPIC}, {PARTITIONS} "
-            "partitions"
+            f"Stream {flights.ROWS:,} flights of 2013 into the topic {pipeline.TOPIC}: {PARTITIONS} "
+            f"partitions with {BROKERS} replicas each"
         )
         source = flights.rows("flights")
         create_topic(bootstrap)
@@ -284,15 +289,16 @@ def demo() -> None:
         step("Write the report")
         facts = {
             "Machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
-            "Topic": f"{PARTITIONS} partitions, {results.payload / 1e6:,.0f} MB of keys and values, lz4",
+            "Topic": f"{PARTITIONS} partitions with {BROKERS} replicas each, "
+            f"{results.payload / 1e6:,.0f} MB of keys and values, lz4",
         }
         report.write(REPORT, results.tables, stages, compared, facts)
         console.print(f"  {REPORT.relative_to(ROOT)}, Parquet in {(OUTPUT / 'parquet').relative_to(ROOT)}")
 
-        step("Stop the broker")
-        broker.stop()
+        step("Stop the brokers")
+        brokers.stop()
     finally:
-        broker.kill()
+        brokers.kill()
     show_stages(stages)
     console.print(f"[bold green]✓ done[/bold green]: open {REPORT.relative_to(ROOT)}")
 
