@@ -7,7 +7,7 @@ ignore unknown keys. Pure. Source: kafka.zk.ZkData.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote_plus
 
@@ -358,14 +358,8 @@ def decode_reassignments(data: bytes) -> dict[TopicPartition, tuple[BrokerId, ..
         raise ZnodeError(REASSIGN_PARTITIONS, data, repr(error)) from None
 
 
-def encode_preferred_election(partitions: Iterable[TopicPartition]) -> bytes:
-    """The partitions that are to be led by their preferred leader (PreferredReplicaElectionZNode)."""
-    wanted = [{"topic": partition.topic, "partition": partition.partition} for partition in partitions]
-    return _dump({"version": 1, "partitions": wanted})
-
-
 def decode_preferred_election(data: bytes) -> list[TopicPartition]:
-    """The partitions that are to be led by their preferred leader."""
+    """The partitions that are to be led by their preferred leader (PreferredReplicaElectionZNode)."""
     value = _load(PREFERRED_ELECTION, data)
     try:
         return [TopicPartition(str(item["topic"]), int(item["partition"])) for item in value["partitions"]]
