@@ -271,7 +271,7 @@ def held_by(*brokers: int) -> Callable[[dict[str, Any]], bool]:
 
 def test_the_next_controller_finishes_what_a_killed_one_began(tmp_path: Path) -> None:
     process = BrokerProcess(
-        tmp_path, 0, ("--brokers", "3", "--override", "zookeeper.session.timeout.ms=6000")
+        tmp_path, 0, ("--brokers", "3", "--override", "zookeeper.session.timeout.ms=4000")
     ).wait_ready()
 
     async def main() -> None:
@@ -322,4 +322,6 @@ def test_the_next_controller_finishes_what_a_killed_one_began(tmp_path: Path) ->
     try:
         asyncio.run(asyncio.wait_for(main(), 150))
     finally:
+        for pid in brokers_of(process).values():
+            os.kill(pid, signal.SIGKILL)
         process.kill()
