@@ -145,7 +145,7 @@ def test_replicas_are_added_first_and_the_old_ones_removed_once_the_new_are_in_s
     assert (of(state).leader, of(state).leader_epoch, of(state).isr) == (1, 8, ids(1, 2, 3))
     # The znode first: from now on a new controller goes on.
     assert kinds(actions) == [WriteTopic, UpdateStates, Lead, Publish]
-    assert state.reassignments.listed(None) == {T0: both}
+    assert state.reassignments.listed(state.reassignments.under_way()) == {T0: both}
 
     assert joined(state, 1, 2, 3, 4, 5) == []
     actions = joined(state, 1, 2, 3, 4, 5, 6)
@@ -154,7 +154,7 @@ def test_replicas_are_added_first_and_the_old_ones_removed_once_the_new_are_in_s
     # The znode last: until then it says what is left to do.
     assert kinds(actions) == [UpdateStates, Lead, *[StopReplicas] * 3, Publish, WriteTopic]
     assert stops(actions) == {1: (0,), 2: (0,), 3: (0,)}
-    assert state.reassignments.listed(None) == {}
+    assert state.reassignments.under_way() == []
     assert not state.reassignments.is_due
 
 
@@ -177,7 +177,7 @@ def test_without_new_replicas_a_reassignment_is_complete_at_once(
     assert (of(state).leader, of(state).leader_epoch) == (leader, 8)
     assert set(of(state).isr) == set(target)
     assert stops(actions) == dict.fromkeys(set(before) - set(target), (0,))
-    assert state.reassignments.listed(None) == {}
+    assert state.reassignments.under_way() == []
 
 
 def test_the_leader_stays_if_it_is_a_target() -> None:
@@ -219,7 +219,7 @@ def test_a_cancelled_reassignment_deletes_what_it_added() -> None:
     assert assigned(state) == replicas((3, 1, 2))
     assert (of(state).leader, of(state).isr) == (1, ids(1, 2, 3))
     assert stops(actions) == {4: (0,), 5: (0,)}
-    assert state.reassignments.listed(None) == {}
+    assert state.reassignments.under_way() == []
 
 
 def test_cancelling_moves_the_leader_off_an_added_replica() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from cluster.controller import znodes
@@ -27,11 +28,15 @@ from cluster.errors import (
     UnknownServerError,
 )
 from cluster.model import BrokerId, Replicas, TopicPartition
+from cluster.time_slice import TimeSlice
 
 log = logging.getLogger(__name__)
 
 PRODUCER_IDS = 1000
 """Producer ids in a block (`ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`)."""
+
+_PARTITIONS_AT_ONCE = 100
+"""Partitions of a request that are decided on without a break: some milliseconds."""
 
 _FIRST_BALANCE_SECONDS = 5.0
 """From the election of a controller to its first balance of leaders."""
@@ -44,6 +49,15 @@ class Balance(NamedTuple):
     """leader.imbalance.per.broker.percentage"""
     interval_seconds: int
     """leader.imbalance.check.interval.seconds"""
+
+
+async def _parts(partitions: Iterable[TopicPartition]) -> AsyncIterator[list[TopicPartition]]:
+    """The partitions of a request in parts. Other tasks run between two parts."""
+    left = iter(partitions)
+    time_slice = TimeSlice()
+    while part := list(islice(left, _PARTITIONS_AT_ONCE)):
+        yield part
+        await time_slice.yield_if_over()
 
 
 class Core(Protocol):
@@ -91,9 +105,12 @@ class Operations:
 
         async def alter() -> ReassignmentResults:
             self._core.require_active()
-            results, actions = self._core.state.reassignments.alter(wanted)
-            if not await self._core.carry_out(actions):
-                raise NotController
+            results: ReassignmentResults = {}
+            async for part in _parts(wanted):
+                found, actions = self._core.state.reassignments.alter({item: wanted[item] for item in part})
+                if not await self._core.carry_out(actions):
+                    raise NotController
+                results |= found
             return results
 
         return await self._core.queue.command(alter)
@@ -105,7 +122,11 @@ class Operations:
 
         async def find() -> dict[TopicPartition, Replicas]:
             self._core.require_active()
-            return self._core.state.reassignments.listed(partitions)
+            reassignments = self._core.state.reassignments
+            found: dict[TopicPartition, Replicas] = {}
+            async for part in _parts(reassignments.under_way() if partitions is None else partitions):
+                found |= reassignments.listed(part)
+            return found
 
         return await self._core.queue.command(find)
 
@@ -136,9 +157,12 @@ class Operations:
 
         async def elect() -> ElectionResults:
             self._core.require_active()
-            results, actions = self._core.state.elections.requested(partitions, kind)
-            if not await self._core.carry_out(actions):
-                raise NotController
+            results: ElectionResults = {}
+            async for part in _parts(partitions):
+                found, actions = self._core.state.elections.requested(part, kind)
+                if not await self._core.carry_out(actions):
+                    raise NotController
+                results |= found
             await self._core.delivered()
             return results
 

@@ -109,14 +109,16 @@ class Reassignments:
         """A partition of the topic is reassigned."""
         return topic in self._under_way
 
-    def listed(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, Replicas]:
-        """The replicas of those of `partitions` (None: of all) that are reassigned."""
-        if partitions is None:
-            partitions = (
-                TopicPartition(name, number)
-                for name, numbers in self._under_way.items()
-                for number in sorted(numbers)
-            )
+    def under_way(self) -> list[TopicPartition]:
+        """The partitions that are reassigned."""
+        return [
+            TopicPartition(name, number)
+            for name, numbers in self._under_way.items()
+            for number in sorted(numbers)
+        ]
+
+    def listed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Replicas]:
+        """The replicas of those of `partitions` that are reassigned."""
         found = {partition: self._assigned(partition) for partition in partitions}
         return {partition: assigned for partition, assigned in found.items() if assigned.is_reassigned}
 

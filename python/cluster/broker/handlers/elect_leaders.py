@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from cluster.broker.context import Body, Context, Request
 from cluster.controller import ElectionResults, ElectionType, outcome_of
@@ -26,7 +26,7 @@ async def handle(context: Context, request: Request) -> Body:
     except ValueError:
         return failure(request, InvalidRequest.code)
     is_of_all = body["topic_partitions"] is None
-    partitions = await _all(context) if is_of_all else list(_named(request))
+    partitions = await _all(context) if is_of_all else await _named(request)
     results: ElectionResults = {}
 
     async def elect() -> None:
@@ -37,12 +37,16 @@ async def handle(context: Context, request: Request) -> Body:
         # As in Kafka, also a broker that is not the controller names each partition.
         results = dict.fromkeys(partitions, error)
     if is_of_all:
-        results = {
-            partition: error
-            for partition, error in results.items()
-            if not isinstance(error, ElectionNotNeeded)
-        }
+        await _leave_out(results, ElectionNotNeeded)
     return {"error_code": NONE, "replica_election_results": await _results(results)}
+
+
+async def _leave_out(results: ElectionResults, error: type[KafkaProtocolError]) -> None:
+    time_slice = TimeSlice()
+    for partition in [*results]:
+        if isinstance(results[partition], error):
+            del results[partition]
+        await time_slice.yield_if_over()
 
 
 async def _all(context: Context) -> list[TopicPartition]:
@@ -55,13 +59,14 @@ async def _all(context: Context) -> list[TopicPartition]:
     return found
 
 
-def _named(request: Request) -> Iterable[TopicPartition]:
-    named = (
-        TopicPartition(item["topic"], number)
-        for item in request.body["topic_partitions"] or ()
-        for number in item["partitions"]
-    )
-    return dict.fromkeys(named)
+async def _named(request: Request) -> list[TopicPartition]:
+    found: dict[TopicPartition, None] = {}
+    time_slice = TimeSlice()
+    for item in request.body["topic_partitions"]:
+        for number in item["partitions"]:
+            found[TopicPartition(item["topic"], number)] = None
+            await time_slice.yield_if_over()
+    return list(found)
 
 
 async def _results(results: Mapping[TopicPartition, KafkaProtocolError | None]) -> list[Body]:
@@ -83,14 +88,13 @@ def _result(number: int, error: KafkaProtocolError | None) -> Body:
 
 def failure(request: Request, code: int) -> Body:
     """The whole request, and each named partition, has the error."""
-    topics: dict[str, list[Body]] = {}
     error = for_code(code)()
-    for partition in _named(request):
-        topics.setdefault(partition.topic, []).append(_result(partition.partition, error))
+    named = request.body["topic_partitions"] or ()
     return {
         # Version 0 has the errors of the partitions only.
         "error_code": code if request.api_version >= _TYPED else NONE,
         "replica_election_results": [
-            {"topic": name, "partition_result": partitions} for name, partitions in topics.items()
+            {"topic": item["topic"], "partition_result": [_result(n, error) for n in item["partitions"]]}
+            for item in named
         ],
     }

@@ -14,14 +14,12 @@ async def handle(context: Context, request: Request) -> Body:
     """Lists those of the named partitions, or of all, that are reassigned."""
     named = request.body["topics"]
     time_slice = TimeSlice()
-    partitions = None
-    if named is not None:
-        partitions = {
-            TopicPartition(topic["name"], number): None
-            for topic in named
-            for number in topic["partition_indexes"]
-        }
-    found = await context.controller.operations.list_reassignments(partitions)
+    partitions: dict[TopicPartition, None] = {}
+    for topic in named or ():
+        for number in topic["partition_indexes"]:
+            partitions[TopicPartition(topic["name"], number)] = None
+            await time_slice.yield_if_over()
+    found = await context.controller.operations.list_reassignments(None if named is None else partitions)
     topics: dict[str, list[Body]] = {}
     for partition, assigned in found.items():
         topics.setdefault(partition.topic, []).append(
