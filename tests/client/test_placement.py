@@ -6,12 +6,16 @@ uneven cluster, or two replicas in one rack.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.client.placement import Partition, spread
+from cluster.controller.assignment import assign_replicas
+from cluster.model import BrokerId, BrokerInfo
 
 Placed = dict[Partition, list[int]]
 
@@ -121,3 +125,56 @@ def test_the_spread_is_as_even_as_the_racks_allow_with_the_fewest_moves(
     assert moves(before, after) == moved
     if None in racks.values():
         assert max(loads(after, list(racks))) - min(loads(after, list(racks))) <= 1
+
+
+def leaders(placed: Placed, brokers: list[int]) -> list[int]:
+    counted = Counter(replicas[0] for replicas in placed.values())
+    return [counted[broker] for broker in brokers]
+
+
+def kafkas(partitions: int, brokers: list[int], seed: int) -> Placed:
+    """A topic with three replicas as Kafka's tool would propose it."""
+    chosen = random.Random(seed)
+    infos = [BrokerInfo(BrokerId(broker), ()) for broker in brokers]
+    start, shift = chosen.randrange(len(brokers)), chosen.randrange(len(brokers))
+    placed = assign_replicas(infos, partitions, 3, start, shift)
+    return {("t", number): [int(broker) for broker in replicas] for number, replicas in placed.items()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (range(8), range(9)),
+        (range(9), range(8)),
+        (range(6), range(3, 9)),
+    ],
+    ids=["a broker more", "a broker fewer", "half replaced"],
+)
+def test_far_less_moves_than_with_kafkas_tool(seed: int, old: range, new: range) -> None:
+    before = kafkas(120, list(old), seed)
+    brokers = list(new)
+    after = spread(before, dict.fromkeys(brokers))
+    for counts in (loads(after, brokers), leaders(after, brokers)):
+        assert max(counts) - min(counts) <= 1, seed
+    # A broker gets no more than it lacks, so no two replicas change places.
+    gained = zip(loads(before, brokers), loads(after, brokers), strict=True)
+    assert moves(before, after) == sum(max(now - then, 0) for then, now in gained), seed
+    assert moves(before, after) < moves(before, kafkas(120, brokers, seed + 100)), seed
+
+
+def test_bytes_are_spread_too() -> None:
+    sizes = {("t", number): 1000 if number % 3 == 0 else 10 for number in range(90)}
+    before = {("t", number): [number % 3] for number in range(90)}
+    after = spread(before, dict.fromkeys(range(6)), sizes)
+    held = Counter(dict.fromkeys(range(6), 0))
+    for partition, [broker] in after.items():
+        held[broker] += sizes[partition]
+    assert moves(before, after) == 45
+    assert held[0] == 15 * 1000
+    assert sum(size for broker, size in held.items() if broker > 2) > 15 * 1000
+
+
+def test_a_partition_with_more_replicas_than_brokers_is_refused() -> None:
+    with pytest.raises(ValueError, match="t-0 has more replicas than there are brokers"):
+        spread({("t", 0): [0, 1]}, {0: None})

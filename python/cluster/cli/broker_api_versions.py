@@ -12,12 +12,10 @@ from cluster.cli._common import Parser
 if TYPE_CHECKING:
     from cluster.client import AdminClient
 
-# The APIs that a client of Kafka 3.9 lists as UNSUPPORTED when a broker does not serve them, up to this key.
-LAST_CLIENT_API = 87
+LAST_API = 87
+"""The last API of Kafka 3.9. Of the APIs up to it, those that a broker does not serve are UNSUPPORTED."""
 # APIs of KRaft, of which the package has no messages.
 KRAFT = {55: "DescribeQuorum", 64: "UnregisterBroker", 80: "AddRaftVoter", 81: "RemoveRaftVoter"}
-# APIs between brokers, which a client does not look for. A broker that serves them lists them all the same.
-BETWEEN_BROKERS = frozenset({4, 5, 6, 7, 56, 58, 67})
 # Kafka 4.1 renamed it.
 RENAMED = {74: "ListClientMetricsResources"}
 
@@ -56,7 +54,7 @@ def lines(served: dict[int, tuple[int, int]]) -> list[str]:
 
     known = known_api_versions()
     names = {key: name for key, (name, _, _) in known.items()} | KRAFT | RENAMED
-    wanted = {key for key in names if key <= LAST_CLIENT_API and key not in BETWEEN_BROKERS}
+    wanted = {key for key in names if key <= LAST_API}
     return [_line(key, names, served.get(key), known.get(key)) for key in sorted(wanted | served.keys())]
 
 

@@ -45,7 +45,6 @@ SET, DELETE = 0, 1
 
 QUOTA_TYPES = {USERS: "user", CLIENTS: "client-id", IPS: "ip"}
 QUOTA_WORDS = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
-# In the order in which Kafka's tool prints them, which is that of a Java hash table.
 CLIENT_QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate", "request_percentage")
 IP_QUOTAS = ("connection_creation_rate",)
 
@@ -266,11 +265,9 @@ def describe_quotas(admin: AdminClient, entities: Entities) -> None:
             for kind, word in QUOTA_WORDS.items()
             if kind in quota.entity
         )
-        order = [*CLIENT_QUOTAS, *sorted(quota.values.keys() - set(CLIENT_QUOTAS))]
         shown = ", ".join(
             f"{key}={java_decimal(quota.values[key], repr(quota.values[key]))}"
-            for key in order
-            if key in quota.values
+            for key in sorted(quota.values)
         )
         lines.append(f"Quota configs for {who} are {shown}")
     for line in sorted(lines):

@@ -378,9 +378,7 @@ def fetch_replicas(
         found = dict.fromkeys(offsets[broker], FetchedReplica(-1, b""))
         try:
             # From version 13 on topics are named by their ids.
-            response = admin._requests.send(
-                "Fetch", message, broker=broker, purpose="fetch", timeout=timeout, newest=12
-            )
+            response = admin._requests.send("Fetch", message, broker=broker, timeout=timeout, newest=12)
         except KafkaException:
             return found
         for topic in response["responses"]:
