@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ._admin_configs import Resource, alter, describe
 from ._admin_types import ElectionType
@@ -18,10 +18,13 @@ from ._errors import KafkaError, KafkaException, failure_of
 from ._requests import ANY_BROKER, Requests, ask_controller
 from ._types import TopicPartition, error_of
 
-if TYPE_CHECKING:
-    from ._admin import AdminClient
-
 TIMEOUT = 60.0
+
+
+class Administers(Protocol):
+    """An AdminClient, whose module imports this one."""
+
+    _requests: Requests
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def elect_leaders(
 
 
 def list_partition_reassignments(
-    admin: AdminClient, partitions: Iterable[TopicPartition] | None = None, *, timeout: float = TIMEOUT
+    admin: Administers, partitions: Iterable[TopicPartition] | None = None, *, timeout: float = TIMEOUT
 ) -> dict[TopicPartition, PartitionReassignment]:
     """The reassignments under way, of these partitions or of all."""
     topics = None
@@ -132,7 +135,7 @@ def list_partition_reassignments(
 
 
 def alter_partition_reassignments(
-    admin: AdminClient,
+    admin: Administers,
     reassignments: dict[TopicPartition, list[int] | None],
     *,
     timeout: float = TIMEOUT,
@@ -159,7 +162,7 @@ def alter_partition_reassignments(
 
 
 def describe_log_dirs(
-    admin: AdminClient, brokers: Iterable[int], *, timeout: float = TIMEOUT
+    admin: Administers, brokers: Iterable[int], *, timeout: float = TIMEOUT
 ) -> dict[int, dict[str, LogDirDescription]]:
     """The log directories of brokers with their replicas, by broker and path."""
     found = {}
@@ -186,7 +189,7 @@ def describe_log_dirs(
 
 
 def alter_replica_log_dirs(
-    admin: AdminClient, moves: dict[TopicPartitionReplica, str], *, timeout: float = TIMEOUT
+    admin: Administers, moves: dict[TopicPartitionReplica, str], *, timeout: float = TIMEOUT
 ) -> dict[TopicPartitionReplica, KafkaError | None]:
     """Moves replicas to other log directories of their brokers. The error of each replica, or None."""
     found: dict[TopicPartitionReplica, KafkaError | None] = {}
@@ -213,7 +216,7 @@ def alter_replica_log_dirs(
 
 
 def describe_config_entries(
-    admin: AdminClient, resource_type: int, name: str, *, timeout: float = TIMEOUT
+    admin: Administers, resource_type: int, name: str, *, timeout: float = TIMEOUT
 ) -> list[dict[str, Any]]:
     """The settings of a resource of any type as the protocol has them, with every synonym in its order."""
     resource: Resource = (resource_type, name)
@@ -224,7 +227,7 @@ def describe_config_entries(
 
 
 def alter_config_entries(
-    admin: AdminClient,
+    admin: Administers,
     resource_type: int,
     name: str,
     changes: list[dict[str, Any]],
@@ -246,14 +249,14 @@ def alter_config_entries(
 
 
 def describe_scram_credentials(
-    admin: AdminClient, users: list[str] | None, *, timeout: float = TIMEOUT
+    admin: Administers, users: list[str] | None, *, timeout: float = TIMEOUT
 ) -> dict[str, UserScramCredentialsDescription | KafkaError]:
     """The SCRAM credentials of these users, or of all, or the error of a user, in the broker's order."""
     found = describe_scram(admin._requests, users, timeout)
     return {user: one.error if isinstance(one, KafkaException) else one for user, one in found.items()}
 
 
-def list_client_metrics_resources(admin: AdminClient, *, timeout: float = TIMEOUT) -> list[str]:
+def list_client_metrics_resources(admin: Administers, *, timeout: float = TIMEOUT) -> list[str]:
     """The names of subscriptions to clients' metrics (KIP-714)."""
     response = admin._requests.send_until(
         "ListConfigResources", {"resource_types": []}, timeout=timeout, newest=0
@@ -264,7 +267,7 @@ def list_client_metrics_resources(admin: AdminClient, *, timeout: float = TIMEOU
 
 
 def describe_client_quotas(
-    admin: AdminClient, filters: list[QuotaFilter], *, timeout: float = TIMEOUT
+    admin: Administers, filters: list[QuotaFilter], *, timeout: float = TIMEOUT
 ) -> list[ClientQuota]:
     """The quotas of the entities that have exactly the filters' types and match all of them."""
     components = [
@@ -289,7 +292,7 @@ def describe_client_quotas(
 
 
 def alter_client_quotas(
-    admin: AdminClient,
+    admin: Administers,
     entity: dict[str, str | None],
     changes: dict[str, float | None],
     *,
@@ -318,7 +321,7 @@ def alter_client_quotas(
             raise failure
 
 
-def api_versions(admin: AdminClient, broker: int, *, timeout: float = TIMEOUT) -> dict[int, tuple[int, int]]:
+def api_versions(admin: Administers, broker: int, *, timeout: float = TIMEOUT) -> dict[int, tuple[int, int]]:
     """The lowest and highest version of each API that a broker serves, by the API's key."""
     message = {"client_software_name": "logcore", "client_software_version": "1"}
     response = admin._requests.send_until("ApiVersions", message, broker=broker, timeout=timeout)
@@ -347,7 +350,7 @@ _FETCH_BYTES = 50 * 1024 * 1024
 
 
 def fetch_replicas(
-    admin: AdminClient,
+    admin: Administers,
     offsets: dict[int, dict[TopicPartition, int]],
     *,
     partition_bytes: int,
