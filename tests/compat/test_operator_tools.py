@@ -76,19 +76,22 @@ class Tools:
 
     def both(self, tool: str, *arguments: str) -> tuple[Done, Done]:
         """Theirs and ours, at the same time."""
-        with ThreadPoolExecutor(1) as pool:
-            theirs = pool.submit(self.theirs, tool, *arguments)
-            ours = self.ours(tool, *arguments)
-            return theirs.result(), ours
+        with ThreadPoolExecutor(2) as pool:
+            theirs, ours = pool.map(lambda start: start(tool, *arguments), (self.theirs, self.ours))
+            return theirs, ours
 
     def twins(self, tool: str, *arguments: str) -> tuple[Done, Done]:
-        """Theirs, then ours, each on its own topics. `@` in arguments and output stands for the twin."""
-        found = []
-        for run, twin in ((self.theirs, TWINS[0]), (self.ours, TWINS[1])):
-            done = run(tool, *(argument.replace("@", twin) for argument in arguments))
+        """Theirs and ours, each on its own topics. `@` in arguments and output stands for the twin."""
+
+        def run(twin: str) -> Done:
+            start = self.theirs if twin == TWINS[0] else self.ours
+            done = start(tool, *(argument.replace("@", twin) for argument in arguments))
             lines = [without_hash_order(line.replace(f"-{twin}", "-@")) for line in done.out]
-            found.append(Done(done.status, lines, done.err))
-        return found[0], found[1]
+            return Done(done.status, lines, done.err)
+
+        with ThreadPoolExecutor(2) as pool:
+            theirs, ours = pool.map(run, TWINS)
+            return theirs, ours
 
     def _server(self, tool: str) -> tuple[str, str]:
         return ("--broker-list" if tool == "replica-verification" else "--bootstrap-server", self.bootstrap)
@@ -203,7 +206,8 @@ def test_reassignments_are_executed_verified_and_listed_as_by_kafkas_tool(
     two = str(brokers.root / "broker-1" / "two")
     inside = brokers.files("inside", [("thin-@", 1, [1], [two])])
     plan = ("--reassignment-json-file", inside)
-    started = same(tools.twins(run, "--execute", *plan, "--replica-alter-log-dirs-throttle", "10000000"))
+    throttle = ("--replica-alter-log-dirs-throttle", "10000000")
+    started = same(tools.twins(run, "--execute", *plan, "--additional", *throttle))
     assert (
         f"Successfully started moving log directory to {two} for replica thin-@-1 with broker 1 " in started
     )
