@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cli import _config_options, configs, leader_election, reassign_partitions
+from cluster.cli import _config_options, configs, leader_election, reassign_partitions, replica_verification
 from cluster.cli._admin_tool import java_exception
 from cluster.cli._common import CommandError
 from cluster.cli._reassignment import (
@@ -237,6 +237,12 @@ def test_versions_that_both_sides_know_are_usable() -> None:
     assert "Fetch(1): 90 to 99 [unusable: node too new]" in shown
     assert "UNKNOWN(999): 0" in shown
     assert "DescribeQuorum(55): UNSUPPORTED" in shown
+
+
+def test_an_unreachable_broker_is_named(unused_port: int) -> None:
+    address = f"127.0.0.1:{unused_port}"
+    with pytest.raises(CommandError, match=f"{address}: .*can be reached"):
+        replica_verification.run(["--broker-list", address])
 
 
 def batch(base: int, last: int, checksum: int) -> bytes:

@@ -380,6 +380,9 @@ def test_settings_quotas_and_credentials_are_those_of_kafkas_tool(tools: Tools) 
     assert sorted(pair[0].out) == pair[1].out
     assert len(pair[1].out) == 2
     assert len(same(tools.both("configs", "--describe", "--broker", "1", "--all"))) > 200
+    unknown = tools.ours("configs", "--describe", "--broker", "7")
+    assert unknown.status == 1
+    assert unknown.err.endswith("broker 7 is not running; the brokers that are: 0,1\n")
     removed = tools.ours("configs", "--alter", "--topic", "set-ours", "--delete-config", "retention.ms")
     assert removed.out == ["Completed updating config for topic set-ours."]
     assert "retention.ms" not in tools.ours("configs", "--describe", "--topic", "set-ours").said

@@ -238,6 +238,12 @@ def entries_of(admin: AdminClient, kind: str, name: str, everything: bool) -> li
     """The settings of a resource by name; unless `everything`, those that were set dynamically on it."""
     from cluster.client import describe_config_entries
 
+    if kind in (BROKERS, BROKER_LOGGERS) and name != DEFAULT:
+        brokers = admin.list_topics(timeout=REQUEST_TIMEOUT).brokers
+        # Only the broker itself knows its settings.
+        if int(name) not in brokers:
+            alive = ",".join(map(str, sorted(brokers)))
+            raise CommandError(f"broker {name} is not running; the brokers that are: {alive}")
     sources = {TOPICS: 1, BROKERS: 3 if name == DEFAULT else 2, CLIENT_METRICS: 7}
     entries = describe_config_entries(admin, RESOURCE_TYPES[kind], name, timeout=REQUEST_TIMEOUT)
     if not everything and kind in sources:

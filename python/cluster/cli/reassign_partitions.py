@@ -138,11 +138,12 @@ def run(arguments: list[str]) -> int:
             raise CommandError(f"Broker list contains duplicate entries: {twice}", status=2)
     elif action != "list":
         plan = read_plan(json_file(options.reassignment_json_file, "reassignment-json-file"))
+        if action == "execute":
+            plan.check()
     with administer("reassign-partitions", options.bootstrap_server, options.command_config) as admin:
         if action == "generate":
             generate(admin, topics, brokers, not options.disable_rack_aware)
         elif action == "execute":
-            plan.check()
             execute(admin, plan, options, timeout)
         elif action == "verify":
             verify(admin, plan, options.preserve_throttles)
