@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ._admin_configs import Resource, alter, describe
@@ -27,13 +27,13 @@ class Administers(Protocol):
     _requests: Requests
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class PartitionReassignment:
     """A reassignment under way. `replicas` has those that are added and removed, too."""
 
-    replicas: list[int]
-    adding_replicas: list[int]
-    removing_replicas: list[int]
+    replicas: list[int] = field(hash=False)
+    adding_replicas: list[int] = field(hash=False)
+    removing_replicas: list[int] = field(hash=False)
 
 
 class TopicPartitionReplica(NamedTuple):
@@ -47,7 +47,7 @@ class TopicPartitionReplica(NamedTuple):
         return f"{self.topic}-{self.partition}-{self.broker}"
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class ReplicaInfo:
     """A replica in a log directory. A future one is a copy that will replace the one of another directory."""
 
@@ -56,12 +56,12 @@ class ReplicaInfo:
     is_future: bool
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class LogDirDescription:
     """A log directory of a broker; `error` when it is offline."""
 
     error: KafkaError | None
-    replicas: dict[TopicPartition, ReplicaInfo]
+    replicas: dict[TopicPartition, ReplicaInfo] = field(hash=False)
 
 
 class QuotaFilter(NamedTuple):
@@ -72,12 +72,12 @@ class QuotaFilter(NamedTuple):
     any: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class ClientQuota:
     """The quotas of an entity. Its parts are by type; the name None is the default."""
 
-    entity: dict[str, str | None]
-    values: dict[str, float]
+    entity: dict[str, str | None] = field(hash=False)
+    values: dict[str, float] = field(hash=False)
 
 
 def elect_leaders(

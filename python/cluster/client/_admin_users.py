@@ -31,7 +31,7 @@ class ScramMechanism(Enum):
         return self.value < other.value if isinstance(other, ScramMechanism) else NotImplemented
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class ScramCredentialInfo:
     """A credential's mechanism and its number of iterations."""
 
@@ -39,22 +39,22 @@ class ScramCredentialInfo:
     iterations: int
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class UserScramCredentialsDescription:
     """The credentials of a user, without their secrets."""
 
     user: str
-    scram_credential_infos: list[ScramCredentialInfo]
+    scram_credential_infos: list[ScramCredentialInfo] = field(hash=False)
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class UserScramCredentialAlteration:
     """A change of a user's credentials."""
 
     user: str
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class UserScramCredentialUpsertion(UserScramCredentialAlteration):
     """Sets a credential. Without `salt` a random one is taken."""
 
@@ -63,7 +63,7 @@ class UserScramCredentialUpsertion(UserScramCredentialAlteration):
     salt: bytes | None = None
 
 
-@dataclass
+@dataclass(unsafe_hash=True)
 class UserScramCredentialDeletion(UserScramCredentialAlteration):
     """Removes a credential."""
 
