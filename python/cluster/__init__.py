@@ -18,9 +18,8 @@ stops at its import or call:
     schemas          SerializingProducer, DeserializingConsumer, deserialized_key and deserialized_value of a
                      Message, the modules serialization, schema_registry, avro
     other clients    produce_batch and Messages, ShareConsumer and its types, the module aio
-    AdminClient      alter_configs, incremental_alter_configs, delete_records, elect_leaders, create_acls,
-                     describe_acls, delete_acls, describe_user_scram_credentials,
-                     alter_user_scram_credentials, their types, and authorized operations
+    AdminClient      delete_records, create_acls, describe_acls, delete_acls, their types, and authorized
+                     operations
     helpers          version, libversion, murmur2, consistent, fnv1a, ThrottleEvent; RESOURCE_* and
                      CONFIG_SOURCE_* (the enums ResourceType and ConfigSource are there)
 
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
         TIMESTAMP_LOG_APPEND_TIME,
         TIMESTAMP_NOT_AVAILABLE,
         AdminClient,
+        AlterConfigOpType,
         BrokerMetadata,
         ClusterMetadata,
         ConfigEntry,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         ConsumerGroupTopicPartitions,
         ConsumerGroupType,
         DescribeClusterResult,
+        ElectionType,
         GroupMember,
         GroupMetadata,
         IsolationLevel,
@@ -77,11 +78,17 @@ if TYPE_CHECKING:
         PartitionMetadata,
         Producer,
         ResourceType,
+        ScramCredentialInfo,
+        ScramMechanism,
         TopicCollection,
         TopicDescription,
         TopicMetadata,
         TopicPartition,
         TopicPartitionInfo,
+        UserScramCredentialAlteration,
+        UserScramCredentialDeletion,
+        UserScramCredentialsDescription,
+        UserScramCredentialUpsertion,
         Uuid,
     )
 
@@ -94,6 +101,7 @@ __all__ = [
     "TIMESTAMP_LOG_APPEND_TIME",
     "TIMESTAMP_NOT_AVAILABLE",
     "AdminClient",
+    "AlterConfigOpType",
     "BrokerMetadata",
     "ClusterMetadata",
     "ConfigEntry",
@@ -106,6 +114,7 @@ __all__ = [
     "ConsumerGroupTopicPartitions",
     "ConsumerGroupType",
     "DescribeClusterResult",
+    "ElectionType",
     "GroupMember",
     "GroupMetadata",
     "IsolationLevel",
@@ -123,11 +132,17 @@ __all__ = [
     "PartitionMetadata",
     "Producer",
     "ResourceType",
+    "ScramCredentialInfo",
+    "ScramMechanism",
     "TopicCollection",
     "TopicDescription",
     "TopicMetadata",
     "TopicPartition",
     "TopicPartitionInfo",
+    "UserScramCredentialAlteration",
+    "UserScramCredentialDeletion",
+    "UserScramCredentialUpsertion",
+    "UserScramCredentialsDescription",
     "Uuid",
 ]
 

@@ -39,12 +39,27 @@ from cluster import (
     OffsetSpec,
     PartitionMetadata,
     Producer,
+    ScramCredentialInfo,
+    ScramMechanism,
     TopicCollection,
     TopicDescription,
     TopicMetadata,
     TopicPartition,
     TopicPartitionInfo,
+    UserScramCredentialAlteration,
+    UserScramCredentialDeletion,
+    UserScramCredentialsDescription,
+    UserScramCredentialUpsertion,
     Uuid,
+)
+from cluster.client import (
+    ClientQuota,
+    FetchedReplica,
+    LogDirDescription,
+    PartitionReassignment,
+    QuotaFilter,
+    ReplicaInfo,
+    TopicPartitionReplica,
 )
 from tests.client.conftest import NewConsumer, NewTopicFactory, produce, read
 from tests.conftest import BrokerProcess
@@ -52,6 +67,7 @@ from tests.conftest import BrokerProcess
 NODE = Node(1, "host", 9092, "rack")
 ERROR = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "why", True)
 PARTITION = TopicPartition("t", 1, 5, "metadata", 3)
+SCRAM = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
 MESSAGE = {
     "topic": "t",
     "partition": 1,
@@ -65,6 +81,7 @@ MESSAGE = {
 }
 VALUES = [
     BrokerMetadata(1, "host", 9092),
+    ClientQuota({"user": "u", "ip": None}, {"producer_byte_rate": 1.0}),
     ClusterMetadata("id", 1, {1: BrokerMetadata(1)}, {"t": TopicMetadata("t")}),
     ConfigEntry("name", "value"),
     ConfigResource("topic", "t", {"a": "1"}),
@@ -75,8 +92,10 @@ VALUES = [
     GroupMember("m", "client", "host", b"1", b"2"),
     GroupMetadata(BrokerMetadata(1), "g", None, "Stable", "consumer", "range"),
     ERROR,
+    FetchedReplica(5, b"records"),
     ListConsumerGroupsResult([ConsumerGroupListing("g", True)]),
     ListOffsetsResultInfo(1, 2, 3),
+    LogDirDescription(ERROR, {PARTITION: ReplicaInfo(1, 2, False)}),
     MemberAssignment([PARTITION]),
     MemberDescription("m", "client", "host", MemberAssignment([PARTITION])),
     Message(**MESSAGE, latency=0.5),
@@ -85,11 +104,20 @@ VALUES = [
     NODE,
     OffsetSpec.for_timestamp(5),
     PartitionMetadata(1, 2, [2], [2], ERROR),
+    PartitionReassignment([1, 2], [2], [1]),
+    QuotaFilter("user", "u"),
+    ReplicaInfo(1, 2, False),
+    SCRAM,
     TopicCollection(["t"]),
     TopicDescription("t", Uuid(1, 2), False, [TopicPartitionInfo(0, NODE, [NODE], [NODE])]),
     TopicMetadata("t", {1: PartitionMetadata(1)}, ERROR),
     PARTITION,
     TopicPartitionInfo(0, NODE, [NODE], [NODE]),
+    TopicPartitionReplica("t", 1, 2),
+    UserScramCredentialAlteration("u"),
+    UserScramCredentialDeletion("u", ScramMechanism.SCRAM_SHA_512),
+    UserScramCredentialUpsertion("u", SCRAM, b"password", b"salt"),
+    UserScramCredentialsDescription("u", [SCRAM]),
     Uuid(1, 2),
 ]
 

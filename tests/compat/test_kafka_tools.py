@@ -621,6 +621,11 @@ EVERY_COMMAND = [
     ["topics", "--delete", "--topic", "t"],
     ["console-producer", "--topic", "t"],
     ["console-consumer", "--topic", "t"],
+    ["configs", "--describe", "--topic", "t"],
+    ["reassign-partitions", "--list"],
+    ["leader-election", "--election-type", "preferred", "--all-topic-partitions"],
+    ["log-dirs", "--describe"],
+    ["broker-api-versions"],
 ]
 
 

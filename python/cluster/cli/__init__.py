@@ -25,6 +25,21 @@ COMMANDS = {
         "read and change ZooKeeper's nodes (zkCli.sh, zookeeper-shell.sh)",
     ),
     "topics": ("cluster.cli.topics", "create, list, describe, alter and delete topics (kafka-topics.sh)"),
+    "configs": ("cluster.cli.configs", "describe and alter dynamic settings and quotas (kafka-configs.sh)"),
+    "reassign-partitions": (
+        "cluster.cli.reassign_partitions",
+        "move partitions between brokers and directories (kafka-reassign-partitions.sh)",
+    ),
+    "leader-election": ("cluster.cli.leader_election", "elect leaders (kafka-leader-election.sh)"),
+    "log-dirs": ("cluster.cli.log_dirs", "describe brokers' log directories (kafka-log-dirs.sh)"),
+    "broker-api-versions": (
+        "cluster.cli.broker_api_versions",
+        "print the API versions that brokers serve (kafka-broker-api-versions.sh)",
+    ),
+    "replica-verification": (
+        "cluster.cli.replica_verification",
+        "compare the replicas of topics (kafka-replica-verification.sh)",
+    ),
     "console-producer": (
         "cluster.cli.console_producer",
         "send lines of standard input (kafka-console-producer.sh)",

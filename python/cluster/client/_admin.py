@@ -7,7 +7,6 @@ futures that are not done.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,17 +16,18 @@ from typing import Any, TypeVar
 
 from logcore import _native
 
-from . import _admin_groups, _config
+from . import _admin_configs, _admin_groups, _config
+from ._admin_cluster import elect_leaders
 from ._admin_types import (
     ConfigEntry,
     ConfigResource,
-    ConfigSource,
     ConsumerGroupDescription,
     ConsumerGroupListing,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     ConsumerGroupType,
     DescribeClusterResult,
+    ElectionType,
     GroupMetadata,
     IsolationLevel,
     ListConsumerGroupsResult,
@@ -37,16 +37,20 @@ from ._admin_types import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
-    ResourceType,
     TopicCollection,
     TopicDescription,
     TopicPartitionInfo,
 )
+from ._admin_users import (
+    UserScramCredentialAlteration,
+    UserScramCredentialsDescription,
+    alter_scram,
+    describe_scram,
+)
 from ._coordinator import find_coordinator
-from ._errors import KafkaError, KafkaException, log_error
-from ._faults import LastingFault
+from ._errors import KafkaError, KafkaException, failure_of, log_error
 from ._group_protocol import read_assignment
-from ._requests import CONTROLLER, RETRY_PAUSE, Requests, list_topics, log_lasting, seconds
+from ._requests import ANY_BROKER, Requests, ask_controller, list_topics, seconds
 from ._types import ClusterMetadata, Node, TopicPartition, Uuid
 
 Result = TypeVar("Result")
@@ -228,6 +232,73 @@ class AdminClient:
         """The settings of topics and brokers by name; a future for each resource."""
         return self._each(resources, lambda: self._describe_configs(resources, request_timeout))
 
+    def alter_configs(
+        self,
+        resources: list[ConfigResource],
+        *,
+        validate_only: bool = False,
+        request_timeout: float = REQUEST_TIMEOUT,
+    ) -> dict[ConfigResource, Future[None]]:
+        """Replaces all dynamic settings of topics and brokers by those of `set_config`; a future each."""
+        return self._alter_configs("AlterConfigs", resources, validate_only, ANY_BROKER, request_timeout)
+
+    def incremental_alter_configs(
+        self,
+        resources: list[ConfigResource],
+        *,
+        validate_only: bool = False,
+        broker: int = ANY_BROKER,
+        request_timeout: float = REQUEST_TIMEOUT,
+    ) -> dict[ConfigResource, Future[None]]:
+        """Changes the settings of topics and brokers that `incremental_configs` name; a future each.
+
+        `broker` takes the request, except for settings of a broker, which that broker takes.
+        """
+        return self._alter_configs(
+            "IncrementalAlterConfigs", resources, validate_only, broker, request_timeout
+        )
+
+    def elect_leaders(
+        self,
+        election_type: ElectionType,
+        partitions: list[TopicPartition] | None = None,
+        *,
+        operation_timeout: float = OPERATION_TIMEOUT,
+        request_timeout: float = REQUEST_TIMEOUT,
+    ) -> Future[dict[TopicPartition, KafkaException | None]]:
+        """Elects leaders of these partitions, or of all that need it; the failure of each, or None."""
+        return self._one(
+            lambda: elect_leaders(
+                self._requests, election_type, partitions, operation_timeout, request_timeout
+            )
+        )
+
+    def describe_user_scram_credentials(
+        self, users: list[str] | None = None, *, request_timeout: float = REQUEST_TIMEOUT
+    ) -> (
+        Future[dict[str, UserScramCredentialsDescription]]
+        | dict[str, Future[UserScramCredentialsDescription]]
+    ):
+        """The SCRAM credentials of users, a future each; of all users in one future."""
+        if users is not None:
+            return self._each(users, lambda: describe_scram(self._requests, users, request_timeout))
+
+        def ask() -> dict[str, UserScramCredentialsDescription]:
+            found = describe_scram(self._requests, None, request_timeout)
+            return {user: _or_raise(description) for user, description in found.items()}
+
+        return self._one(ask)
+
+    def alter_user_scram_credentials(
+        self,
+        alterations: list[UserScramCredentialAlteration],
+        *,
+        request_timeout: float = REQUEST_TIMEOUT,
+    ) -> dict[str, Future[None]]:
+        """Sets and removes SCRAM credentials; a future for each user."""
+        users = {alteration.user for alteration in alterations}
+        return self._each(users, lambda: alter_scram(self._requests, alterations, request_timeout))
+
     def list_consumer_groups(
         self,
         *,
@@ -338,19 +409,13 @@ class AdminClient:
     def _change(
         self, api: str, message: dict[str, Any], results: str, name: str, timeout: float
     ) -> dict[str, KafkaException | None]:
-        """A request to the controller, sent again when the controller has moved."""
-        deadline = time.monotonic() + timeout
-        fault = LastingFault()
-        while True:
-            left = max(deadline - time.monotonic(), 0.001)
-            response = self._requests.send_until(api, message, broker=CONTROLLER, timeout=left)
-            answers = response[results]
-            moved = any(answer["error_code"] == KafkaError.NOT_CONTROLLER for answer in answers)
-            if not moved or time.monotonic() + RETRY_PAUSE >= deadline:
-                return {answer[name]: _failure(answer) for answer in answers}
-            log_lasting(fault, api, KafkaError(KafkaError.NOT_CONTROLLER))
-            time.sleep(RETRY_PAUSE)
-            self._network.metadata([], timeout=left)
+        """A request to the controller; the failure of each result, or None."""
+
+        def codes(response: dict[str, Any]) -> Iterable[int]:
+            return [answer["error_code"] for answer in response[results]]
+
+        response = ask_controller(self._requests, api, message, codes, timeout)
+        return {answer[name]: failure_of(answer) for answer in response[results]}
 
     def _describe_topics(
         self, names: list[str], timeout: float
@@ -360,7 +425,7 @@ class AdminClient:
         nodes = {node["node_id"]: _node(node) for node in response["brokers"]}
         described: dict[str, TopicDescription | KafkaException] = {}
         for topic in response["topics"]:
-            described[topic["name"]] = _failure(topic) or TopicDescription(
+            described[topic["name"]] = failure_of(topic) or TopicDescription(
                 topic["name"],
                 Uuid.from_bytes(topic["topic_id"]),
                 topic["is_internal"],
@@ -381,31 +446,37 @@ class AdminClient:
     def _describe_configs(
         self, resources: list[ConfigResource], timeout: float
     ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaException]:
-        described: dict[ConfigResource, dict[str, ConfigEntry] | KafkaException] = {}
-        by_broker: dict[int, list[ConfigResource]] = {}
-        for resource in resources:
-            # Only the broker itself knows its settings.
-            own = resource.restype is ResourceType.BROKER and re.fullmatch("[0-9]{1,10}", resource.name)
-            by_broker.setdefault(int(resource.name) if own else -1, []).append(resource)
-        for broker, asked in by_broker.items():
-            message = {
-                "resources": [
-                    {
-                        "resource_type": resource.restype.value,
-                        "resource_name": resource.name,
-                        "configuration_keys": None,
-                    }
-                    for resource in asked
-                ],
-                "include_synonyms": True,
+        found = _admin_configs.describe(self._requests, list(map(_admin_configs.key, resources)), timeout)
+        return {
+            ConfigResource(kind, name): entries
+            if isinstance(entries, KafkaException)
+            else {entry["name"]: _admin_configs.config_entry(entry) for entry in entries}
+            for (kind, name), entries in found.items()
+        }
+
+    def _alter_configs(
+        self, api: str, resources: list[ConfigResource], validate_only: bool, broker: int, timeout: float
+    ) -> dict[ConfigResource, Future[None]]:
+        if api == "AlterConfigs":
+            changes = {
+                _admin_configs.key(resource): [
+                    {"name": name, "value": value} for name, value in resource.set_config_dict.items()
+                ]
+                for resource in resources
             }
-            response = self._requests.send_until("DescribeConfigs", message, broker=broker, timeout=timeout)
-            for result in response["results"]:
-                resource = ConfigResource(result["resource_type"], result["resource_name"])
-                described[resource] = _failure(result) or {
-                    entry["name"]: _config_entry(entry) for entry in result["configs"]
-                }
-        return described
+        else:
+            changes = {
+                _admin_configs.key(resource): list(map(_admin_configs.change, resource.incremental_configs))
+                for resource in resources
+            }
+
+        def ask() -> dict[ConfigResource, KafkaException | None]:
+            answers = _admin_configs.alter(
+                self._requests, api, changes, validate_only=validate_only, broker=broker, timeout=timeout
+            )
+            return {ConfigResource(kind, name): answer for (kind, name), answer in answers.items()}
+
+        return self._each(resources, ask)
 
     def _list_groups(
         self,
@@ -420,7 +491,7 @@ class AdminClient:
             except KafkaException as error:
                 result.errors.append(error)
                 continue
-            if failure := _failure(response):
+            if failure := failure_of(response):
                 result.errors.append(failure)
                 continue
             for group in response["groups"]:
@@ -437,7 +508,7 @@ class AdminClient:
             "DescribeGroups", {"groups": [group]}, broker=node.id, timeout=timeout
         )
         [described] = response["groups"]
-        if failure := _failure(described):
+        if failure := failure_of(described):
             raise failure
         return ConsumerGroupDescription(
             group,
@@ -454,7 +525,7 @@ class AdminClient:
             "DeleteGroups", {"groups_names": [group]}, broker=node.id, timeout=timeout
         )
         for result in response["results"]:
-            if failure := _failure(result):
+            if failure := failure_of(result):
                 raise failure
 
 
@@ -473,9 +544,10 @@ def _creatable(topic: NewTopic) -> dict[str, Any]:
     }
 
 
-def _failure(answer: dict[str, Any]) -> KafkaException | None:
-    code = answer["error_code"]
-    return KafkaException(KafkaError(code, answer.get("error_message") or None)) if code else None
+def _or_raise(answer: Result | KafkaException) -> Result:
+    if isinstance(answer, KafkaException):
+        raise answer
+    return answer
 
 
 def _missing() -> KafkaException:
@@ -489,32 +561,6 @@ def _node(node: dict[str, Any]) -> Node:
 def _node_of(nodes: dict[int, Node], node: int) -> Node:
     """The node of an id. A broker that is down has no address."""
     return nodes.get(node, Node(node, "", -1))
-
-
-def _config_entry(entry: dict[str, Any]) -> ConfigEntry:
-    source = _source(entry.get("config_source", -1))
-    synonyms = {
-        synonym["name"]: ConfigEntry(
-            synonym["name"], synonym["value"], _source(synonym["source"]), is_synonym=True
-        )
-        for synonym in entry.get("synonyms") or []
-    }
-    return ConfigEntry(
-        entry["name"],
-        entry["value"],
-        source,
-        entry["read_only"],
-        bool(entry.get("is_default")) or source is ConfigSource.DEFAULT_CONFIG,
-        entry["is_sensitive"],
-        synonyms=synonyms,
-    )
-
-
-def _source(number: int) -> ConfigSource:
-    try:
-        return ConfigSource(number)
-    except ValueError:
-        return ConfigSource.UNKNOWN_CONFIG
 
 
 def _member(member: dict[str, Any], protocol: str) -> MemberDescription:

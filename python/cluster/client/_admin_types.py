@@ -95,6 +95,22 @@ class ConfigSource(Enum):
     GROUP_CONFIG = 8
 
 
+class AlterConfigOpType(Enum):
+    """What `incremental_alter_configs` does with a setting; APPEND and SUBTRACT change a list."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ElectionType(Enum):
+    """Who may become leader: the first replica only, or, if none is in sync, any that lives."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
 @dataclass(unsafe_hash=True)
 class ConfigEntry:
     """One setting of a topic or broker; `value` is None for a secret."""
@@ -107,6 +123,7 @@ class ConfigEntry:
     is_sensitive: bool = False
     is_synonym: bool = False
     synonyms: dict[str, ConfigEntry] = field(default_factory=dict, hash=False)
+    incremental_operation: AlterConfigOpType | None = None
 
     def __str__(self) -> str:
         return f'{self.name}="{self.value}"'
@@ -124,14 +141,25 @@ class ConfigResource(Ordered):
         set_config: dict[str, str] | None = None,
         described_configs: dict[str, ConfigEntry] | None = None,
         error: KafkaError | None = None,
+        incremental_configs: list[ConfigEntry] | None = None,
     ) -> None:
         if isinstance(restype, str):
             restype = ResourceType[restype.upper()]
         self.restype = ResourceType(restype)
         self.name = name
         self.set_config_dict = dict(set_config or {})
+        self.incremental_configs = list(incremental_configs or [])
         self.configs = described_configs
         self.error = error
+
+    def set_config(self, name: str, value: str, overwrite: bool = True) -> None:
+        """A setting for `alter_configs`."""
+        if overwrite or name not in self.set_config_dict:
+            self.set_config_dict[name] = value
+
+    def add_incremental_config(self, config_entry: ConfigEntry) -> None:
+        """A change for `incremental_alter_configs`."""
+        self.incremental_configs.append(config_entry)
 
     @property
     def restype_int(self) -> int:

@@ -411,6 +411,12 @@ def failed(code: int, reason: str | None = None) -> KafkaException:
     return KafkaException(KafkaError(code, reason))
 
 
+def failure_of(answer: dict[str, Any]) -> KafkaException | None:
+    """The failure that a part of a response reports; None for error code 0."""
+    code = answer["error_code"]
+    return failed(code, answer.get("error_message") or None) if code else None
+
+
 def log_error(error: KafkaError) -> None:
     """Logs a failure of a client that has no error_cb."""
     logger.warning("%s", error.str())

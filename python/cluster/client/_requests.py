@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from logcore import _native
@@ -109,6 +109,30 @@ def retry(attempt: Callable[[float], Result], timeout: float, what: str) -> Resu
                 raise last from None
             log_lasting(fault, what, failure.error)
         time.sleep(RETRY_PAUSE)
+
+
+def ask_controller(
+    requests: Requests,
+    api: str,
+    message: dict[str, Any],
+    codes: Callable[[dict[str, Any]], Iterable[int]],
+    timeout: float,
+) -> dict[str, Any]:
+    """A request to the controller, sent again when the controller has moved.
+
+    `codes` lists the error codes inside a response.
+    """
+    deadline = time.monotonic() + timeout
+    fault = LastingFault()
+    while True:
+        left = max(deadline - time.monotonic(), 0.001)
+        response = requests.send_until(api, message, broker=CONTROLLER, timeout=left)
+        moved = KafkaError.NOT_CONTROLLER in codes(response)
+        if not moved or time.monotonic() + RETRY_PAUSE >= deadline:
+            return response
+        log_lasting(fault, api, KafkaError(KafkaError.NOT_CONTROLLER))
+        time.sleep(RETRY_PAUSE)
+        requests.network.metadata([], timeout=left)
 
 
 def log_lasting(fault: LastingFault, what: str, error: KafkaError) -> None:
