@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
@@ -72,6 +73,31 @@ class Replicas:
     replicas: tuple[BrokerId, ...]
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+
+    @property
+    def is_reassigned(self) -> bool:
+        """A reassignment is under way."""
+        return bool(self.adding or self.removing)
+
+    @property
+    def origin(self) -> tuple[BrokerId, ...]:
+        """The replicas before the reassignment."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding)
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """The replicas after the reassignment."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    def reassigned_to(self, target: Sequence[BrokerId]) -> Replicas:
+        """The replicas during a reassignment to `target`, which come first."""
+        origin = self.origin
+        every = tuple(dict.fromkeys((*target, *origin)))
+        return Replicas(
+            every,
+            adding=tuple(broker for broker in every if broker not in origin),
+            removing=tuple(broker for broker in every if broker not in target),
+        )
 
 
 @dataclass(frozen=True, slots=True)

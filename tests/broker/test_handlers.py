@@ -40,6 +40,7 @@ EXAMPLES: dict[int, dict[str, Any]] = {
     34: {"dirs": [{"path": "/d", "topics": [{"name": "t", "partitions": [0]}]}]},
     37: {"topics": [{"name": "t", "count": 2}], "timeout_ms": 1},
     42: {"groups_names": ["g"]},
+    43: {"topic_partitions": [{"topic": "t", "partitions": [0]}]},
     44: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
     49: {"entries": [{"entity": [{"entity_type": "user", "entity_name": "u"}]}]},
     61: {"topics": [{"name": "t", "partition_indexes": [0]}]},

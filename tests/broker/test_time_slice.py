@@ -53,6 +53,9 @@ MOVES = [{"path": "/elsewhere", "topics": [{"name": "there", "partitions": NUMBE
 IDS = [{"topic_id": number.to_bytes(16, "big"), "name": None} for number in range(1, MANY + 1)]
 QUOTAS = [{"entity": [{"entity_type": "nobody", "entity_name": name}], "ops": []} for name in NAMES]
 
+REASSIGNED = [{"partition_index": number, "replicas": [0]} for number in NUMBERS]
+ELECTED = [{"topic": "there", "partitions": NUMBERS}]
+
 REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
     ("CreateTopics", 4, TOPICS),
     ("DeleteTopics", 6, {"topics": [{"name": name} for name in NAMES], "timeout_ms": 60_000}),
@@ -75,6 +78,8 @@ REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
     ("DeleteRecords", 1, {"topics": [{"name": "there", "partitions": DELETIONS}], "timeout_ms": 60_000}),
     ("DescribeProducers", 0, {"topics": NAMED}),
     ("AlterReplicaLogDirs", 1, {"dirs": MOVES}),
+    ("AlterPartitionReassignments", 0, {"topics": [{"name": "there", "partitions": REASSIGNED}]}),
+    ("ElectLeaders", 2, {"election_type": 0, "topic_partitions": ELECTED}),
     ("Metadata", 12, {"topics": IDS, "allow_auto_topic_creation": False}),
     ("AlterClientQuotas", 0, {"entries": QUOTAS, "validate_only": True}),
     ("DescribeUserScramCredentials", 0, {"users": [{"name": name} for name in NAMES]}),

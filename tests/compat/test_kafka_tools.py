@@ -178,6 +178,44 @@ def test_wrong_arguments_are_reported_in_one_line(arguments: list[str], message:
     assert error.count("\n") == 1
 
 
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
+
+
+# Broken if it failed: an operator could not move partitions or leaders with Kafka's tools.
+def test_partitions_and_leaders_are_moved(
+    start_broker: StartBroker, kafka_tools: KafkaTools, tmp_path: Path
+) -> None:
+    override = ("--override", "auto.leader.rebalance.enable=false")
+    brokers = start_broker(None, 0, "--brokers", "3", *override)
+    try:
+        server = ("--bootstrap-server", brokers.bootstrap)
+        kafka_tools.topics("--create", "--topic", "t", *server, "--replica-assignment", "0:1,1:2")
+        ours("console-producer", *server, "--topic", "t", stdin="one\ntwo\nthree\n")
+        plan = tmp_path / "plan.json"
+        plan.write_text(
+            '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[2,0]},'
+            '{"topic":"t","partition":1,"replicas":[0,1,2]}]}'
+        )
+        given = (*server, "--reassignment-json-file", str(plan))
+        executed = kafka_tools.run(REASSIGN, "--execute", *given)
+        assert "Successfully started partition reassignments for t-0,t-1" in executed
+        verified = ""
+        while verified.count("is completed.") < 2:
+            verified = kafka_tools.run(REASSIGN, "--verify", *given)
+            assert "There is no active" not in verified
+        assert kafka_tools.run(REASSIGN, "--list", *server) == "No partition reassignments found.\n"
+        elected = kafka_tools.run(ELECT, *server, "--election-type", "preferred", "--all-topic-partitions")
+        assert "Successfully completed leader election (PREFERRED) for partitions" in elected
+        described = ours("topics", "--describe", "--topic", "t", *server)
+        assert re.search(r"Partition: 0\s+Leader: 2\s+Replicas: 2,0\s", described)
+        assert re.search(r"Partition: 1\s+Leader: 0\s+Replicas: 0,1,2\s", described)
+        read = ("console-consumer", *server, "--topic", "t", "--from-beginning", "--max-messages", "3")
+        assert sorted(ours(*read, "--timeout-ms", "30000").split()) == ["one", "three", "two"]
+    finally:
+        assert brokers.stop() == 0, brokers.output()
+
+
 BIG_LINE = "x" * 2_000_000
 
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.controller.state import (
-    UNREADABLE,
+from cluster.controller.actions import (
     Action,
-    ControllerState,
     CreateStates,
     DropDeletion,
     Lead,
-    NewIsr,
     Publish,
     PublishBrokers,
     RemoveTopic,
@@ -24,6 +21,8 @@ from cluster.controller.state import (
     Withdraw,
     WriteTopic,
 )
+from cluster.controller.state import ControllerState, NewIsr
+from cluster.controller.view import UNREADABLE
 from cluster.errors import (
     BrokerNotAvailable,
     FencedLeaderEpoch,

@@ -18,6 +18,7 @@ from cluster.model import (
     LeaderEpoch,
     PartitionState,
     Replicas,
+    TopicPartition,
     new_topic_id,
     parse_topic_id,
     topic_id_text,
@@ -88,6 +89,26 @@ def test_state() -> None:
         "controller_epoch": 4,
     }
     assert znodes.decode_state("t", 0, data, 7) == state
+
+
+def test_requests_of_old_tools() -> None:
+    wanted = {TopicPartition("t", 0): (ONE, BrokerId(2)), TopicPartition("u", 3): (ONE,)}
+    data = znodes.encode_reassignments(wanted)
+    assert json.loads(data) == {
+        "version": 1,
+        "partitions": [
+            {"topic": "t", "partition": 0, "replicas": [1, 2]},
+            {"topic": "u", "partition": 3, "replicas": [1]},
+        ],
+    }
+    assert znodes.decode_reassignments(data) == wanted
+    text = b'{"version":1,"partitions":[{"topic":"t","partition":0},{"topic":"u","partition":3}]}'
+    assert znodes.decode_preferred_election(text) == list(wanted)
+    for bad in (b"", b"7", b"{}", b'{"partitions":7}', b'{"partitions":[{"topic":"t"}]}'):
+        with pytest.raises(znodes.ZnodeError):
+            znodes.decode_reassignments(bad)
+        with pytest.raises(znodes.ZnodeError):
+            znodes.decode_preferred_election(bad)
 
 
 def test_the_small_znodes() -> None:

@@ -30,7 +30,7 @@ from cluster.broker.parts import BrokerState, Parts
 from cluster.broker.producer_ids import ProducerIds
 from cluster.broker.replicas import MetadataCache, ReplicaManager, TopicConfigs, TopicLogs
 from cluster.broker.topic_policy import check_topic_config, offsets_topic_config
-from cluster.controller import Controller, NewTopic, TopicDefaults, Transport, ZooKeeper, znodes
+from cluster.controller import Balance, Controller, NewTopic, TopicDefaults, Transport, ZooKeeper, znodes
 from cluster.controller.names import GROUP_METADATA_TOPIC
 from cluster.controller.zookeeper import Create, ZooKeeperError
 from cluster.errors import NONE, KafkaProtocolError, RequestTimedOut, for_code
@@ -365,6 +365,7 @@ class Broker:
             server.partitions_left,
             delete_enabled=config.flag("delete.topic.enable"),
             unclean_election=config.flag("unclean.leader.election.enable"),
+            balance=_balance(config),
         )
         limits = GroupLimits(
             session_timeout_min_ms=config.number("group.min.session.timeout.ms"),
@@ -399,7 +400,7 @@ class Broker:
             replicas,
             configs,
             groups,
-            ProducerIds(zk, broker),
+            ProducerIds(link, broker, lambda: replicas.broker_epoch),
             AutoTopics(controller, link, metadata, offsets_topic, config.number("request.timeout.ms")),
             logs=server,
         )
@@ -556,6 +557,15 @@ class Broker:
         failures = [await _failure_of(name, step) for name, step in steps]
         if any(failures):
             raise BrokerStopError("; ".join(filter(None, failures)))
+
+
+def _balance(config: BrokerConfig) -> Balance | None:
+    if not config.flag("auto.leader.rebalance.enable"):
+        return None
+    return Balance(
+        config.number("leader.imbalance.per.broker.percentage"),
+        config.number("leader.imbalance.check.interval.seconds"),
+    )
 
 
 def _topic_defaults(live: LiveConfig) -> TopicDefaults:

@@ -24,6 +24,7 @@ closes its connection. Group members may take a quarter as much again.
 BROKER = """
 advertised.listeners string ~ - d
 auto.create.topics.enable boolean true - -
+auto.leader.rebalance.enable boolean true - -
 broker.id int -1 - -
 broker.id.generation.enable boolean true - -
 broker.rack string ~ - -
@@ -41,6 +42,8 @@ group.max.session.timeout.ms int 1800000 - -
 group.max.size int 2147483647 1.. -
 group.min.session.timeout.ms int 6000 - -
 inter.broker.listener.name string ~ - -
+leader.imbalance.check.interval.seconds long 300 1.. -
+leader.imbalance.per.broker.percentage int 10 - -
 listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT - d
 listeners string PLAINTEXT://:9092 - d
 log.cleaner.backoff.ms long 15000 0.. d
@@ -153,7 +156,6 @@ alter.log.dirs.replication.quota.window.num int 11 1.. -
 alter.log.dirs.replication.quota.window.size.seconds int 1 1.. -
 authorizer.class.name string "" - -
 auto.include.jmx.reporter boolean true - -
-auto.leader.rebalance.enable boolean true - -
 background.threads int 10 1.. d
 broker.heartbeat.interval.ms int 2000 - -
 broker.session.timeout.ms int 9000 - -
@@ -212,8 +214,6 @@ initial.broker.registration.timeout.ms int 60000 - -
 inter.broker.protocol.version string 3.9-IV0 version -
 kafka.metrics.polling.interval.secs int 10 1.. -
 kafka.metrics.reporters list "" - -
-leader.imbalance.check.interval.seconds long 300 1.. -
-leader.imbalance.per.broker.percentage int 10 - -
 log.dir.failure.timeout.ms long 30000 1.. -
 log.flush.start.offset.checkpoint.interval.ms int 60000 0.. -
 log.initial.task.delay.ms long 30000 0.. i

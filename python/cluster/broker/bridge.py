@@ -39,7 +39,14 @@ _PLAIN = (int, float, str, bytes, type(None))
 
 _BETWEEN_BROKERS = frozenset(
     APIS[name].key
-    for name in ("LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition")
+    for name in (
+        "LeaderAndIsr",
+        "StopReplica",
+        "UpdateMetadata",
+        "ControlledShutdown",
+        "AlterPartition",
+        "AllocateProducerIds",
+    )
 )
 """The requests of brokers to each other, which a broker answers while it starts."""
 

@@ -1,61 +1,54 @@
-"""Producer ids, unique in the cluster. The broker takes them from the coordinator in blocks
-(ZkProducerIdManager).
+"""Producer ids, unique in the cluster. The broker takes them from the controller in blocks
+(AllocateProducerIds; RPCProducerIdManager).
 
-A block is taken with a conditional write of one znode, so two brokers never get the same ids. A crash loses
-the rest of the block; there are 2^63 ids. Lives on the event loop.
+A crash loses the rest of the block; there are 2^63 ids. Lives on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 
-from cluster.controller import ZooKeeper, znodes
-from cluster.controller.zookeeper import BadVersionError, NoNodeError, ZooKeeperError
-from cluster.errors import CoordinatorNotAvailable, UnknownServerError
+from cluster.broker.controller_link import ControllerLink
+from cluster.errors import NONE, CoordinatorLoadInProgress, KafkaProtocolError, for_code
 from cluster.model import BrokerId
 
-BLOCK_SIZE = 1000
+log = logging.getLogger(__name__)
+
+_ALLOCATE_PRODUCER_IDS, _VERSION = 67, 0
 
 
 class ProducerIds:
     """The current block of producer ids."""
 
-    def __init__(self, zk: ZooKeeper, broker: BrokerId) -> None:
-        self._zk = zk
+    def __init__(self, controller: ControllerLink, broker: BrokerId, broker_epoch: Callable[[], int]) -> None:
+        self._controller = controller
         self._broker = broker
-        self._next = 0
-        self._last = -1
+        self._broker_epoch = broker_epoch
+        self._left = range(0)
         self._taking = asyncio.Lock()
 
     async def take(self) -> int:
-        """The next id. Raises CoordinatorNotAvailable if a new block is needed and the coordinator does not
-        give one.
+        """The next id. Raises CoordinatorLoadInProgress, at which every client tries again, if a new block is
+        needed and the controller does not give one.
         """
         async with self._taking:
-            if self._next > self._last:
-                await self._take_block()
-            taken = self._next
-            self._next += 1
+            if not self._left:
+                self._left = await self._block()
+            taken, self._left = self._left[0], self._left[1:]
             return taken
 
-    async def _take_block(self) -> None:
-        while True:
-            try:
-                data, stat = await self._zk.get(znodes.PRODUCER_ID_BLOCK)
-                first = znodes.decode_producer_id_block(data)[2] + 1 if data else 0
-                last = first + BLOCK_SIZE - 1
-                if last >= 1 << 63:
-                    raise UnknownServerError("all 2^63 producer ids of the cluster are used up")
-                block = znodes.encode_producer_id_block(self._broker, first, last)
-                await self._zk.set(znodes.PRODUCER_ID_BLOCK, block, stat.version)
-            except BadVersionError:
-                continue
-            except NoNodeError:
-                await self._zk.ensure([znodes.PRODUCER_ID_BLOCK])
-                continue
-            except ZooKeeperError as error:
-                raise CoordinatorNotAvailable(
-                    f"the coordinator gives no block of producer ids now: {error}; try again later"
-                ) from error
-            self._next, self._last = first, last
-            return
+    async def _block(self) -> range:
+        body = {"broker_id": self._broker, "broker_epoch": self._broker_epoch()}
+        try:
+            answer = await self._controller.request(_ALLOCATE_PRODUCER_IDS, _VERSION, body)
+            if answer["error_code"] != NONE:
+                raise for_code(answer["error_code"])()
+        except (OSError, ValueError, KafkaProtocolError) as error:
+            log.warning("the controller gave no block of producer ids: %s", error)
+            raise CoordinatorLoadInProgress(
+                f"The controller gives no block of producer ids now: {error}; try again later."
+            ) from error
+        first, count = answer["producer_id_start"], answer["producer_id_len"]
+        return range(first, first + count)

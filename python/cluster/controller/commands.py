@@ -17,8 +17,9 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from cluster.controller import znodes
+from cluster.controller.actions import Action
 from cluster.controller.names import TopicNames
-from cluster.controller.state import Action, ControllerState
+from cluster.controller.state import ControllerState
 from cluster.controller.topics import (
     NewPartitions,
     NewTopic,
@@ -29,6 +30,7 @@ from cluster.controller.topics import (
 )
 from cluster.controller.work import SLICE_WEIGHT, WorkQueue
 from cluster.controller.zookeeper import (
+    BadVersionError,
     Check,
     ConnectionLostError,
     Create,
@@ -40,6 +42,7 @@ from cluster.errors import (
     InvalidConfig,
     InvalidPartitions,
     KafkaProtocolError,
+    NotController,
     PolicyViolation,
     RequestTimedOut,
     TopicAlreadyExists,
@@ -292,7 +295,12 @@ class TopicCommands:
         if validate_only:
             return
         permit(len(grown.assignment) - len(topic.assignment))
-        await self._core.zk.set(znodes.topic_path(new.name), znodes.encode_topic(topic.id, grown.assignment))
+        data = znodes.encode_topic(topic.id, grown.assignment)
+        try:
+            await self._core.zk.transaction([self._core.guard, SetData(znodes.topic_path(new.name), data)])
+        except BadVersionError:
+            # Another controller was elected.
+            raise NotController from None
         await self._core.settle(
             topic.name,
             self._core.state.topic_loaded(

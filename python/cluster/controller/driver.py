@@ -19,12 +19,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from cluster.controller import znodes
-from cluster.controller._actions import Executor
+from cluster.controller.actions import Action
 from cluster.controller.channel import Channels, Transport
 from cluster.controller.commands import TopicCommands
+from cluster.controller.executor import Executor
+from cluster.controller.operations import Balance, Operations
 from cluster.controller.requests import LEADER_AND_ISR, STOP_REPLICA, Request, Sender
-from cluster.controller.state import UNREADABLE, Action, ControllerState, NewIsr
+from cluster.controller.state import ControllerState, NewIsr
 from cluster.controller.topics import TopicDefaults
+from cluster.controller.view import UNREADABLE
 from cluster.controller.work import WorkQueue
 from cluster.controller.zookeeper import (
     BadVersionError,
@@ -72,6 +75,7 @@ class Controller:
         *,
         delete_enabled: bool = True,
         unclean_election: bool = False,
+        balance: Balance | None = None,
     ) -> None:
         """`logs_left` says how many more logs this broker can open."""
         self._zk = zk = zk.repeating()
@@ -92,6 +96,7 @@ class Controller:
         self._refused: dict[BrokerId, bool] = {}
         """By broker: its address refuses connections, or answers again. Not handled yet."""
         self.topics = TopicCommands(self, defaults, logs_left)
+        self.operations = Operations(self, balance)
 
     @property
     def active(self) -> bool:
@@ -142,6 +147,7 @@ class Controller:
 
     async def stop(self) -> None:
         """Ends the task. The next controller repeats the interrupted piece of work."""
+        self.operations.stop()
         await self._queue.stop()
         await self._channels.close()
         self._active = False
@@ -169,8 +175,10 @@ class Controller:
         """Inside, requests to the brokers are collected, and sent at the end."""
         return self._executor.together()
 
-    async def carry_out(self, actions: Sequence[Action]) -> None:
-        """Carries out actions."""
+    async def carry_out(self, actions: Sequence[Action]) -> bool:
+        """Carries out actions. Returns False if another program wrote a znode, so that some were not."""
+        if self._state.reassignments.is_due:
+            self._queue.event("due reassignments", self._complete_reassignments)
         try:
             await self._executor.run(actions)
         except BadVersionError:
@@ -178,6 +186,12 @@ class Controller:
             log.warning("a partition's state was changed by another program; its topic is read again")
             self._state.unsettled.update(self._state.topics)
             self.topics_may_have_changed()
+            return False
+        return True
+
+    async def _complete_reassignments(self) -> None:
+        await self.carry_out(self._state.complete_reassignments())
+        self._release_deletions()
 
     def topics_may_have_changed(self) -> None:
         """Reads the topics that are new, gone or unsettled."""
@@ -252,6 +266,7 @@ class Controller:
     async def _follow(self) -> None:
         """Another broker is the controller. Elects this one when it goes."""
         self._active = False
+        self.operations.stop()
         await self._channels.close()
         self._fail_waiting_deletions()
         try:
@@ -271,10 +286,12 @@ class Controller:
             with contextlib.suppress(NodeExistsError):
                 await self._zk.create(znodes.FEATURE, znodes.encode_features())
         await self._topics_changed()
+        await self.operations.resume()
         await self._deletions_requested()
         await self._log_dirs_failed()
 
-    def _watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+        """A watch that queues `work`, while this broker is the controller."""
         return lambda: self._queue.event(name, work) if self._active else None
 
     async def _load_topics(self, names: Sequence[str]) -> None:
@@ -318,10 +335,14 @@ class Controller:
 
     async def _read_topic(self, name: str, watched: bool) -> TopicInfo | None:
         """A topic's znodes; None if the topic's own cannot be read. Raises NoNodeError."""
-        watch = self._watch(f"topic {name}", lambda: self._topic_changed(name)) if watched else None
+        watch = self.watch(f"topic {name}", lambda: self._topic_changed(name)) if watched else None
         data, _ = await self._zk.get(znodes.topic_path(name), watch)
+        known = None if name in self._state.unsettled else self._state.topics.get(name)
         try:
             topic_id, assignment = znodes.decode_topic(name, data)
+            if known is not None and (known.id, known.assignment) == (topic_id, assignment):
+                # This controller wrote it, as it does at each step of a reassignment.
+                return known
         except znodes.ZnodeError as error:
             log.error(
                 "topic %s is %s: %s; write it as Kafka does (zookeeper-shell set), and it is read again",
@@ -361,12 +382,12 @@ class Controller:
 
     async def watch_topic(self, name: str) -> None:
         """Reads a topic again when its znode changes."""
-        watch = self._watch(f"topic {name}", lambda: self._topic_changed(name))
+        watch = self.watch(f"topic {name}", lambda: self._topic_changed(name))
         with contextlib.suppress(NoNodeError):
             await self._zk.get(znodes.topic_path(name), watch)
 
     async def _read_brokers(self) -> None:
-        ids = await self._zk.children(znodes.BROKER_IDS, self._watch("brokers", self._read_brokers))
+        ids = await self._zk.children(znodes.BROKER_IDS, self.watch("brokers", self._read_brokers))
         found = await asyncio.gather(
             *(self._zk.find(znodes.broker_path(int(name)), self._watch_of(name)) for name in ids)
         )
@@ -387,7 +408,7 @@ class Controller:
         if name in self._watched:
             return None
         self._watched.add(name)
-        read = self._watch("brokers", self._read_brokers)
+        read = self.watch("brokers", self._read_brokers)
 
         def changed() -> None:
             self._watched.discard(name)
@@ -485,7 +506,7 @@ class Controller:
     # ---- events from watches ----
 
     async def _topics_changed(self) -> None:
-        names = set(await self._zk.children(znodes.TOPICS, self._watch("topics", self._topics_changed)))
+        names = set(await self._zk.children(znodes.TOPICS, self.watch("topics", self._topics_changed)))
         for name in set(self._state.topics) - names:
             await self.carry_out(self._vanished(name))
         settled = self._state.topics.keys() - self._state.unsettled
@@ -495,7 +516,7 @@ class Controller:
         await self.settle(name, await self._load_topic(name))
 
     async def _deletions_requested(self) -> None:
-        watch = self._watch("delete", self._deletions_requested)
+        watch = self.watch("delete", self._deletions_requested)
         for name in sorted(await self._zk.children(znodes.DELETE_TOPICS, watch)):
             await self.delete(name)
 
@@ -523,7 +544,7 @@ class Controller:
     async def _log_dirs_failed(self) -> None:
         """Brokers report failed log directories by nodes below one parent (KIP-112)."""
         parent = znodes.LOG_DIR_FAILURES
-        names = await self._zk.children(parent, self._watch("log directories", self._log_dirs_failed))
+        names = await self._zk.children(parent, self.watch("log directories", self._log_dirs_failed))
         brokers: dict[BrokerId, None] = {}
         for name in sorted(names):
             found = await self._zk.find(f"{parent}/{name}")

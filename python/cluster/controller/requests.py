@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cluster.controller.state import UNREADABLE
+from cluster.controller.view import UNREADABLE
 from cluster.model import NO_LEADER, BrokerId, BrokerInfo, Endpoint, PartitionState, TopicId, TopicInfo
 from cluster.peer import Body
 
@@ -106,10 +106,12 @@ class Pending:
         for number in topic.assignment:
             _put(self._metadata, topic.name, topic.id, number, metadata_entry(topic, number, ()) | gone)
 
-    def stop(self, topic: TopicInfo, number: int, delete: bool) -> None:
-        """The broker stops serving a partition, and deletes its log if `delete`."""
+    def stop(self, topic: TopicInfo, number: int, delete: bool, lives_on: bool = False) -> None:
+        """The broker stops serving a partition, and deletes its log if `delete`. If the topic `lives_on`, a
+        broker that knows a newer leader epoch refuses it.
+        """
         state = topic.partitions.get(number, UNREADABLE)
-        epoch = EPOCH_DURING_DELETE if delete else state.leader_epoch
+        epoch = EPOCH_DURING_DELETE if delete and not lives_on else state.leader_epoch
         entry: Body = {"partition_index": number, "leader_epoch": epoch, "delete_partition": delete}
         _put(self._stops, topic.name, topic.id, number, entry)
 

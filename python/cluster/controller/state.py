@@ -13,6 +13,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from cluster.controller.actions import (
+    Action,
+    CreateStates,
+    DropDeletion,
+    Lead,
+    Publish,
+    PublishBrokers,
+    RemoveTopic,
+    StopReplicas,
+    UpdateStates,
+    Withdraw,
+    WriteTopic,
+)
+from cluster.controller.elections import Elections
+from cluster.controller.reassignment import Reassignments
+from cluster.controller.view import UNREADABLE
 from cluster.errors import (
     NONE,
     BrokerNotAvailable,
@@ -40,106 +56,6 @@ from cluster.model import (
     TopicInfo,
     TopicPartition,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTopic:
-    """Rewrite the topic's znode, to add an id."""
-
-    topic: TopicInfo
-
-
-@dataclass(frozen=True, slots=True)
-class CreateStates:
-    """Create the state znodes of partitions that have none, with their parents."""
-
-    topic: str
-    states: dict[int, PartitionState]
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateStates:
-    """Set the state znodes of partitions that have the versions `state.zk_version`."""
-
-    topic: str
-    states: dict[int, PartitionState]
-
-
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """Send leaders and replicas of partitions to the brokers that hold them (LeaderAndIsr)."""
-
-    topic: TopicInfo
-    partitions: tuple[int, ...]
-    new: frozenset[int] = frozenset()
-    """The partitions that have no log yet."""
-    to: frozenset[BrokerId] | None = None
-    """Only these brokers; None: every one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Send partitions to the metadata that brokers answer clients from (UpdateMetadata)."""
-
-    topic: TopicInfo
-    partitions: tuple[int, ...]
-    to: frozenset[BrokerId] | None = None
-    """Only these brokers; None: every one."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublishBrokers:
-    """Send the live brokers to the metadata of every broker (UpdateMetadata)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Withdraw:
-    """Hide the topic from clients (UpdateMetadata). If `deleted`, brokers forget its committed offsets."""
-
-    topic: TopicInfo
-    deleted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StopReplicas:
-    """Stop serving partitions on a broker, and delete their logs if `delete` (StopReplica)."""
-
-    topic: TopicInfo
-    broker: BrokerId
-    partitions: tuple[int, ...]
-    delete: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveTopic:
-    """Delete the topic's znodes: partitions, settings, the topic, the request to delete it."""
-
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class DropDeletion:
-    """Delete the request to delete a topic, because the topic does not exist or deletion is disabled."""
-
-    topic: str
-
-
-Action = (
-    WriteTopic
-    | CreateStates
-    | UpdateStates
-    | Lead
-    | Publish
-    | PublishBrokers
-    | Withdraw
-    | StopReplicas
-    | RemoveTopic
-    | DropDeletion
-)
-
-
-UNREADABLE = PartitionState(NO_LEADER, LeaderEpoch(-1), (), ControllerEpoch(-1))
-"""The state of a partition whose znode cannot be read. It has no leader, and its znode is not written."""
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
@@ -184,8 +100,12 @@ class ControllerState:
         self.topics: dict[str, TopicInfo] = {}
         self.names: dict[TopicId, str] = {}
         self.deletions: dict[str, Deletion] = {}
+        self.waiting_deletions: set[str] = set()
+        """Topics whose deletion begins once none of their partitions is reassigned."""
         self.unsettled: set[str] = set()
         """Topics whose last actions may not be carried out."""
+        self.elections = Elections(self)
+        self.reassignments = Reassignments(self)
         self._offline: dict[BrokerId, set[TopicPartition]] = {}
         """By broker: the replicas whose log directory failed."""
         self._delete_enabled = delete_enabled
@@ -196,8 +116,9 @@ class ControllerState:
         self.epoch = epoch
         for known in (self.topics, self.names, self.deletions, self.registered, self._offline):
             known.clear()
-        for marked in (self.unsettled, self.unreachable, self.shutting_down):
+        for marked in (self.unsettled, self.unreachable, self.shutting_down, self.waiting_deletions):
             marked.clear()
+        self.reassignments.clear()
 
     # ---- brokers ----
 
@@ -214,9 +135,6 @@ class ControllerState:
         failed = self._offline.get(broker)
         return self.is_alive(broker) and (failed is None or TopicPartition(topic, number) not in failed)
 
-    def _may_lead(self, topic: str, number: int, broker: BrokerId) -> bool:
-        return broker not in self.shutting_down and self.is_online(topic, number, broker)
-
     def brokers_changed(self, registered: Mapping[BrokerId, BrokerInfo]) -> list[Action]:
         """The registrations changed. A broker that registered again is one that failed and came back."""
         before = self.registered
@@ -232,7 +150,7 @@ class ControllerState:
         self.registered = {broker: info for broker, info in registered.items() if broker not in came}
         actions: list[Action] = []
         if gone:
-            actions += self._elect_everywhere()
+            actions += self.elections.everywhere()
         self.registered = dict(registered)
         actions.append(PublishBrokers())
         if came:
@@ -249,7 +167,7 @@ class ControllerState:
             if hosted:
                 actions.append(Lead(topic, hosted, to=came))
             actions.append(Publish(topic, tuple(topic.assignment), came))
-        actions += self._elect_everywhere()
+        actions += self.elections.everywhere()
         for deletion in self.deletions.values():
             deletion.failed -= came
             actions += self._stop(deletion, came)
@@ -267,14 +185,14 @@ class ControllerState:
         if broker not in self.registered or broker in self.unreachable:
             return []
         self.unreachable.add(broker)
-        return [*self._elect_everywhere(), PublishBrokers()]
+        return [*self.elections.everywhere(), PublishBrokers()]
 
     def connection_made(self, broker: BrokerId) -> list[Action]:
         """A broker whose address refused connections answers again, with the same registration."""
         if broker not in self.unreachable:
             return []
         self.unreachable.discard(broker)
-        return [PublishBrokers(), *self._elect_everywhere()]
+        return [PublishBrokers(), *self.elections.everywhere()]
 
     def shut_down(self, broker: BrokerId, epoch: int) -> tuple[set[TopicPartition], list[Action]]:
         """A broker asks for a controlled shutdown. Returns the partitions that it still leads although others
@@ -300,7 +218,7 @@ class ControllerState:
             )
             if followed:
                 actions.append(StopReplicas(topic, broker, followed, delete=False))
-            actions += self._elect(topic)
+            actions += self.elections.of_topic(topic)
             remaining |= {
                 TopicPartition(topic.name, number)
                 for number, state in topic.partitions.items()
@@ -324,7 +242,7 @@ class ControllerState:
             topic = self.topics.get(name)
             if topic is not None and name not in self.deletions:
                 numbers = tuple(sorted(item.partition for item in changed if item.topic == name))
-                actions += self._elect(topic)
+                actions += self.elections.of_topic(topic)
                 actions.append(Publish(topic, tuple(n for n in numbers if n in topic.assignment)))
         return actions
 
@@ -364,17 +282,22 @@ class ControllerState:
             topic = replace(topic, id=known.id if known else fresh_id)
             actions.append(WriteTopic(topic))
         self._keep(topic)
+        written = self.reassignments.loaded(topic, is_unknown=not sent_before)
         for number in self._reassigned(known, topic):
             # A broker takes other replicas only in a new epoch.
             state = topic.partitions[number]
             epoch = LeaderEpoch(state.leader_epoch + 1)
-            topic.partitions[number] = replace(state, leader_epoch=epoch, controller_epoch=self.epoch)
-            actions.append(UpdateStates(name, {number: topic.partitions[number]}))
-        missing = {number: self._first_state(topic, number) for number in assignment if number not in states}
+            written[number] = replace(state, leader_epoch=epoch, controller_epoch=self.epoch)
+        topic.partitions.update(written)
+        missing = {
+            number: self.elections.first_state(topic, number) for number in assignment if number not in states
+        }
         if missing:
             topic.partitions.update(missing)
             actions.append(CreateStates(name, missing))
-        actions += self._elect(topic, silent=True)
+        written |= self.elections.move(topic)
+        if written:
+            actions.append(UpdateStates(name, written))
         changed = tuple(
             number for number in sorted(assignment) if sent_before.get(number) != topic.partitions[number]
         )
@@ -409,6 +332,8 @@ class ControllerState:
         if topic is not None:
             self.names.pop(topic.id, None)
         self.unsettled.discard(name)
+        self.waiting_deletions.discard(name)
+        self.reassignments.forget(name)
         return topic
 
     def settled(self, name: str) -> None:
@@ -427,16 +352,16 @@ class ControllerState:
         known = self.topics.get(name)
         if known is None or known.config == config:
             return []
-        allowed_before = self._elects_uncleanly(known)
+        allowed_before = self.elects_uncleanly(known)
         topic = replace(known, config=dict(config))
         self._keep(topic)
-        is_newly_allowed = self._elects_uncleanly(topic) and not allowed_before
-        return self._elect(topic) if is_newly_allowed and name not in self.deletions else []
+        is_newly_allowed = self.elects_uncleanly(topic) and not allowed_before
+        return self.elections.of_topic(topic) if is_newly_allowed and name not in self.deletions else []
 
     def unclean_election_changed(self, enabled: bool) -> list[Action]:
         """`unclean.leader.election.enable` changed. If enabled, partitions without a leader get one."""
         self._unclean_election = enabled
-        return self._elect_everywhere() if enabled else []
+        return self.elections.everywhere() if enabled else []
 
     # ---- deletions ----
 
@@ -446,6 +371,10 @@ class ControllerState:
             return []
         if not self._delete_enabled or topic is None:
             return [DropDeletion(name)]
+        if self.reassignments.is_under_way(name):
+            self.waiting_deletions.add(name)
+            return []
+        self.waiting_deletions.discard(name)
         known = self.topics.get(name)
         if known is None:
             self._keep(topic)
@@ -489,6 +418,8 @@ class ControllerState:
 
     def waits_only_for_dead_brokers(self, name: str) -> bool:
         """Every log of the topic is deleted, except on brokers that are not alive, or whose disk failed."""
+        if name in self.waiting_deletions:
+            return False
         deletion = self.deletions.get(name)
         return deletion is None or not any(map(self.is_alive, deletion.replicas.keys() - deletion.failed))
 
@@ -511,6 +442,15 @@ class ControllerState:
             if broker in self.registered
         ]
         return [Withdraw(topic, deleted=False), *stops]
+
+    # ---- reassignments ----
+
+    def complete_reassignments(self) -> list[Action]:
+        """Completes reassignments whose targets are in the ISR, and begins deletions that waited for them."""
+        actions = self.reassignments.complete()
+        for name in sorted(self.waiting_deletions):
+            actions += self.deletion_requested(name, self.topics[name])
+        return actions
 
     # ---- in-sync replicas ----
 
@@ -535,6 +475,7 @@ class ControllerState:
                 name = self.names.get(wish.topic_id, wish.topic)
                 if self.topics[name].partitions[wish.partition] != answer:
                     self.topics[name].partitions[wish.partition] = answer
+                    self.reassignments.isr_changed(self.topics[name], wish.partition)
                     written.setdefault(name, {})[wish.partition] = answer
         actions: list[Action] = []
         for name, states in written.items():
@@ -563,88 +504,26 @@ class ControllerState:
             return InvalidRequest("Only the leader is in the ISR while it recovers from an unclean election.")
         if broker not in wish.isr or not set(wish.isr) <= set(topic.assignment[wish.partition].replicas):
             return InvalidRequest("The ISR must hold the leader, and only replicas of the partition.")
-        dead = [item for item in wish.isr if not self._may_lead(name, wish.partition, item)]
+        dead = [item for item in wish.isr if not self.may_lead(name, wish.partition, item)]
         if dead:
             return IneligibleReplica(f"These brokers cannot be in the ISR now: {dead}.")
         return replace(state, isr=wish.isr, recovery=wish.recovery, controller_epoch=self.epoch)
 
-    # ---- elections ----
+    # ---- what elections and reassignments ask (`View`) ----
 
-    def _first_state(self, topic: TopicInfo, number: int) -> PartitionState:
-        replicas = topic.assignment[number].replicas
-        live = tuple(broker for broker in replicas if self._may_lead(topic.name, number, broker))
-        leader = live[0] if live else NO_LEADER
-        return PartitionState(leader, LeaderEpoch(0), live or replicas, self.epoch)
+    def may_lead(self, topic: str, number: int, broker: BrokerId) -> bool:
+        """The broker's replica is online, and the broker does not shut down."""
+        return broker not in self.shutting_down and self.is_online(topic, number, broker)
 
-    def _elect_everywhere(self) -> list[Action]:
-        actions: list[Action] = []
-        for topic in list(self.topics.values()):
-            if topic.name not in self.deletions:
-                actions += self._elect(topic)
-        return actions
+    def is_withdrawn(self, topic: str) -> bool:
+        """The topic is not served any more, because it is being deleted."""
+        return topic in self.deletions
 
-    def _elects_uncleanly(self, topic: TopicInfo) -> bool:
+    def is_deleted(self, topic: str) -> bool:
+        """The deletion of the topic was requested."""
+        return topic in self.deletions or topic in self.waiting_deletions
+
+    def elects_uncleanly(self, topic: TopicInfo) -> bool:
+        """A replica outside the ISR may lead the topic's partitions."""
         own = topic.config.get(UNCLEAN_ELECTION)
         return self._unclean_election if own is None else own.strip().lower() == "true"
-
-    def _elect(self, topic: TopicInfo, silent: bool = False) -> list[Action]:
-        """Elects leaders for partitions whose leader may not lead. Removes such replicas from the ISR of the
-        others.
-
-        With `silent` the caller sends and publishes the partitions.
-        """
-        moved: dict[int, PartitionState] = {}
-        for number, state in list(topic.partitions.items()):
-            if number not in topic.assignment or state == UNREADABLE:
-                continue
-            able = {
-                broker
-                for broker in {*topic.assignment[number].replicas, *state.isr, state.leader}
-                if self._may_lead(topic.name, number, broker)
-            }
-            if state.leader in able:
-                chosen = self._in_sync(state, able)
-            else:
-                chosen = self._choose(topic, number, state, able)
-            if chosen is not None:
-                topic.partitions[number] = moved[number] = chosen
-        if not moved:
-            return []
-        written: list[Action] = [UpdateStates(topic.name, moved)]
-        if silent:
-            return written
-        return [*written, Lead(topic, tuple(moved)), Publish(topic, tuple(moved))]
-
-    def _in_sync(self, state: PartitionState, able: set[BrokerId]) -> PartitionState | None:
-        """The state without dead brokers in the ISR, in a new epoch; None if there are none
-        (KafkaController.removeReplicasFromIsr).
-        """
-        live = tuple(broker for broker in state.isr if broker in able) or (state.leader,)
-        if live == state.isr:
-            return None
-        epoch = LeaderEpoch(state.leader_epoch + 1)
-        return replace(state, leader_epoch=epoch, isr=live, controller_epoch=self.epoch)
-
-    def _choose(
-        self, topic: TopicInfo, number: int, state: PartitionState, able: set[BrokerId]
-    ) -> PartitionState | None:
-        """The state after an election; None if nothing changes (OfflinePartitionLeaderElectionStrategy).
-
-        A leader that shuts down keeps a partition that nobody else can lead
-        (ControlledShutdownPartitionLeaderElectionStrategy).
-        """
-        live = [broker for broker in topic.assignment[number].replicas if broker in able]
-        clean = [broker for broker in live if broker in state.isr]
-        epoch = LeaderEpoch(state.leader_epoch + 1)
-        if clean:
-            isr = tuple(broker for broker in state.isr if broker in able)
-            return replace(state, leader=clean[0], leader_epoch=epoch, isr=isr, controller_epoch=self.epoch)
-        if state.leader in self.shutting_down and self.is_online(topic.name, number, state.leader):
-            return None
-        if live and self._elects_uncleanly(topic):
-            return replace(
-                state, leader=live[0], leader_epoch=epoch, isr=(live[0],), controller_epoch=self.epoch
-            )
-        if state.leader == NO_LEADER:
-            return None
-        return replace(state, leader=NO_LEADER, leader_epoch=epoch, controller_epoch=self.epoch)

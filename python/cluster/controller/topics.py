@@ -156,7 +156,7 @@ def plan_partitions(
     if new.assignment is None:
         first = topic.assignment[0].replicas
         ids = sorted(broker.id for broker in brokers)
-        start = ids.index(first[0]) if first[0] in ids else 0
+        start = next((index for index, broker in enumerate(ids) if broker >= first[0]), 0)
         assigned = assign_replicas(brokers, added, len(first), start, start, existing)
     else:
         if len(new.assignment) != added:

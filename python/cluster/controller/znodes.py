@@ -7,7 +7,7 @@ ignore unknown keys. Pure. Source: kafka.zk.ZkData.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote_plus
 
@@ -21,6 +21,7 @@ from cluster.model import (
     PartitionState,
     Replicas,
     TopicId,
+    TopicPartition,
     parse_topic_id,
     topic_id_text,
 )
@@ -45,6 +46,8 @@ rest of the request. ZooKeeper closes the connection on a larger request, and al
 """
 
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_ELECTION = "/admin/preferred_replica_election"
 FEATURE = "/feature"
 LOG_DIR_FAILURES = "/log_dir_event_notification"
 LOG_DIR_FAILURE_PREFIX = f"{LOG_DIR_FAILURES}/log_dir_event_"
@@ -332,6 +335,36 @@ def decode_producer_id_block(data: bytes) -> tuple[int, int, int]:
         return int(value["broker"]), int(value["block_start"]), int(value["block_end"])
     except (KeyError, TypeError, ValueError) as error:
         raise ZnodeError(PRODUCER_ID_BLOCK, data, repr(error)) from None
+
+
+def encode_reassignments(wanted: Mapping[TopicPartition, Sequence[BrokerId]]) -> bytes:
+    """The replicas that partitions are to have (ReassignPartitionsZNode)."""
+    partitions = [
+        {"topic": partition.topic, "partition": partition.partition, "replicas": list(replicas)}
+        for partition, replicas in wanted.items()
+    ]
+    return _dump({"version": 1, "partitions": partitions})
+
+
+def decode_reassignments(data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+    """The replicas that partitions are to have."""
+    value = _load(REASSIGN_PARTITIONS, data)
+    try:
+        return {
+            TopicPartition(str(item["topic"]), int(item["partition"])): _brokers(item["replicas"])
+            for item in value["partitions"]
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ZnodeError(REASSIGN_PARTITIONS, data, repr(error)) from None
+
+
+def decode_preferred_election(data: bytes) -> list[TopicPartition]:
+    """The partitions that are to be led by their preferred leader (PreferredReplicaElectionZNode)."""
+    value = _load(PREFERRED_ELECTION, data)
+    try:
+        return [TopicPartition(str(item["topic"]), int(item["partition"])) for item in value["partitions"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ZnodeError(PREFERRED_ELECTION, data, repr(error)) from None
 
 
 def encode_log_dir_failure(broker: BrokerId) -> bytes:

@@ -318,6 +318,10 @@ class ZooKeeper:
         except NoNodeError:
             return None
 
+    async def exists(self, path: str, watch: Watch) -> bool:
+        """Whether there is such a node. `watch` is called once when it is created, changes or is deleted."""
+        return await self._result(lambda: self._client.exists_async(path, self._watcher(watch))) is not None
+
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """The names of a node's children, none if it does not exist. `watch` is called once on a change."""
         try:

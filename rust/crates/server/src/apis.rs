@@ -101,13 +101,17 @@ const TABLE: &[Api] = &[
     api(35,                      "DescribeLogDirs",              0..=4,  Python, Nothing,     Long),
     api(37,                      "CreatePartitions",             0..=3,  Python, Coordinator, Short),
     api(42,                      "DeleteGroups",                 0..=2,  Python, Nothing,     Short),
+    api(43,                      "ElectLeaders",                 0..=2,  Python, Coordinator, Short),
     api(44,                      "IncrementalAlterConfigs",      0..=1,  Python, Coordinator, Short),
+    api(45,                      "AlterPartitionReassignments",  0..=0,  Python, Coordinator, Short),
+    api(46,                      "ListPartitionReassignments",   0..=0,  Python, Coordinator, Long),
     api(48,                      "DescribeClientQuotas",         0..=1,  Python, Nothing,     Long),
     api(49,                      "AlterClientQuotas",            0..=1,  Python, Coordinator, Short),
     api(50,                      "DescribeUserScramCredentials", 0..=0,  Python, Nothing,     Long),
     api(56,                      "AlterPartition",               0..=3,  Python, Coordinator, Short),
     api(60,                      "DescribeCluster",              0..=1,  Python, Nothing,     Short),
     api(61,                      "DescribeProducers",            0..=0,  Python, Nothing,     Long),
+    api(67,                      "AllocateProducerIds",          0..=0,  Python, Coordinator, Short),
 ];
 
 const fn api(
@@ -187,7 +191,7 @@ mod tests {
             assert_eq!(Api::of(api.key), Some(api));
             assert!(api.serves(api.last) && !api.serves(api.last + 1));
         }
-        for key in [i16::MIN, -1, 24, 62, i16::MAX] {
+        for key in [i16::MIN, -1, 24, 62, 66, 68, i16::MAX] {
             assert_eq!(Api::of(key), None);
         }
     }

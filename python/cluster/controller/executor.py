@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from cluster.controller import state as machine
+from cluster.controller import actions as machine
 from cluster.controller import znodes
+from cluster.controller.actions import Action
 from cluster.controller.channel import Channels
-from cluster.controller.state import Action, ControllerState
+from cluster.controller.state import ControllerState
 from cluster.controller.zookeeper import (
     BadVersionError,
     Check,
@@ -26,7 +27,7 @@ from cluster.controller.zookeeper import (
     SetData,
     ZooKeeper,
 )
-from cluster.model import BrokerId, PartitionState, TopicInfo
+from cluster.model import BrokerId, PartitionState, TopicInfo, TopicPartition
 
 _OPERATIONS_AT_ONCE = 300
 """Operations of one transaction. Its request stays far below the coordinator's limit of 1 MiB."""
@@ -67,9 +68,7 @@ class Executor:
     async def _one(self, action: Action) -> None:
         match action:
             case machine.WriteTopic(topic):
-                await self._zk.set(
-                    znodes.topic_path(topic.name), znodes.encode_topic(topic.id, topic.assignment)
-                )
+                await self._write_topic(topic)
             case machine.CreateStates(name, states):
                 await self._create_states(name, states)
             case machine.UpdateStates(name, states):
@@ -84,16 +83,45 @@ class Executor:
             case machine.Withdraw(topic, deleted):
                 for _, pending in self._channels.all_pending():
                     pending.withdraw(topic, deleted)
-            case machine.StopReplicas(topic, broker, partitions, delete):
+            case machine.StopReplicas(topic, broker, partitions, delete, lives_on):
                 pending_of = self._channels.pending(broker)
                 if pending_of is not None:
                     for number in partitions:
-                        pending_of.stop(topic, number, delete)
+                        pending_of.stop(topic, number, delete, lives_on)
             case machine.RemoveTopic(name):
                 await self._remove(name)
                 self._state.topic_removed(name)
+            case machine.DropReassignments(partitions_of):
+                await self._drop_reassignments(partitions_of)
             case machine.DropDeletion(name):
                 await self._zk.delete(znodes.delete_topic_path(name))
+
+    async def _write_topic(self, topic: TopicInfo) -> None:
+        """Writes the topic's znode. The znode says what is left to do, so requests are on their way first."""
+        if not self._together:
+            self._channels.flush()
+        data = znodes.encode_topic(topic.id, topic.assignment)
+        await self._zk.transaction([self.guard, SetData(znodes.topic_path(topic.name), data)])
+
+    async def _drop_reassignments(
+        self, partitions: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    ) -> None:
+        found = await self._zk.find(znodes.REASSIGN_PARTITIONS)
+        if found is None:
+            return
+        asked = znodes.decode_reassignments(found[0])
+        left = {
+            partition: replicas
+            for partition, replicas in asked.items()
+            if partition not in partitions or partitions[partition] not in (None, replicas)
+        }
+        change = (
+            SetData(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignments(left))
+            if left
+            else Delete(znodes.REASSIGN_PARTITIONS)
+        )
+        with contextlib.suppress(NoNodeError):
+            await self._zk.transaction([self.guard, change])
 
     def _lead(
         self,
@@ -106,7 +134,7 @@ class Executor:
             for broker in topic.assignment[number].replicas:
                 pending = self._channels.pending(broker) if to is None or broker in to else None
                 if pending is not None:
-                    pending.lead(topic, number, number in new)
+                    pending.lead(topic, number, number in new or broker in topic.assignment[number].adding)
 
     def _publish(self, topic: TopicInfo, partitions: Sequence[int], to: frozenset[BrokerId] | None) -> None:
         for number in partitions:
