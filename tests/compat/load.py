@@ -31,12 +31,13 @@ def done(futures: dict[object, Future[object]]) -> list[object]:
 class Load:
     """An idempotent producer with acks=all that never pauses. Every record must be acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, producer: type[Producer] = Producer) -> None:
+        """`producer` is librdkafka's class, or ours of the same shape."""
         self.acknowledged: dict[int, list[tuple[int, int]]] = {}
         """By partition, in the order of acknowledgement: each record's offset and number."""
         self.refused: list[KafkaError] = []
         self._topic = topic
-        self._producer = Producer(
+        self._producer = producer(
             {
                 "bootstrap.servers": bootstrap,
                 "acks": "all",

@@ -270,6 +270,26 @@ class Cluster:
         folder = self.members[number].log_dir / f"{topic}-{partition}"
         return {path.name: path.read_bytes() for path in sorted(folder.glob("*.log"))}
 
+    def check_files(self, topic: str) -> None:
+        """Each replica's segments are equal byte for byte. Nothing may be written meanwhile, so that every
+        record is below the high watermark.
+
+        Indexes may differ: an append adds at most one entry, and a follower appends at once what its leader
+        appended in several steps. So may leader-epoch-checkpoint: only a leader notes an epoch without
+        records.
+        """
+        for partition in self.states(topic):
+            files = {
+                number: self.log_files(number, topic, partition) for number in self.replicas(topic, partition)
+            }
+            first, *others = files.values()
+            assert sum(map(len, first.values())) > 0, f"{topic}-{partition} is empty"
+            if any(each != first for each in others):
+                sizes = {
+                    number: {name: len(data) for name, data in each.items()} for number, each in files.items()
+                }
+                raise AssertionError(f"the replicas of {topic}-{partition} differ: {sizes}")
+
     def all_output(self, number: int) -> str:
         """The log of a broker's runs."""
         running = [self.members[number].output()] if number in self.alive else []
