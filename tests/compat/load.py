@@ -15,6 +15,7 @@ ASK_AGAIN_SECONDS = 0.1
 """The interval of polling whether a broker has seen a change."""
 PARTITIONS = 6
 IN_FLIGHT = 200
+"""Fewer records at a time leave more of the processor to the brokers."""
 
 
 def until(holds: Callable[[], object], what: str) -> None:
@@ -31,12 +32,15 @@ def done(futures: dict[object, Future[object]]) -> list[object]:
 class Load:
     """An idempotent producer with acks=all that never pauses. Every record must be acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str, producer: type[Producer] = Producer) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, producer: type[Producer] = Producer, in_flight: int = IN_FLIGHT
+    ) -> None:
         """`producer` is librdkafka's class, or ours of the same shape."""
         self.acknowledged: dict[int, list[tuple[int, int]]] = {}
         """By partition, in the order of acknowledgement: each record's offset and number."""
         self.refused: list[KafkaError] = []
         self._topic = topic
+        self._in_flight = in_flight
         self._producer = producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -59,7 +63,7 @@ class Load:
             self._producer.produce(
                 self._topic, str(number), partition=number % PARTITIONS, on_delivery=self._delivered
             )
-            while len(self._producer) > IN_FLIGHT:
+            while len(self._producer) > self._in_flight:
                 self._producer.poll(0.1)
         self._producer.flush(PATIENCE_SECONDS)
 

@@ -94,7 +94,7 @@ def restart_each(made: Cluster, load: Load, how: signal.Signals) -> None:
         made.stop(number, how)
         made.until_in_sync("load")
         assert number not in made.leaders("load").values()
-        load.until_more()
+        load.until_more(300)
         made.start(number)
         made.until_in_sync("load")
 
@@ -109,7 +109,7 @@ def kill_the_majority(made: Cluster, load: Load) -> None:
     for number in (0, 1):
         made.start(number)
     made.until_in_sync("load")
-    load.until_more()
+    load.until_more(300)
 
 
 def create_and_delete(made: Cluster, name: str) -> None:
@@ -168,9 +168,9 @@ def test_both_kinds_lead_follow_and_control_each_other(made: tuple[Cluster, bool
     running.create_topic("load", REPLICAS)
     # Of the four roles each kind has leader and follower here; the controller's kind is a parameter.
     assert [*running.leaders("load").values()] == [0, 1, 2] * 2
-    load = Load(running.bootstrap, "load")
+    load = Load(running.bootstrap, "load", in_flight=20)
     try:
-        load.until_more()
+        load.until_more(300)
         create_and_delete(running, "first")
         restart_each(running, load, signal.SIGKILL if most_control else signal.SIGTERM)
         kill_the_majority(running, load)
