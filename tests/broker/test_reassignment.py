@@ -34,6 +34,14 @@ from .wire import Wire
 
 _BEGUN = 20
 
+SETTING = [
+    {
+        "resource_type": 2,
+        "resource_name": "t",
+        "configs": [{"name": "retention.ms", "config_operation": 0, "value": "12345"}],
+    }
+]
+
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -181,6 +189,25 @@ def test_requests_are_answered_by_the_controller_and_followed_by_all(tmp_path: P
                 [result] = elected["replica_election_results"]
                 assert result["partition_result"][0]["error_code"] == NotController.code
 
+                asked: list[tuple[str, dict[str, Any], str]] = [
+                    ("CreateTopics", {"topics": [{"name": "v", "num_partitions": 1}]}, "topics"),
+                    ("CreatePartitions", {"topics": [{"name": "t", "count": 2}]}, "results"),
+                    ("DeleteTopics", {"topic_names": ["t"]}, "responses"),
+                ]
+                for name, body, key in asked:
+                    answer = await ask(made, name, number, timeout_ms=60_000, **body)
+                    assert [item["error_code"] for item in answer[key]] == [NotController.code], name
+
+            # Settings are written by any broker, and hold on all.
+            altered = await ask(made, "IncrementalAlterConfigs", others[0], resources=SETTING)
+            assert altered["responses"][0]["error_code"] == NONE
+            for number in ALL:
+                logs = made.brokers[number]._replicas
+                assert logs is not None
+                async with asyncio.timeout(WAIT_SECONDS):
+                    while (await logs._configs.get("t")).get("retention.ms") != "12345":
+                        await asyncio.sleep(0.02)
+
             cancelled = await ask(made, "AlterPartitionReassignments", topics=moves("t"))
             [result] = cancelled["responses"][0]["partitions"]
             assert result["error_code"] == NoReassignmentInProgress.code
@@ -196,12 +223,12 @@ def test_requests_are_answered_by_the_controller_and_followed_by_all(tmp_path: P
             # As tools before Kafka 2.5 did it: by znodes, which are deleted when all is done.
             zk = made.brokers[others[0]]._zk
             assert zk is not None
-            asked = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[2,0]}]}'
-            await zk.create(znodes.REASSIGN_PARTITIONS, asked)
+            data = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[2,0]}]}'
+            await zk.create(znodes.REASSIGN_PARTITIONS, data)
             await gone(made, znodes.REASSIGN_PARTITIONS)
             await made.until(lambda: replicas_of(made, "t") == {(2, 0)} and made.leader("t") == 0)
-            asked = b'{"version":1,"partitions":[{"topic":"t","partition":0}]}'
-            await zk.create(znodes.PREFERRED_ELECTION, asked)
+            data = b'{"version":1,"partitions":[{"topic":"t","partition":0}]}'
+            await zk.create(znodes.PREFERRED_ELECTION, data)
             await gone(made, znodes.PREFERRED_ELECTION)
             await made.until(lambda: made.leader("t") == 2)
             elected = await ask(made, "ElectLeaders", topic_partitions=named)

@@ -109,7 +109,11 @@ class Executor:
         found = await self._zk.find(znodes.REASSIGN_PARTITIONS)
         if found is None:
             return
-        asked = znodes.decode_reassignments(found[0])
+        try:
+            asked = znodes.decode_reassignments(found[0])
+        except znodes.ZnodeError:
+            # Somebody has written over it. The driver has logged that, and ignores it.
+            return
         left = {
             partition: replicas
             for partition, replicas in asked.items()

@@ -8,6 +8,7 @@ reads the znodes again, and goes on. Source: KafkaController, ZkProducerIdManage
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from itertools import islice
@@ -184,7 +185,9 @@ class Operations:
         for partition, refusal in results.items():
             if refusal is not None and not isinstance(refusal, ElectionNotNeeded):
                 log.warning("the election of %s in %s is refused: %s", partition, path, refusal)
-        if await self._core.carry_out(actions):
+        await self._core.carry_out(actions)
+        with contextlib.suppress(NoNodeError, BadVersionError):
+            # A deposed controller leaves it to the next one.
             await self._core.zk.transaction([self._core.guard, Delete(path)])
 
     def _balance_in(self, seconds: float) -> None:
