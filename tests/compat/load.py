@@ -117,3 +117,36 @@ def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[int, int]]]:
             at_end.add(message.partition())
     consumer.close()
     return read
+
+
+class Group:
+    """Two members of a consumer group, each in its own thread, which read every record and commit."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.seen: set[tuple[int, int]] = set()
+        self._stopping = threading.Event()
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": "group",
+            "auto.offset.reset": "earliest",
+            # A member whose answer was lost with its coordinator must not hold the group up for 45 s.
+            "session.timeout.ms": 6000,
+            "log_level": 0,
+        }
+        self._threads = [threading.Thread(target=self._run, args=(settings, topic)) for _ in range(2)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, settings: dict[str, object], topic: str) -> None:
+        consumer = Consumer(settings)
+        consumer.subscribe([topic])
+        while not self._stopping.is_set():
+            for message in consumer.consume(500, 0.2):
+                if message.error() is None:
+                    self.seen.add((message.partition(), message.offset()))
+        consumer.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.compat.cluster.brokers import Cluster, cluster
-from tests.compat.load import PATIENCE_SECONDS, Load, read_all, until
+from tests.compat.load import PATIENCE_SECONDS, Group, Load, read_all, until
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 
@@ -50,8 +50,10 @@ USUAL = [
     # One broker of three is alive, and acks=all needs two.
     r"ERROR \[ReplicaManager broker=\d\] Error processing append operation",
     r"^org.apache.kafka.common.errors.NotEnoughReplicasException",
+    r"its record could not be written: __consumer_offsets-\d has fewer in-sync replicas than min.insync",
+    r"Appending metadata message for group group generation \d+ failed due to .*NOT_ENOUGH_REPLICAS",
 ]
-"""Complaints that brokers of Apache's have about each other too."""
+"""Complaints that brokers have about each other in a cluster of Apache's too."""
 COMPLAINT = re.compile(
     r"[-\d ]*\d\d:\d\d:\d\d,\d+ (WARN|WARNING|ERROR|FATAL|CRITICAL) |Traceback"
     r"|[a-z.]+\.\w+(Exception|Error)\b"
@@ -169,14 +171,19 @@ def test_both_kinds_lead_follow_and_control_each_other(made: tuple[Cluster, bool
     # Of the four roles each kind has leader and follower here; the controller's kind is a parameter.
     assert [*running.leaders("load").values()] == [0, 1, 2] * 2
     load = Load(running.bootstrap, "load", in_flight=20)
+    group = Group(running.bootstrap, "load")
     try:
         load.until_more(300)
         create_and_delete(running, "first")
         restart_each(running, load, signal.SIGKILL if most_control else signal.SIGTERM)
         kill_the_majority(running, load)
         create_and_delete(running, "second")
+        load.stop()
+        written = {(partition, each[0]) for partition, known in load.acknowledged.items() for each in known}
+        until(lambda: group.seen >= written, "the group has read every acknowledged record")
     finally:
         load.stop()
+        group.stop()
     assert not load.refused, load.refused[0]
     if most_control:
         truncate(running, 0, 2)

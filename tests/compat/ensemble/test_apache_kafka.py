@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -41,7 +41,7 @@ from kazoo.retry import KazooRetry
 
 from tests.compat.apache import ApacheKafka
 from tests.compat.conftest import KafkaTools
-from tests.compat.load import PARTITIONS, PATIENCE_SECONDS, Load, done, read_all, until
+from tests.compat.load import PARTITIONS, PATIENCE_SECONDS, Group, Load, done, read_all, until
 from tests.coordinator.support import WAIT_SECONDS
 from tests.ports import free_port
 
@@ -163,37 +163,6 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
             yield running
         finally:
             running.close()
-
-
-class Group:
-    """Two members of a consumer group, each in its own thread, which read every record and commit."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.seen: set[tuple[int, int]] = set()
-        self._stopping = threading.Event()
-        settings = {
-            "bootstrap.servers": bootstrap,
-            "group.id": "group",
-            "auto.offset.reset": "earliest",
-            "log_level": 0,
-        }
-        self._threads = [threading.Thread(target=self._run, args=(settings, topic)) for _ in range(2)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, settings: dict[str, object], topic: str) -> None:
-        consumer = Consumer(settings)
-        consumer.subscribe([topic])
-        while not self._stopping.is_set():
-            for message in consumer.consume(500, 0.2):
-                if message.error() is None:
-                    self.seen.add((message.partition(), message.offset()))
-        consumer.close()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
 
 
 def produce_as_ann(cluster: Cluster, topic: str) -> KafkaError | None:
