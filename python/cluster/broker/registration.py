@@ -172,7 +172,12 @@ async def check_inter_broker_listener(zk: ZooKeeper, own: BrokerId, config: Brok
         found = await zk.find(znodes.broker_path(other))
         if found is None:
             continue
-        info = znodes.decode_broker(BrokerId(other), found[0], found[1].czxid)
+        try:
+            info = znodes.decode_broker(BrokerId(other), found[0], found[1].czxid)
+        except znodes.ZnodeError as error:
+            # The controller leaves it out of the cluster.
+            log.error("the listeners of broker %d cannot be compared with this one's: %s", other, error)
+            continue
         if info.endpoint(name) is None:
             listeners = ", ".join(endpoint.listener for endpoint in info.endpoints)
             raise BrokerStartError(
