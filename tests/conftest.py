@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -20,23 +21,14 @@ START_TIMEOUT = 30.0
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class BrokerProcess:
-    """One `logcore start` as a child process. A thread collects its output, so no full pipe blocks it."""
+class CommandProcess:
+    """One `logcore` command that serves, as a child process. A thread collects its output, so no full pipe
+    blocks it.
+    """
 
-    def __init__(self, data_dir: Path, port: int, extra: tuple[str, ...]) -> None:
-        self.data_dir = data_dir
+    def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "cluster.cli",
-                "start",
-                "--data-dir",
-                str(data_dir),
-                "--port",
-                str(port),
-                *extra,
-            ],
+            [sys.executable, "-m", "cluster.cli", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -63,7 +55,7 @@ class BrokerProcess:
             self._ended = True
             self._changed.notify_all()
 
-    def wait_ready(self, timeout: float = START_TIMEOUT) -> BrokerProcess:
+    def wait_ready(self, timeout: float = START_TIMEOUT) -> Self:
         with self._changed:
             self._changed.wait_for(lambda: self._bootstrap is not None or self._ended, timeout)
         if self._bootstrap is None:
@@ -108,6 +100,14 @@ class BrokerProcess:
         status = self.process.wait(timeout)
         self._reader.join(10)
         return status
+
+
+class BrokerProcess(CommandProcess):
+    """One `logcore start`."""
+
+    def __init__(self, data_dir: Path, port: int, extra: tuple[str, ...]) -> None:
+        self.data_dir = data_dir
+        super().__init__("start", "--data-dir", str(data_dir), "--port", str(port), *extra)
 
 
 StartBroker = Callable[..., BrokerProcess]

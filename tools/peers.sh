@@ -24,6 +24,7 @@ jars() {
 }
 
 jars kafka-3.9.1 kafka
+jars kafka-logging-1.7.36 kafka-logging
 jars kafka-4.1.0 kafka-4.1
 jars kafka-clients-4.2.0 kafka-clients-4.2
 jars kafka-clients-0.10.2.2 kafka-clients-0.10

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
@@ -21,6 +22,11 @@ from tests.ports import free_port
 
 START_TIMEOUT = 90.0
 STOP_TIMEOUT = 60.0
+LOG4J = """log4j.rootLogger=WARN, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %m (%c{1})%n
+"""
 
 
 class JavaServer:
@@ -33,8 +39,11 @@ class JavaServer:
         *arguments: str,
         jars: Path = KAFKA_LIBS,
         options: Sequence[str] = (),
+        jars_before: Sequence[Path] = (),
     ) -> None:
-        java = ["java", heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options, "-cp", f"{jars}/*"]
+        """`jars_before`: folders of jars whose classes come first."""
+        path = ":".join(f"{each}/*" for each in (*jars_before, jars))
+        java = ["java", heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options, "-cp", path]
         self.name = main_class
         self.process = subprocess.Popen(
             [*java, main_class, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -77,7 +86,7 @@ class ApacheKafka:
     broker's files.
 
     `zookeeper` is `zookeeper.connect` of a running coordinator. Without it Apache ZooKeeper is started, in
-    `directory`.
+    `directory`. With `logging`, the folder of slf4j's way to log4j, the output has the broker's warnings.
     """
 
     def __init__(
@@ -87,8 +96,10 @@ class ApacheKafka:
         *,
         log_dir: Path | None = None,
         zookeeper: str | None = None,
+        logging: Path | None = None,
     ) -> None:
         self.directory = directory
+        self._logging = logging
         self.log_dir = log_dir or directory / "kafka-logs"
         self._settings = dict(settings or {})
         self._zookeeper: JavaServer | None = None
@@ -135,8 +146,16 @@ class ApacheKafka:
         } | self._settings
         config = self.directory / "server.properties"
         config.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
-        self._broker = JavaServer("-Xmx384m", "kafka.Kafka", str(config))
+        self._broker = JavaServer("-Xmx384m", "kafka.Kafka", str(config), **self._logged())
         self.bootstrap = all_settings["listeners"].split(",")[0].removeprefix("PLAINTEXT://")
+
+    def _logged(self) -> dict[str, Any]:
+        """The arguments that make a server write its log to its output."""
+        if self._logging is None:
+            return {}
+        config = self.directory / "log4j.properties"
+        config.write_text(LOG4J)
+        return {"options": [f"-Dlog4j.configuration=file:{config}"], "jars_before": [self._logging]}
 
     def wait_until_serving(self) -> None:
         broker = self._broker

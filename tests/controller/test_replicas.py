@@ -167,6 +167,16 @@ def test_an_older_controller_or_registration_is_refused(fixture: Fixture) -> Non
     assert fixture.lead(topic(3)) == StaleControllerEpoch.code
 
 
+def test_a_broker_is_informed_once_it_has_the_partitions_that_the_metadata_places_on_it(
+    fixture: Fixture,
+) -> None:
+    """Clients are answered from then on."""
+    fixture.send(lambda pending: pending.publish(topic(1), 0, ()))
+    assert not fixture.manager.informed.is_set()
+    fixture.lead(topic(1))
+    assert fixture.manager.informed.is_set()
+
+
 def test_only_a_newer_leader_epoch_changes_a_partition(fixture: Fixture) -> None:
     assert fixture.lead(topic(5)) == NONE
     assert fixture.decider.led == {("t", 0)}

@@ -168,3 +168,20 @@ async def check_inter_broker_listener(zk: ZooKeeper, own: BrokerId, config: Brok
             "version of logcore speaks only PLAINTEXT between brokers; name such a "
             "listener with inter.broker.listener.name"
         )
+    for other in others:
+        found = await zk.find(znodes.broker_path(other))
+        if found is None:
+            continue
+        try:
+            info = znodes.decode_broker(BrokerId(other), found[0], found[1].czxid)
+        except znodes.ZnodeError as error:
+            # The controller leaves it out of the cluster.
+            log.error("the listeners of broker %d cannot be compared with this one's: %s", other, error)
+            continue
+        if info.endpoint(name) is None:
+            listeners = ", ".join(endpoint.listener for endpoint in info.endpoints)
+            raise BrokerStartError(
+                f"broker {other} of the cluster has no listener {name}, which this broker uses between "
+                f"brokers; it has {listeners}: name one of them with inter.broker.listener.name, or add "
+                f"{name} to the listeners of broker {other} first"
+            )

@@ -2,7 +2,9 @@
 
 A partition's newer state replaces an older one that was not sent yet, so what waits for a broker that does
 not answer is bounded by the cluster's size. Of each kind one request is taken at a time, in Kafka's order:
-leaders (LeaderAndIsr), then metadata (UpdateMetadata), then stops (StopReplica). Pure. Source:
+leaders (LeaderAndIsr), then metadata (UpdateMetadata), then stops (StopReplica). Changed brokers go before
+all, because Kafka's broker follows no leader that its metadata does not have. A broker that has just started
+gets the partitions' metadata with them (KafkaController.onBrokerStartup). Pure. Source:
 ControllerChannelManager.AbstractControllerBrokerRequestBatch.
 """
 
@@ -68,6 +70,8 @@ class Request:
 
     api_key: int
     topics: _Topics
+    is_first: bool = False
+    """The broker has not been sent anything before."""
 
 
 class Pending:
@@ -78,6 +82,8 @@ class Pending:
         self._metadata: _Topics = {}
         self._stops: _Topics = {}
         self._brokers_changed = False
+        self._is_new = True
+        """The broker has just started."""
 
     def __bool__(self) -> bool:
         return bool(self._leaders or self._metadata or self._stops or self._brokers_changed)
@@ -115,12 +121,17 @@ class Pending:
 
     def take(self) -> Request | None:
         """The next request."""
+        if self._brokers_changed:
+            is_first, self._is_new, self._brokers_changed = self._is_new, False, False
+            topics: _Topics = {}
+            if is_first:
+                topics, self._metadata = self._metadata, topics
+            return Request(UPDATE_METADATA, topics, is_first)
         if self._leaders:
             topics, self._leaders = self._leaders, {}
             return Request(LEADER_AND_ISR, topics)
-        if self._metadata or self._brokers_changed:
+        if self._metadata:
             topics, self._metadata = self._metadata, {}
-            self._brokers_changed = False
             return Request(UPDATE_METADATA, topics)
         if self._stops:
             topics, self._stops = self._stops, {}
@@ -131,6 +142,7 @@ class Pending:
         """A request that was not answered. What was added since is newer, and stays."""
         if request.api_key == UPDATE_METADATA:
             self._brokers_changed = True
+            self._is_new = self._is_new or request.is_first
         kinds = {
             LEADER_AND_ISR: self._leaders,
             UPDATE_METADATA: self._metadata,

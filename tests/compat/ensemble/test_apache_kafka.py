@@ -8,17 +8,15 @@ session, a change or a record.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -43,6 +41,7 @@ from kazoo.retry import KazooRetry
 
 from tests.compat.apache import ApacheKafka
 from tests.compat.conftest import KafkaTools
+from tests.compat.load import PARTITIONS, PATIENCE_SECONDS, Group, Load, done, read_all, until
 from tests.coordinator.support import WAIT_SECONDS
 from tests.ports import free_port
 
@@ -50,24 +49,8 @@ from .members import MAKERS_OF_ENSEMBLES, Ensemble, Maker, ensemble
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
 
-PATIENCE_SECONDS = 60.0
-ASK_AGAIN_SECONDS = 0.1
-"""The interval of polling whether a broker has seen a change."""
 SESSION_MS = 9000
-PARTITIONS = 6
 PASSWORD = "ann's secret"
-IN_FLIGHT = 200
-
-
-def until(holds: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < end, f"not within {PATIENCE_SECONDS:.0f} s: {what}"
-        threading.Event().wait(ASK_AGAIN_SECONDS)
-
-
-def done(futures: dict[object, Future[object]]) -> list[object]:
-    return [each.result(PATIENCE_SECONDS) for each in futures.values()]
 
 
 class Cluster:
@@ -180,123 +163,6 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
             yield running
         finally:
             running.close()
-
-
-class Load:
-    """An idempotent producer with acks=all that never pauses. Every record must be acknowledged."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.acknowledged: dict[int, list[tuple[int, int]]] = {}
-        """By partition, in the order of acknowledgement: each record's offset and number."""
-        self.refused: list[KafkaError] = []
-        self._topic = topic
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "acks": "all",
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "message.timeout.ms": int(PATIENCE_SECONDS * 1000),
-                "log_level": 0,
-            }
-        )
-        self._changed = threading.Condition()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        for number in itertools.count():
-            if self._stopping.is_set():
-                break
-            self._producer.produce(
-                self._topic, str(number), partition=number % PARTITIONS, on_delivery=self._delivered
-            )
-            while len(self._producer) > IN_FLIGHT:
-                self._producer.poll(0.1)
-        self._producer.flush(PATIENCE_SECONDS)
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        with self._changed:
-            if error is not None:
-                self.refused.append(error)
-            else:
-                known = self.acknowledged.setdefault(message.partition(), [])
-                known.append((message.offset(), int(message.value())))
-            self._changed.notify_all()
-
-    def count(self) -> int:
-        return sum(len(each) for each in self.acknowledged.values())
-
-    def until_more(self, records: int = 1000) -> None:
-        """Waits for the acknowledgements of ``records`` more records."""
-        with self._changed:
-            wanted = self.count() + records
-            more = self._changed.wait_for(lambda: self.count() >= wanted or self.refused, PATIENCE_SECONDS)
-        assert more, f"{records} more records are not acknowledged after {PATIENCE_SECONDS:.0f} s"
-        assert not self.refused, self.refused[0]
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-
-def read_all(bootstrap: str, topic: str) -> dict[int, list[tuple[int, int]]]:
-    """By partition: the offset and number of every record."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    read: dict[int, list[tuple[int, int]]] = {number: [] for number in range(PARTITIONS)}
-    at_end: set[int] = set()
-    while len(at_end) < PARTITIONS:
-        message = consumer.poll(PATIENCE_SECONDS)
-        assert message is not None, "the end of a partition was not reached"
-        error = message.error()
-        if error is None:
-            read[message.partition()].append((message.offset(), int(message.value())))
-        else:
-            assert error.code() == KafkaError._PARTITION_EOF, error
-            at_end.add(message.partition())
-    consumer.close()
-    return read
-
-
-class Group:
-    """Two members of a consumer group, each in its own thread, which read every record and commit."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.seen: set[tuple[int, int]] = set()
-        self._stopping = threading.Event()
-        settings = {
-            "bootstrap.servers": bootstrap,
-            "group.id": "group",
-            "auto.offset.reset": "earliest",
-            "log_level": 0,
-        }
-        self._threads = [threading.Thread(target=self._run, args=(settings, topic)) for _ in range(2)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, settings: dict[str, object], topic: str) -> None:
-        consumer = Consumer(settings)
-        consumer.subscribe([topic])
-        while not self._stopping.is_set():
-            for message in consumer.consume(500, 0.2):
-                if message.error() is None:
-                    self.seen.add((message.partition(), message.offset()))
-        consumer.close()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
 
 
 def produce_as_ann(cluster: Cluster, topic: str) -> KafkaError | None:

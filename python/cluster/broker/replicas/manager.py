@@ -74,7 +74,7 @@ class ReplicaManager:
         self.broker_epoch = -1
         """The epoch of this broker's registration."""
         self.informed = asyncio.Event()
-        """Set once a controller has sent its metadata."""
+        """Set once a controller has sent the metadata, and this broker's partitions."""
         self._controller_epoch = -1
         self._logs = logs
         self._metadata = metadata
@@ -183,6 +183,7 @@ class ReplicaManager:
                         spec.partition_epoch,
                     )
             self._show_offline({spec.topic for spec in specs})
+            self._note_informed()
         return {
             "error_code": NONE,
             "topics": [
@@ -301,8 +302,22 @@ class ReplicaManager:
                     }
                 )
                 await asyncio.to_thread(self._open, self._outdated())
-            self.informed.set()
+            self._note_informed()
         return {"error_code": NONE}
+
+    def _note_informed(self) -> None:
+        """Sets `informed` once every partition that the metadata places here has been sent too."""
+        if self.informed.is_set() or self._local not in self._metadata.brokers:
+            return
+        for topic in self._metadata.topics():
+            held = self._held.get(topic.name)
+            sent = set() if held is None else held.offline.union(held.specs)
+            for number, state in topic.partitions.items():
+                # One without an epoch has an unreadable znode: nobody is sent it.
+                is_here = self._local in topic.assignment[number].replicas and state.leader_epoch >= 0
+                if is_here and number not in sent:
+                    return
+        self.informed.set()
 
     def _update(self, name: str, topic_id: TopicId, partitions: Sequence[Body]) -> bool:
         """Updates a topic. Returns whether the cluster deletes it."""

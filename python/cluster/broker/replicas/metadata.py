@@ -1,9 +1,9 @@
 """The metadata cache: the brokers, topics, leaders and the controller that clients see.
 
-The controller's UpdateMetadata requests fill it. A broker opens its partitions before it learns their
-metadata, so clients never see a partition that does not answer. Lives on the event loop; other threads may
-call only `snapshot`. Not persistent: the controller sends everything to a broker that starts. Source:
-ZkMetadataCache.
+The controller's UpdateMetadata requests fill it. A broker that starts answers clients once it has opened
+its partitions too, so clients never see a partition that does not answer. Lives on the event loop; other
+threads may call only `snapshot`. Not persistent: the controller sends everything to a broker that starts.
+Source: ZkMetadataCache.
 """
 
 from __future__ import annotations
