@@ -167,6 +167,7 @@ def check_cluster(samples: Samples) -> None:
         ("kafka_server_replicamanager_failedisrupdates_total", 0),
         ("kafka_server_replicafetchermanager_maxlag", 0),
         ("kafka_server_replicafetchermanager_failedpartitionscount", 0),
+        ("kafka_server_replicafetchermanager_deadthreadcount", 0),
         ("kafka_server_brokertopicmetrics_replicationbytesin_total", 0),
         ("kafka_controller_kafkacontroller_preferredreplicaimbalancecount", 0),
         ("kafka_controller_kafkacontroller_topicstodeletecount", 0),

@@ -74,6 +74,10 @@ _GAUGES = {
         "kafka_server_replicafetchermanager_failedpartitionscount",
         "Followed partitions that are not fetched any more after a failure.",
     ),
+    "replica_dead_threads": (
+        "kafka_server_replicafetchermanager_deadthreadcount",
+        "Threads that fetch from leaders and ended unexpectedly.",
+    ),
     "network_threads": ("logcore_network_threads", "Threads that serve connections."),
     "recovered_bytes": ("logcore_recovered_bytes", "Bytes this start checked in logs that were not closed."),
 }

@@ -301,9 +301,15 @@ impl ServerConfig {
             checkpoint_interval: of.interval("log.flush.offset.checkpoint.interval.ms", 60_000)?,
             recovery_threads: of.threads("num.recovery.threads.per.data.dir", i32::MAX as usize)?,
             network_threads: of.threads("num.network.threads", NETWORK_THREADS_MAX)?,
-            quota_window: of.quota_window("")?,
-            replication_quota_window: of.quota_window("replication.")?,
-            moves_quota_window: of.quota_window("alter.log.dirs.replication.")?,
+            quota_window: of.quota_window("quota.window.num", "quota.window.size.seconds")?,
+            replication_quota_window: of.quota_window(
+                "replication.quota.window.num",
+                "replication.quota.window.size.seconds",
+            )?,
+            moves_quota_window: of.quota_window(
+                "alter.log.dirs.replication.quota.window.num",
+                "alter.log.dirs.replication.quota.window.size.seconds",
+            )?,
             inter_broker_listener: of.inter_broker_listener(),
             replica: of.replica()?,
         })
@@ -413,13 +419,10 @@ impl Source<'_> {
         }
     }
 
-    /// The window of the settings with this prefix.
-    fn quota_window(&self, prefix: &str) -> Result<Window> {
-        let samples = format!("{prefix}quota.window.num");
-        let seconds = format!("{prefix}quota.window.size.seconds");
+    fn quota_window(&self, samples: &str, seconds: &str) -> Result<Window> {
         Ok(Window {
-            samples: self.number(&samples, 11, 1, i32::MAX as usize)?,
-            length: Duration::from_secs(self.number(&seconds, 1, 1, i32::MAX as u64)?),
+            samples: self.number(samples, 11, 1, i32::MAX as usize)?,
+            length: Duration::from_secs(self.number(seconds, 1, 1, i32::MAX as u64)?),
         })
     }
 

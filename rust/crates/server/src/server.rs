@@ -754,6 +754,7 @@ impl Server {
         let gauges = &mut measurements.gauges;
         gauges.push(("replica_max_lag", self.fetchers.lag_max() as f64));
         gauges.push(("replica_failed_partitions", self.fetchers.failed_count() as f64));
+        gauges.push(("replica_dead_threads", self.fetchers.dead_count() as f64));
         measurements
     }
 

@@ -170,6 +170,13 @@ impl Fetchers {
         all.filter_map(|one| one.lag()).max().unwrap_or(0)
     }
 
+    /// The number of fetchers whose threads ended although they were not stopped.
+    pub(crate) fn dead_count(&self) -> usize {
+        let state = self.state.lock();
+        let threads = state.running.values();
+        threads.filter(|running| running.thread.is_finished()).count()
+    }
+
     /// The number of followed partitions that are not fetched any more.
     pub(crate) fn failed_count(&self) -> usize {
         let state = self.state.lock();
