@@ -499,7 +499,7 @@ class Server:
         """A descriptor that is readable while requests, failures or log lines wait; for `loop.add_reader`."""
     def take_requests(self, max: int) -> list[Request]:
         """The waiting requests, oldest first, at most `max` and a few hundred. Makes `wake_fd` unreadable
-        if none remain.
+        if none remain, or if `max` is 0: then the caller asks again when it can take more.
         """
     def take_gone(self) -> list[str]:
         """The ids of connections that ended since the last call while their JoinGroup or SyncGroup waited for
@@ -519,6 +519,10 @@ class Server:
         catch up within `replica.lag.time.max.ms`). Call it after `take_requests`.
 
         Each is reported once, until `set_isr` or `create_partition` answers for its partition.
+        """
+    def take_replicated(self) -> list[tuple[int, int]]:
+        """The outcomes of `append_and_report` since the last call: number and Kafka's error code. Call it
+        after `take_requests`.
         """
     def create_partition(self, spec: PartitionSpec) -> None:
         """Creates a partition, or sets leader, epoch and settings of an existing one.
@@ -593,6 +597,12 @@ class Server:
         """Log start, high watermark and log end."""
     def append(self, topic: str, partition: int, batches: bytes | bytearray) -> int:
         """Appends whole record batches as the partition's leader; returns the first record's offset."""
+    def append_and_report(
+        self, topic: str, partition: int, batches: bytes | bytearray, number: int, timeout_ms: int
+    ) -> bool:
+        """As `append`. Returns whether every in-sync replica has the records. If not, `take_replicated`
+        reports `number` when they have, when this broker does not lead any more, or after the timeout.
+        """
     def read(self, topic: str, partition: int, offset: int, max_bytes: int, to_end: bool = False) -> bytes:
         """Whole batches from the one that has `offset`, up to the high watermark; at least one if there is
         any. With `to_end` up to the end of the log, for a coordinator that loads its state as a new leader.

@@ -234,6 +234,11 @@ impl PyServer {
             .collect()
     }
 
+    fn take_replicated(&self) -> Vec<(u64, i16)> {
+        let taken = self.0.take_replicated().into_iter();
+        taken.map(|(number, code)| (number, code.0)).collect()
+    }
+
     fn take_log_lines<'py>(&self, py: Python<'py>) -> PyResult<Vec<(i32, String, Bound<'py, PyDict>)>> {
         let lines = self.0.take_log_lines().into_iter();
         lines
@@ -349,6 +354,22 @@ impl PyServer {
 
     fn append(&self, py: Python<'_>, topic: &str, partition: i32, batches: PyBackedBytes) -> PyResult<i64> {
         detached(py, || self.0.append(topic, partition, &batches))
+    }
+
+    fn append_and_report(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        partition: i32,
+        batches: PyBackedBytes,
+        number: u64,
+        timeout_ms: u64,
+    ) -> PyResult<bool> {
+        let timeout = Duration::from_millis(timeout_ms);
+        detached(py, || {
+            self.0
+                .append_and_report(topic, partition, &batches, number, timeout)
+        })
     }
 
     #[pyo3(signature = (topic, partition, offset, max_bytes, to_end = false))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import select
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -54,13 +55,18 @@ class FakeSource:
         self.wake_fd, self._write_end = os.pipe()
         self.requests: list[Request] = []
         self.gone: list[str] = []
+        self.replicated: list[tuple[int, int]] = []
+        self.reported: list[tuple[int, int]] = []
 
     def put(self, *requests: FakeRequest) -> None:
         self.requests += requests
         os.write(self._write_end, b"x")
 
     def take_requests(self, max: int) -> list[Request]:
-        os.read(self.wake_fd, 100)
+        if select.select([self.wake_fd], [], [], 0)[0]:
+            os.read(self.wake_fd, 100)
+        if max == 0:
+            return []
         taken, self.requests = self.requests[:max], self.requests[max:]
         if self.requests:
             os.write(self._write_end, b"x")
@@ -75,6 +81,10 @@ class FakeSource:
 
     def take_replica_facts(self) -> list[tuple[str, int, int, int, str]]:
         return []
+
+    def take_replicated(self) -> list[tuple[int, int]]:
+        replicated, self.replicated = self.replicated, []
+        return replicated
 
     def leave(self, connection: str) -> None:
         self.gone.append(connection)
@@ -120,7 +130,9 @@ def play(
             bridge_module, "HANDLERS", dict.fromkeys((KEY, JOIN, METADATA), FakeHandler(handle))
         )
         source = FakeSource()
-        bridge = Bridge(source, informed(), HANDLERS_MAX, lambda *_: None, lambda _: None)
+        bridge = Bridge(
+            source, informed(), HANDLERS_MAX, lambda *_: None, lambda _: None, source.reported.extend
+        )
         bridge.start()
         try:
             await script(source, asyncio.Queue(), bridge)
@@ -195,8 +207,13 @@ def test_no_request_is_taken_while_all_handlers_are_at_work(
         source.put(FakeRequest(1, "a", answers), FakeRequest(2, "b", answers))
         assert [await begun.get(), await begun.get()] == [1, 2]
         third = FakeRequest(3, "c", answers)
+        source.replicated.append((7, 0))
         source.put(third)
-        assert not asyncio.get_running_loop().remove_reader(source.wake_fd), "it listens"
+        # Handlers may wait for reports.
+        async with asyncio.timeout(PATIENCE):
+            while not source.reported:
+                await asyncio.sleep(0)
+        assert source.reported == [(7, 0)]
         assert source.requests == [third]
         gates[2].set()
         assert await answers.get() == (2, {"ok": 2})

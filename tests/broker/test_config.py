@@ -68,7 +68,9 @@ def test_the_tables_say_which_settings_have_an_effect() -> None:
     of_tls = named("python/cluster/broker/tls_settings.py")
     of_broker = named("rust/crates/server/src/config.rs") | asked | of_tls | READ_OTHERWISE
     assert acted_on(broker_settings()) == (of_broker & set(broker_settings())) - NOT_ACTED_ON
-    of_topic = named("rust/crates/storage/src/config.rs")
+    of_topic = named("rust/crates/storage/src/config.rs") | named(
+        "rust/crates/server/src/quotas/replication.rs"
+    )
     assert acted_on(topic_settings()) == (of_topic & set(topic_settings())) - NOT_ACTED_ON
 
 

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from cluster.broker import Broker, BrokerConfig, BrokerStartError, _broker
+from cluster.broker import Broker, BrokerConfig, BrokerStartError, BrokerStopError, _broker
 from cluster.coordinator import CoordinatorServer
 
+from .test_cluster import ALL, cluster, produce, run, values
+from .test_cluster import create as create_replicated
 from .wire import Wire
 
 NO_LEADER = -1
@@ -139,3 +141,36 @@ def test_a_start_reports_its_progress(
             assert (loading.bytes_checked, loading.bytes_total) == (0, 1000)
 
     asyncio.run(run())
+
+
+def test_a_dead_directory_of_one_of_three_brokers_costs_its_own_replicas_only(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, ()) as made:
+            for number in ALL:
+                dirs = [made.directory(number) / name for name in ("one", "two")]
+                await made.start(number, log_dirs=",".join(map(str, dirs)))
+            await create_replicated(made, "t", partitions=6)
+            await produce(made, "t", values("a"))
+            led = [number for number in range(6) if made.leader("t", number) == 0]
+            [dead] = {path.parent for path in made.directory(0).glob(f"*/t-{led[0]}")}
+            lost = {int(path.name.removeprefix("t-")) for path in dead.glob("t-*")}
+            kept = set(range(6)) - lost
+            assert lost
+            assert kept
+            dead.rename(dead.with_name("gone"))
+            # A checkpoint is written into the directory, which fails.
+            server = made.brokers[0]._server
+            assert server is not None
+            await asyncio.to_thread(server.delete_records, [("t", led[0], 0)])
+            await made.until(lambda: all(made.leader("t", number) not in (-1, 0) for number in lost))
+            await made.until(lambda: all(made.isr("t", number) == {1, 2} for number in lost))
+            assert {made.leader("t", number) for number in set(led) - lost} <= {0}
+            assert all(made.isr("t", number) == set(ALL) for number in kept)
+            await produce(made, "t", values("b"))
+            for number in kept:
+                ends = {made.brokers[broker]._server.offsets("t", number)[2] for broker in ALL}  # type: ignore[union-attr]
+                assert len(ends) == 1, "the other directory is in sync"
+            with pytest.raises(BrokerStopError, match="logs were not closed cleanly"):
+                await made.stop(0)
+
+    run(main)

@@ -95,7 +95,7 @@ def test_the_client_id_of_a_failed_request_is_one_field(
             return {}
 
     monkeypatch.setattr(bridge_module, "HANDLERS", {15: Failing()})
-    bridge = Bridge(cast(Any, None), cast(Context, None), 1, lambda *_: None, lambda _: None)
+    bridge = Bridge(cast(Any, None), cast(Context, None), 1, lambda *_: None, lambda _: None, lambda _: None)
     request = FakeRequest(15, 0, {}, client_id=NAME)
     asyncio.run(bridge._answer(cast(Request, request)))
     assert request.answers == [{}]

@@ -80,6 +80,7 @@ class Broker:
         self._replication: Replication | None = None
         self._link: ControllerLink | None = None
         self._groups: GroupCoordinator | None = None
+        self._group_log: OffsetsLog | None = None
         self._dynamic: DynamicConfigs | None = None
         self._bridge: Bridge | None = None
         self._context: Context | None = None
@@ -174,10 +175,14 @@ class Broker:
             self._set_broker_epoch(epoch)
             assert self._replication is not None
             self._replication.start()
+            self._parts.replication = self._replication
             await dynamic.start(server, self._topic_config_changed, self._config_changed)
             requests_max = config.number("queued.max.requests")
             facts = self._replication.reported
-            bridge = self._bridge = Bridge(server, context, requests_max, self._logs_failed, facts)
+            assert self._group_log is not None
+            bridge = self._bridge = Bridge(
+                server, context, requests_max, self._logs_failed, facts, self._group_log.replicated
+            )
             bridge.start()
             await context.controller.start()
             await self._informed(context)
@@ -376,7 +381,7 @@ class Broker:
             metadata_bytes_max=config.number("offset.metadata.max.bytes"),
             members_bytes_max=config.request_bytes // _MEMBERS_DIVISOR,
         )
-        group_log = OffsetsLog(server, metadata, config.number("offsets.commit.timeout.ms"))
+        group_log = self._group_log = OffsetsLog(server, metadata, config.number("offsets.commit.timeout.ms"))
         groups = self._groups = GroupCoordinator(
             limits, group_log, config.number("offsets.retention.check.interval.ms")
         )

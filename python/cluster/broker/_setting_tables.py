@@ -147,13 +147,15 @@ controlled.shutdown.enable boolean true - -
 controlled.shutdown.max.retries int 3 - -
 controlled.shutdown.retry.backoff.ms long 5000 - -
 offsets.commit.timeout.ms int 5000 1.. -
+alter.log.dirs.replication.quota.window.num int 11 1.. -
+alter.log.dirs.replication.quota.window.size.seconds int 1 1.. -
+replication.quota.window.num int 11 1.. -
+replication.quota.window.size.seconds int 1 1.. -
 """
 """Settings of a broker that have an effect."""
 
 BROKER_NO_EFFECT = """
 alter.config.policy.class.name class ~ - -
-alter.log.dirs.replication.quota.window.num int 11 1.. -
-alter.log.dirs.replication.quota.window.size.seconds int 1 1.. -
 authorizer.class.name string "" - -
 auto.include.jmx.reporter boolean true - -
 background.threads int 10 1.. d
@@ -277,8 +279,6 @@ remote.log.storage.manager.impl.prefix string rsm.config. - -
 remote.log.storage.system.enable boolean false - -
 replica.high.watermark.checkpoint.interval.ms long 5000 - -
 replica.socket.receive.buffer.bytes int 65536 - -
-replication.quota.window.num int 11 1.. -
-replication.quota.window.size.seconds int 1 1.. -
 sasl.client.callback.handler.class class ~ - -
 sasl.enabled.mechanisms list GSSAPI - d
 sasl.jaas.config password ~ - d
@@ -359,14 +359,10 @@ zookeeper.ssl.truststore.type string ~ - -
 
 RATES = """
 replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 0.. d
-"""
-"""Rates that Kafka takes only from ZooKeeper."""
-
-RATES_NO_EFFECT = """
 leader.replication.throttled.rate long 9223372036854775807 0.. d
 follower.replication.throttled.rate long 9223372036854775807 0.. d
 """
-"""Rates that have no effect here."""
+"""Rates that Kafka takes only from ZooKeeper."""
 
 OWN = """
 log.format string text text|json -
@@ -386,7 +382,9 @@ delete.retention.ms long 86400000 0.. - log.cleaner.delete.retention.ms
 file.delete.delay.ms long 60000 0.. - log.segment.delete.delay.ms
 flush.messages long 9223372036854775807 1.. - log.flush.interval.messages
 flush.ms long 9223372036854775807 0.. - log.flush.interval.ms,log.flush.scheduler.interval.ms
+follower.replication.throttled.replicas list "" - - -
 index.interval.bytes int 4096 0.. - log.index.interval.bytes
+leader.replication.throttled.replicas list "" - - -
 max.compaction.lag.ms long 9223372036854775807 1.. - log.cleaner.max.compaction.lag.ms
 max.message.bytes int 1048588 0.. - message.max.bytes
 message.downconversion.enable boolean true - - log.message.downconversion.enable
@@ -408,8 +406,6 @@ segment.ms long 604800000 1.. - log.roll.ms,log.roll.hours*3600000
 
 TOPIC_NO_EFFECT = """
 compression.lz4.level int 9 1..17 - compression.lz4.level
-follower.replication.throttled.replicas list "" - - -
-leader.replication.throttled.replicas list "" - - -
 local.retention.bytes long -2 -2.. - log.local.retention.bytes
 local.retention.ms long -2 -2.. - log.local.retention.ms
 message.format.version string 3.0-IV1 version - log.message.format.version

@@ -10,8 +10,8 @@
 - Failures: a handler that raises answers its own request with UNKNOWN_SERVER_ERROR. A waiting handler ends
   with its connection.
 
-The data plane's reports of failed logs and its log lines come here too. Lives on the event loop, woken by the
-server's descriptor.
+The data plane's reports (failed logs, followers, replicated appends) and its log lines come here too.
+Lives on the event loop, woken by the server's descriptor.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ OnFacts = Callable[[Sequence[tuple[str, int, int, int, str]]], None]
 """Called with the result of `Source.take_replica_facts` if it is not empty."""
 
 
+OnReplicated = Callable[[Sequence[tuple[int, int]]], None]
+"""Called with the result of `Source.take_replicated` if it is not empty."""
+
+
 class Source(Protocol):
     """The part of `logcore._native.Server` that brings requests."""
 
@@ -77,6 +81,9 @@ class Source(Protocol):
     def take_replica_facts(self) -> Sequence[tuple[str, int, int, int, str]]:
         """The followers that fell behind or caught up since the last call."""
 
+    def take_replicated(self) -> Sequence[tuple[int, int]]:
+        """The appends that every in-sync replica has, or that failed: number and error code."""
+
     def take_log_lines(self) -> Sequence[tuple[int, str, Mapping[str, str]]]:
         """The data plane's log lines: level, text and fields."""
 
@@ -91,16 +98,17 @@ class Bridge:
         handlers_max: int,
         on_failed: OnFailed,
         on_facts: OnFacts,
+        on_replicated: OnReplicated,
     ) -> None:
         self._source = source
         self._context = context
         self._handlers_max = handlers_max
         self._on_failed = on_failed
         self._on_facts = on_facts
+        self._on_replicated = on_replicated
         self._at_work = 0
         self._given_up = False
         self._stopped = False
-        self._listening = False
         self._large: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By API: held by its large request that is at work."""
         self._waiting: dict[str, deque[Request]] = {}
@@ -108,7 +116,7 @@ class Bridge:
 
     def start(self) -> None:
         """Starts taking requests."""
-        self._listen()
+        asyncio.get_running_loop().add_reader(self._source.wake_fd, self._wake)
 
     async def give_up(self) -> None:
         """Drops all requests that are not answered, and all later ones, which closes their connections."""
@@ -121,13 +129,16 @@ class Bridge:
     async def stop(self) -> None:
         """Gives up, and takes no more requests."""
         self._stopped = True
-        self._listen()
+        asyncio.get_running_loop().remove_reader(self._source.wake_fd)
         await self.give_up()
         self._flush_log()
 
     def _wake(self) -> None:
+        if self._stopped:
+            return
         # The tasks of these requests begin, and count, before the loop checks the descriptor again.
-        requests = self._source.take_requests(self._handlers_max - self._at_work)
+        # Reports are taken at the limit too: handlers may wait for them.
+        requests = self._source.take_requests(max(self._handlers_max - self._at_work, 0))
         gone = set(self._source.take_gone())
         failed, every_dir = self._source.take_failed()
         if failed or every_dir is not None:
@@ -135,6 +146,9 @@ class Bridge:
         facts = self._source.take_replica_facts()
         if facts:
             self._on_facts(facts)
+        replicated = self._source.take_replicated()
+        if replicated:
+            self._on_replicated(replicated)
         for request in requests:
             if self._given_up or request.connection_id in gone:
                 request.close()
@@ -149,16 +163,6 @@ class Bridge:
             self._tasks[connection].cancel()
         self._flush_log()
 
-    def _listen(self) -> None:
-        """Starts or stops watching the descriptor."""
-        wanted = not self._stopped and self._at_work < self._handlers_max
-        loop = asyncio.get_running_loop()
-        if wanted and not self._listening:
-            loop.add_reader(self._source.wake_fd, self._wake)
-        elif self._listening and not wanted:
-            loop.remove_reader(self._source.wake_fd)
-        self._listening = wanted
-
     def _permit(self, request: Request) -> AbstractAsyncContextManager[None]:
         """The lock of large requests, held from before decoding until the response is handed over."""
         if request.large and request.api_key not in WAITING_APIS:
@@ -170,12 +174,13 @@ class Bridge:
         """Counts a handler that is at work."""
         counted = api_key not in WAITING_APIS
         self._at_work += counted
-        self._listen()
         try:
             yield
         finally:
+            if counted and self._at_work >= self._handlers_max:
+                # The descriptor does not say again that requests wait.
+                asyncio.get_running_loop().call_soon(self._wake)
             self._at_work -= counted
-            self._listen()
 
     def _flush_log(self) -> None:
         for level, text, fields in self._source.take_log_lines():

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import logcore
 from cluster.broker.replicas import MetadataCache
 from cluster.controller.names import GROUP_METADATA_TOPIC
-from cluster.errors import NotLeaderOrFollower, RequestTimedOut, for_code
+from cluster.errors import NONE, NotLeaderOrFollower, RequestTimedOut, for_code
 from cluster.groups.records import Record, partition_of
 
 if TYPE_CHECKING:
     from logcore._native import Server
 
 _READ_BYTES = 1 << 20
-_PAUSE_FIRST_SECONDS, _PAUSE_MAX_SECONDS = 0.001, 0.02
-"""Between two looks at the high watermark, while a record waits for replicas."""
 _BATCH_START = struct.Struct(">qi")
 _INT32 = struct.Struct(">i")
 
@@ -33,8 +31,11 @@ class OffsetsLog:
     def __init__(self, server: Server, metadata: MetadataCache, timeout_ms: int) -> None:
         """`timeout_ms`: how long a record may take to all in-sync replicas."""
         self._server = server
-        self._timeout_seconds = timeout_ms / 1000
+        self._timeout_ms = timeout_ms
         self._metadata = metadata
+        self._appends = 0
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        """By the append's number."""
 
     def partition_of(self, group: str) -> int | None:
         """The group's partition; None before the topic exists."""
@@ -51,26 +52,32 @@ class OffsetsLog:
         if number is None:
             raise NotLeaderOrFollower
         batch = logcore.build_batch([(key, value, None, now_ms) for key, value in records])
+        self._appends += 1
         try:
-            self._server.append(GROUP_METADATA_TOPIC, number, batch)
-            _, replicated, end = self._server.offsets(GROUP_METADATA_TOPIC, number)
+            replicated = self._server.append_and_report(
+                GROUP_METADATA_TOPIC, number, batch, self._appends, self._timeout_ms
+            )
         except ServerError as error:
             raise for_code(error.code or -1)(str(error)) from error
-        return None if replicated >= end else self._wait_replicated(number, end)
+        if replicated:
+            return None
+        waiting = self._waiting[self._appends] = asyncio.get_running_loop().create_future()
+        return waiting
 
-    async def _wait_replicated(self, number: int, end: int) -> None:
-        """Waits until the high watermark reaches `end`."""
-        from logcore._native import ServerError
-
-        pause, deadline = _PAUSE_FIRST_SECONDS, asyncio.get_running_loop().time() + self._timeout_seconds
-        try:
-            while self._server.offsets(GROUP_METADATA_TOPIC, number)[1] < end:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise RequestTimedOut("The in-sync replicas did not copy the group's record in time.")
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _PAUSE_MAX_SECONDS)
-        except ServerError as error:
-            raise for_code(error.code or -1)(str(error)) from error
+    def replicated(self, reports: Iterable[tuple[int, int]]) -> None:
+        """Takes the data plane's reports about appends: number and error code."""
+        for number, code in reports:
+            waiting = self._waiting.pop(number)
+            if waiting.done():
+                # The handler was cancelled.
+                continue
+            if code == NONE:
+                waiting.set_result(None)
+            elif code == RequestTimedOut.code:
+                text = "the in-sync replicas did not copy the group's record in time"
+                waiting.set_exception(RequestTimedOut(text))
+            else:
+                waiting.set_exception(for_code(code)())
 
     async def read(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
         """Every record of a partition that this broker leads, in pieces. Raises KafkaProtocolError."""

@@ -26,7 +26,9 @@ from cluster.errors import for_code
 from cluster.model import NO_LEADER, TopicInfo
 
 if TYPE_CHECKING:
+    from cluster.controller import Controller
     from cluster.groups import GroupCoordinator
+    from cluster.replication import Replication
     from logcore._native import LoadProgress, Measurements
 
 _Partition = tuple[str, int, int, int, int, int, bool, bool]
@@ -56,10 +58,38 @@ _GAUGES = {
         "kafka_log_logmanager_offlinelogdirectorycount",
         "Log directories whose disk failed.",
     ),
+    "under_min_isr_partitions": (
+        "kafka_server_replicamanager_underminisrpartitioncount",
+        "Led partitions with fewer in-sync replicas than min.insync.replicas.",
+    ),
+    "at_min_isr_partitions": (
+        "kafka_server_replicamanager_atminisrpartitioncount",
+        "Led partitions with as many in-sync replicas as min.insync.replicas.",
+    ),
+    "replica_max_lag": (
+        "kafka_server_replicafetchermanager_maxlag",
+        "Records by which the slowest followed partition is behind its leader.",
+    ),
+    "replica_failed_partitions": (
+        "kafka_server_replicafetchermanager_failedpartitionscount",
+        "Followed partitions that are not fetched any more after a failure.",
+    ),
+    "replica_dead_threads": (
+        "kafka_server_replicafetchermanager_deadthreadcount",
+        "Threads that fetch from leaders and ended unexpectedly.",
+    ),
     "network_threads": ("logcore_network_threads", "Threads that serve connections."),
     "recovered_bytes": ("logcore_recovered_bytes", "Bytes this start checked in logs that were not closed."),
 }
 _COUNTERS = {
+    "replication_bytes_in": (
+        "kafka_server_brokertopicmetrics_replicationbytesin",
+        "Bytes of record batches copied from leaders.",
+    ),
+    "replication_bytes_out": (
+        "kafka_server_brokertopicmetrics_replicationbytesout",
+        "Bytes of record batches sent to followers.",
+    ),
     "connections_accepted": ("logcore_connections_accepted", "Connections accepted."),
     "connections_refused": ("logcore_connections_refused", "Connections closed because of invalid requests."),
     "network_bytes_in": ("logcore_network_bytes_in", "Bytes of requests."),
@@ -123,8 +153,10 @@ class BrokerCollector(Collector):
             yield from _purgatories(measured.gauges, parts.groups)
             yield from _logs(measured)
             yield from _replicas(measured, self._topics())
+        if parts.replication is not None:
+            yield from _isr_changes(parts.replication)
         if parts.controller is not None:
-            yield from _cluster(self._topics(), parts.controller.active)
+            yield from _cluster(self._topics(), parts.controller)
 
     def _topics(self) -> list[TopicInfo]:
         return self._parts.metadata.snapshot() if self._parts.metadata is not None else []
@@ -260,31 +292,54 @@ def _number(value: object) -> float:
 
 def _replicas(measured: Measurements, topics: Sequence[TopicInfo]) -> Iterator[Metric]:
     led = {(topic, index) for topic, index, *_, leads, _ in measured.partitions if leads}
-    states = [
-        (len(state.isr), len(topic.assignment[index].replicas))
+    assignments = [
+        topic.assignment[index]
         for topic in topics
-        for index, state in topic.partitions.items()
+        for index in topic.partitions
         if (topic.name, index) in led
     ]
+    reassigning = sum(bool(replicas.adding or replicas.removing) for replicas in assignments)
+    under_replicated = int(measured.gauges["under_replicated_partitions"])
     offline = sum(failed for *_, failed in measured.partitions) + measured.gauges["offline_logs"]
     for name, text, value in (
         ("partitioncount", "Partitions with a replica here.", len(measured.partitions)),
         ("leadercount", "Partitions this broker leads.", len(led)),
-        ("underreplicatedpartitions", "Led partitions that lack replicas.", sum(i < n for i, n in states)),
+        ("underreplicatedpartitions", "Led partitions that lack in-sync replicas.", under_replicated),
+        ("reassigningpartitions", "Led partitions that are reassigned.", reassigning),
         ("offlinereplicacount", "Replicas whose log failed.", offline),
     ):
         yield _gauge(f"{_REPLICAS}_{name}", text, value)
 
 
-def _cluster(topics: Sequence[TopicInfo], active: bool) -> Iterator[Metric]:
+def _isr_changes(replication: Replication) -> Iterator[Metric]:
+    for name, text, count in (
+        ("isrshrinks", "Partitions whose in-sync replicas became fewer.", replication.shrinks),
+        ("isrexpands", "Partitions whose in-sync replicas became more.", replication.expands),
+        ("failedisrupdates", "Changes of in-sync replicas that were refused.", replication.failures),
+    ):
+        yield CounterMetricFamily(f"{_REPLICAS}_{name}", text, value=count)
+
+
+def _cluster(topics: Sequence[TopicInfo], controller: Controller) -> Iterator[Metric]:
     """The cluster's metrics. As in Kafka, a broker that is not the active controller reports 0."""
     partitions = [state for topic in topics for state in topic.partitions.values()]
     offline = sum(state.leader == NO_LEADER for state in partitions)
+    imbalanced = sum(
+        bool(topic.assignment[index].replicas) and state.leader != topic.assignment[index].replicas[0]
+        for topic in topics
+        for index, state in topic.partitions.items()
+    )
+    active = controller.active
+    deleted = list(controller.state.deletions.values())
+    to_delete = sum(len(numbers) for one in deleted for numbers in list(one.replicas.values()))
     values: Iterable[tuple[str, str, int]] = (
         ("activecontrollercount", "1 on the active controller.", 1),
         ("offlinepartitionscount", "Partitions without a leader.", offline),
         ("globaltopiccount", "Topics of the cluster.", len(topics)),
         ("globalpartitioncount", "Partitions of the cluster.", len(partitions)),
+        ("preferredreplicaimbalancecount", "Partitions not led by their preferred replica.", imbalanced),
+        ("topicstodeletecount", "Topics that are being deleted.", len(deleted)),
+        ("replicastodeletecount", "Replicas that are being deleted.", to_delete),
     )
     for name, text, value in values:
         yield _gauge(f"{_CONTROLLER}_{name}", text, value if active else 0)

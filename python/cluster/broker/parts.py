@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cluster.broker.replicas import MetadataCache
     from cluster.controller import Controller
     from cluster.groups import GroupCoordinator
+    from cluster.replication import Replication
     from logcore._native import LoadProgress, Server
 
 
@@ -37,4 +38,5 @@ class Parts:
     metadata: MetadataCache | None = None
     controller: Controller | None = None
     groups: GroupCoordinator | None = None
+    replication: Replication | None = None
     began: float = field(default_factory=time.monotonic)

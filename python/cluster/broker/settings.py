@@ -179,7 +179,7 @@ def rate_settings() -> dict[str, Setting]:
     """Rates that Kafka takes only from ZooKeeper and does not list with a broker's settings, by name
     (`QuotaConfigs.brokerQuotaConfigs`).
     """
-    return _read(tables.RATES, True) | _read(tables.RATES_NO_EFFECT, False)
+    return _read(tables.RATES, True)
 
 
 @cache

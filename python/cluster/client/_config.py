@@ -46,6 +46,7 @@ def _choice(*choices: str, client: str = "") -> _Property:
 _PROPERTIES: dict[str, _Property] = {
     "bootstrap.servers": _Property("servers"),
     "client.id": _Property("str"),
+    "client.rack": _Property("str"),
     "socket.timeout.ms": _integer(10, 300_000),
     "socket.connection.setup.timeout.ms": _integer(1000, _I31),
     "reconnect.backoff.ms": _integer(0, 3_600_000),
@@ -158,7 +159,6 @@ _WITHOUT_EFFECT = frozenset(
         "api.version.request.timeout.ms",
         "api.version.fallback.ms",
         "broker.version.fallback",
-        "client.rack",
         "client.dns.lookup",
         "retry.backoff.max.ms",
         "metadata.recovery.strategy",

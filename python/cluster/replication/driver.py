@@ -69,6 +69,8 @@ class Replication:
         self._controller = controller
         self._broker_epoch = broker_epoch
         self._state = ReplicationState()
+        self.shrinks = self.expands = self.failures = 0
+        """Partitions whose ISR became smaller or larger, and changes that the controller refused."""
         self._woken = asyncio.Event()
         self._warn_after = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -172,6 +174,9 @@ class Replication:
             granted = answers.get(partition)
             if granted is not None and granted.code == NONE and set(granted.isr) != set(led.isr):
                 log.info("in-sync replicas of %s: %s, before %s", partition, [*granted.isr], [*led.isr])
+                self.shrinks += len(granted.isr) < len(led.isr)
+                self.expands += len(granted.isr) > len(led.isr)
+            self.failures += granted is None or granted.code != NONE
         self._carry_out(self._state.answered(asked, answers))
         remaining = self._state.still_wished(asked)
         for partition in remaining:

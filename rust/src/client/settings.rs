@@ -103,6 +103,9 @@ impl Settings<'_, '_> {
     /// The other settings of a consumer.
     pub(crate) fn consumer(&self) -> PyResult<ConsumerConfig> {
         let mut config = ConsumerConfig::default();
+        if let Some(item) = self.0.get_item("client.rack")? {
+            config.rack = item.extract()?;
+        }
         self.number("fetch.min.bytes", &mut config.fetch_bytes_min)?;
         self.number("fetch.max.bytes", &mut config.fetch_bytes_max)?;
         self.millis("fetch.wait.max.ms", &mut config.fetch_wait)?;

@@ -125,6 +125,8 @@ pub enum OffsetReset {
 /// The consumer's own settings.
 #[derive(Debug, Clone)]
 pub struct ConsumerConfig {
+    /// `client.rack`: brokers may name a replica in this rack to read from (KIP-392).
+    pub rack: String,
     /// `fetch.min.bytes`.
     pub fetch_bytes_min: i32,
     /// `fetch.max.bytes`: of one response.
@@ -152,6 +154,7 @@ pub struct ConsumerConfig {
 impl Default for ConsumerConfig {
     fn default() -> Self {
         Self {
+            rack: String::new(),
             fetch_bytes_min: 1,
             fetch_bytes_max: 52_428_800,
             fetch_wait: Duration::from_millis(500),

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,6 +101,10 @@ pub(crate) struct ServerConfig {
     pub(crate) network_threads: Option<NonZeroUsize>,
     /// `quota.window.num` and `quota.window.size.seconds`
     pub(crate) quota_window: Window,
+    /// `replication.quota.window.*`
+    pub(crate) replication_quota_window: Window,
+    /// `alter.log.dirs.replication.quota.window.*`
+    pub(crate) moves_quota_window: Window,
     /// `inter.broker.listener.name`, or `security.inter.broker.protocol` if that is not set.
     pub(crate) inter_broker_listener: String,
     pub(crate) replica: ReplicaConfig,
@@ -134,9 +138,23 @@ pub(crate) struct DynamicConfig {
     pub(crate) connections: ConnectionLimits,
     /// `log.cleaner.*`
     pub(crate) cleaner: CleanerConfig,
-    /// `replica.alter.log.dirs.io.max.bytes.per.second`. `None` stands for no limit.
-    pub(crate) move_bytes_per_second: Option<NonZeroU64>,
+    pub(crate) replication_rates: ReplicationRates,
     pub(crate) log_defaults: LogConfig,
+}
+
+/// The bounds of replication's throttles, in bytes a second.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ReplicationRates {
+    /// `leader.replication.throttled.rate`
+    pub(crate) leader: u64,
+    /// `follower.replication.throttled.rate`
+    pub(crate) follower: u64,
+    /// `replica.alter.log.dirs.io.max.bytes.per.second`
+    pub(crate) moves: u64,
+}
+
+impl ReplicationRates {
+    pub(crate) const NO_BOUND: u64 = i64::MAX as u64;
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -283,7 +301,15 @@ impl ServerConfig {
             checkpoint_interval: of.interval("log.flush.offset.checkpoint.interval.ms", 60_000)?,
             recovery_threads: of.threads("num.recovery.threads.per.data.dir", i32::MAX as usize)?,
             network_threads: of.threads("num.network.threads", NETWORK_THREADS_MAX)?,
-            quota_window: of.quota_window()?,
+            quota_window: of.quota_window("quota.window.num", "quota.window.size.seconds")?,
+            replication_quota_window: of.quota_window(
+                "replication.quota.window.num",
+                "replication.quota.window.size.seconds",
+            )?,
+            moves_quota_window: of.quota_window(
+                "alter.log.dirs.replication.quota.window.num",
+                "alter.log.dirs.replication.quota.window.size.seconds",
+            )?,
             inter_broker_listener: of.inter_broker_listener(),
             replica: of.replica()?,
         })
@@ -300,14 +326,7 @@ impl DynamicConfig {
         Ok(Self {
             connections: of.connections()?,
             cleaner: of.cleaner()?,
-            move_bytes_per_second: of
-                .number(
-                    "replica.alter.log.dirs.io.max.bytes.per.second",
-                    i64::MAX as u64,
-                    0,
-                    i64::MAX as u64,
-                )
-                .map(|rate| NonZeroU64::new(rate).filter(|rate| rate.get() < i64::MAX as u64))?,
+            replication_rates: of.replication_rates()?,
             log_defaults: of.log_defaults()?,
         })
     }
@@ -400,10 +419,19 @@ impl Source<'_> {
         }
     }
 
-    fn quota_window(&self) -> Result<Window> {
+    fn quota_window(&self, samples: &str, seconds: &str) -> Result<Window> {
         Ok(Window {
-            samples: self.number("quota.window.num", 11, 1, i32::MAX as usize)?,
-            length: Duration::from_secs(self.number("quota.window.size.seconds", 1, 1, i32::MAX as u64)?),
+            samples: self.number(samples, 11, 1, i32::MAX as usize)?,
+            length: Duration::from_secs(self.number(seconds, 1, 1, i32::MAX as u64)?),
+        })
+    }
+
+    fn replication_rates(&self) -> Result<ReplicationRates> {
+        let rate = |name| self.number(name, ReplicationRates::NO_BOUND, 0, ReplicationRates::NO_BOUND);
+        Ok(ReplicationRates {
+            leader: rate("leader.replication.throttled.rate")?,
+            follower: rate("follower.replication.throttled.rate")?,
+            moves: rate("replica.alter.log.dirs.io.max.bytes.per.second")?,
         })
     }
 
@@ -510,12 +538,13 @@ impl Source<'_> {
     fn rack_aware_selector(&self) -> Result<bool> {
         const NAME: &str = "replica.selector.class";
         match self.0.get(NAME).map_or("", |text| text.trim()) {
-            "" => Ok(false),
+            "" | "org.apache.kafka.common.replica.LeaderSelector" => Ok(false),
             "org.apache.kafka.common.replica.RackAwareReplicaSelector" => Ok(true),
             text => Err(invalid(
                 NAME,
                 text,
-                "org.apache.kafka.common.replica.RackAwareReplicaSelector is the only selector",
+                "RackAwareReplicaSelector and LeaderSelector of org.apache.kafka.common.replica are the only \
+                 selectors",
             )),
         }
     }

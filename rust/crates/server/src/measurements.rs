@@ -131,9 +131,10 @@ fn gauges(shared: &Shared) -> Vec<(&'static str, f64)> {
     gauges.map(|(name, number)| (name, number as f64)).collect()
 }
 
-/// The led partitions with fewer in-sync replicas than replicas, and than `min.insync.replicas`.
-fn replica_gauges(shared: &Shared) -> [(&'static str, u64); 2] {
-    let (mut under_replicated, mut under_min_isr) = (0, 0);
+/// The led partitions with fewer in-sync replicas than replicas, with fewer than `min.insync.replicas`, and
+/// with just as many as that.
+fn replica_gauges(shared: &Shared) -> [(&'static str, u64); 3] {
+    let (mut under_replicated, mut under_min_isr, mut at_min_isr) = (0, 0, 0);
     for partition in shared.registry.all() {
         if partition.leadership().leader_id != shared.node_id {
             continue;
@@ -141,9 +142,11 @@ fn replica_gauges(shared: &Shared) -> [(&'static str, u64); 2] {
         let (all, in_sync) = partition.replicas.in_sync();
         under_replicated += u64::from(in_sync < all);
         under_min_isr += u64::from(!partition.replicas.has_min_in_sync(&partition.log));
+        at_min_isr += u64::from(partition.replicas.is_at_min_in_sync(&partition.log));
     }
     [
         ("under_replicated_partitions", under_replicated),
         ("under_min_isr_partitions", under_min_isr),
+        ("at_min_isr_partitions", at_min_isr),
     ]
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use logcore_storage::{Log, LogConfig};
+use logcore_protocol::ErrorCode;
+use logcore_storage::{Appended, Log, LogConfig};
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -19,6 +20,7 @@ use crate::config::{DynamicConfig, Properties, ServerConfig, ServerOptions};
 use crate::connections::listener::{self, ListenerSpec};
 use crate::control::facts::{ReplicaFact, ReplicaFacts};
 use crate::control::failures::{Failed, Failures};
+use crate::control::replicated::ReplicatedAppends;
 use crate::control::requests::{ControlQueue, ControlRequest};
 use crate::descriptors::{Descriptors, logs_left_by_mappings, mapping_limit};
 use crate::error::{Result, ServerError};
@@ -32,10 +34,10 @@ use crate::metrics::{Idle, Metrics};
 use crate::net::busy_poll::BusyPoll;
 use crate::partitions::fetch_session::FetchSessions;
 use crate::partitions::logs::{Logs, offline};
-use crate::partitions::purgatory::{HasWaiters, Purgatory};
+use crate::partitions::purgatory::{Attempt, HasWaiters, NO_BYTES, Purgatory, Wait};
 use crate::partitions::registry::{Leadership, Partition, Registry, TopicId};
 use crate::partitions::replicas::{Assignment, Isr, Replica, ReplicaRules};
-use crate::quotas::{ClientQuota, ClientQuotas, ConnectionQuotas};
+use crate::quotas::{ClientQuota, ClientQuotas, ConnectionQuotas, ReplicationQuotas, is_throttled};
 use crate::replication::{BrokerAddress, Fetchers};
 use crate::shared::{Shared, now_ms};
 use logcore_wake::WakeFd;
@@ -153,10 +155,16 @@ impl Server {
             purgatory: Purgatory::default(),
             replica_rules: ReplicaRules::new(config.replica.lag_max),
             replica_facts: ReplicaFacts::new(Arc::clone(&wake)),
+            replicated_appends: ReplicatedAppends::new(Arc::clone(&wake)),
             broker_epoch: AtomicI64::new(-1),
             stopping: watch::Sender::new(false),
             connections: ConnectionQuotas::new(&config, dynamic.connections.clone()),
             quotas: Arc::new(ClientQuotas::new(config.quota_window)),
+            replication_quotas: ReplicationQuotas::new(
+                config.replication_quota_window,
+                config.moves_quota_window,
+                &dynamic.replication_rates,
+            ),
             dynamic: RwLock::new(Arc::new(dynamic)),
             config,
         });
@@ -314,6 +322,12 @@ impl Server {
         Ok(is_set)
     }
 
+    /// The outcomes of [`Self::append_and_report`] since the last call: the number and the error code. To be
+    /// called after [`Self::take_requests`].
+    pub fn take_replicated(&self) -> Vec<(u64, ErrorCode)> {
+        self.shared.replicated_appends.take()
+    }
+
     /// The log lines since the last call.
     pub fn take_log_lines(&self) -> Vec<LogLine> {
         self.shared.lines.take()
@@ -392,6 +406,7 @@ impl Server {
             leader_epoch: spec.leader_epoch,
             partition_epoch: spec.partition_epoch,
         };
+        partition.set_throttled(is_throttled(&spec.config, self.shared.node_id, spec.partition));
         partition.set_leadership(leadership, &assignment, &self.shared.replica_rules);
         self.shared.registry.insert(Arc::clone(&partition));
         overrides.insert(spec.topic.clone(), spec.config.clone());
@@ -490,6 +505,7 @@ impl Server {
         let partitions = self.shared.registry.topic(topic);
         for partition in partitions.ok_or_else(|| ServerError::UnknownTopic(topic.to_owned()))? {
             partition.log.update_config(config.clone());
+            partition.set_throttled(is_throttled(overrides, self.shared.node_id, partition.index));
         }
         all.insert(topic.to_owned(), overrides.clone());
         Ok(())
@@ -529,6 +545,7 @@ impl Server {
         }
         drop(moves);
         self.shared.connections.update(dynamic.connections.clone());
+        self.shared.replication_quotas.update(&dynamic.replication_rates);
         *self.shared.dynamic.write() = dynamic;
         self.moves.rate_changed();
         Ok(())
@@ -598,6 +615,64 @@ impl Server {
     /// # Errors
     /// As Produce with acks=all would answer.
     pub fn append(&self, topic: &str, partition: i32, batches: &[u8]) -> Result<i64> {
+        let (_, appended, _) = self.append_as_leader(topic, partition, batches)?;
+        Ok(appended.first_offset)
+    }
+
+    /// As [`Self::append`]. Returns whether every in-sync replica has the records. If not,
+    /// [`Self::take_replicated`] reports `number` once they have, with the error code that Produce with
+    /// acks=all would answer: also if this server does not lead any more, or after `timeout`.
+    ///
+    /// # Errors
+    /// As [`Self::append`]; nothing is reported then.
+    pub fn append_and_report(
+        &self,
+        topic: &str,
+        partition: i32,
+        batches: &[u8],
+        number: u64,
+        timeout: Duration,
+    ) -> Result<bool> {
+        let state = self.state.lock();
+        let State::Running(Running { runtime, .. }) = &*state else {
+            return Err(ServerError::WrongState("is not running"));
+        };
+        let runtime = runtime.handle().clone();
+        drop(state);
+        let (partition, appended, led_since) = self.append_as_leader(topic, partition, batches)?;
+        let shared = Arc::clone(&self.shared);
+        let last_offset = appended.last_offset;
+        if shared.replicated(&partition, last_offset, Some(led_since)) == Some(Ok(())) {
+            return Ok(true);
+        }
+        runtime.spawn(async move {
+            let wait = Wait {
+                kind: &shared.purgatory.produce,
+                timeout,
+                bytes: NO_BYTES,
+                stopping: shared.stopping.subscribe(),
+            };
+            let look = || {
+                let result = shared.replicated(&partition, last_offset, Some(led_since));
+                let missing = result.is_none().then_some(NO_BYTES);
+                Attempt { result, missing }
+            };
+            let outcome = wait.until(vec![Arc::clone(&partition)], look).await;
+            let code = outcome.unwrap_or(Err(ErrorCode::REQUEST_TIMED_OUT)).err();
+            shared
+                .replicated_appends
+                .add(number, code.unwrap_or(ErrorCode::NONE));
+        });
+        Ok(false)
+    }
+
+    /// Also returns [`Partition::led_since`].
+    fn append_as_leader(
+        &self,
+        topic: &str,
+        partition: i32,
+        batches: &[u8],
+    ) -> Result<(Arc<Partition>, Appended, i32)> {
         let found = self.find(topic, partition)?;
         if let Some(reason) = found.log.failure() {
             return Err(offline(&found.log.dir(), reason));
@@ -616,15 +691,17 @@ impl Server {
         }
         let mut batches = batches.to_vec();
         let append = || {
-            self.shared.registry.append(&found, |log| {
+            let appended = self.shared.registry.append(&found, |log| {
                 let appended = log.append_as_leader(&mut batches, leadership.epoch, now_ms())?;
                 self.shared.note_append(&found, log, appended.bytes);
                 Ok(appended)
-            })
+            });
+            (appended, found.led_since())
         };
         let appended = found.while_leading(leadership, append).ok_or_else(not_leader)?;
+        let (appended, led_since) = appended;
         let appended = appended.inspect_err(|_| self.shared.report_failure_of(&found))?;
-        Ok(appended.first_offset)
+        Ok((found, appended, led_since))
     }
 
     /// Whole batches from the one with `offset` up to the high watermark, at least one if there is any.
@@ -677,6 +754,7 @@ impl Server {
         let gauges = &mut measurements.gauges;
         gauges.push(("replica_max_lag", self.fetchers.lag_max() as f64));
         gauges.push(("replica_failed_partitions", self.fetchers.failed_count() as f64));
+        gauges.push(("replica_dead_threads", self.fetchers.dead_count() as f64));
         measurements
     }
 

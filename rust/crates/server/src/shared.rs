@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::config::{DynamicConfig, ServerConfig};
 use crate::control::facts::{ReplicaFact, ReplicaFactKind, ReplicaFacts};
 use crate::control::failures::Failures;
+use crate::control::replicated::ReplicatedAppends;
 use crate::control::requests::ControlQueue;
 use crate::log_lines::{Level, LogLines};
 use crate::memory::Budgets;
@@ -24,7 +25,7 @@ use crate::partitions::logs::Logs;
 use crate::partitions::purgatory::{HasWaiters, Purgatory};
 use crate::partitions::registry::{Partition, Registry};
 use crate::partitions::replicas::ReplicaRules;
-use crate::quotas::{ClientQuotas, ConnectionQuotas};
+use crate::quotas::{ClientQuotas, ConnectionQuotas, ReplicationQuotas};
 use logcore_protocol::ErrorCode;
 
 pub(crate) struct Shared {
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) dynamic: RwLock<Arc<DynamicConfig>>,
     pub(crate) connections: ConnectionQuotas,
     pub(crate) quotas: Arc<ClientQuotas>,
+    pub(crate) replication_quotas: ReplicationQuotas,
     pub(crate) logs: Logs,
     pub(crate) registry: Registry,
     pub(crate) budgets: Arc<Budgets>,
@@ -48,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) purgatory: Purgatory,
     pub(crate) replica_rules: ReplicaRules,
     pub(crate) replica_facts: ReplicaFacts,
+    pub(crate) replicated_appends: ReplicatedAppends,
     /// This broker's epoch for its leaders, -1 until Python sets it.
     pub(crate) broker_epoch: AtomicI64,
     /// Becomes true once, when the server stops.
@@ -112,6 +115,36 @@ impl Shared {
             self.report_failure_of(partition);
         }
         ErrorCode(error.kafka_code())
+    }
+
+    /// Whether the in-sync replicas have the records up to `last_offset`. `None` while they lack some.
+    /// `led_since`: [`Partition::led_since`] when records were appended. Source:
+    /// `Partition.checkEnoughReplicasReachOffset`.
+    pub(crate) fn replicated(
+        &self,
+        partition: &Partition,
+        last_offset: i64,
+        led_since: Option<i32>,
+    ) -> Option<std::result::Result<(), ErrorCode>> {
+        // Before the checks below: if this server still leads then, the records were never truncated.
+        let is_replicated = partition.log.high_watermark() > last_offset;
+        if let Err(code) = partition.lead(self.node_id, -1) {
+            return Some(Err(code));
+        }
+        if led_since.is_some_and(|epoch| epoch != partition.led_since()) {
+            // Another broker led in between, so this log may have been truncated and written again.
+            return Some(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+        }
+        if !is_replicated {
+            // The log may have moved to another directory.
+            let moved = self.registry.moved(partition)?;
+            return self.replicated(&moved, last_offset, led_since);
+        }
+        Some(if partition.replicas.has_min_in_sync(&partition.log) {
+            Ok(())
+        } else {
+            Err(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        })
     }
 
     /// Reports to Python at once if the partition's log is offline, instead of in the next round of

@@ -183,7 +183,11 @@ fn to_fetch(
             }
             continue;
         };
-        let (waiting, second) = ((leader, Purpose::Fetch), (leader, Purpose::SecondFetch));
+        let preferred = partition.preferred(now);
+        let broker = preferred
+            .filter(|id| metadata.broker(*id).is_some())
+            .unwrap_or(leader);
+        let (waiting, second) = ((broker, Purpose::Fetch), (broker, Purpose::SecondFetch));
         let (channel, wait) = if !fetching.contains(&waiting) {
             (waiting, wait)
         } else if !partition.at_end && !fetching.contains(&second) {
@@ -230,8 +234,8 @@ fn why_leaderless(metadata: &Metadata, (topic, id): &PartitionKey) -> Option<Cli
     Some(ClientError::Broker { code, what })
 }
 
-async fn fetch(shared: &Shared, (leader, purpose): Channel, request: &FetchRequest) -> Result<Value> {
-    let connection = shared.cluster.connection(Target::Broker(leader), purpose).await?;
+async fn fetch(shared: &Shared, (broker, purpose): Channel, request: &FetchRequest) -> Result<Value> {
+    let connection = shared.cluster.connection(Target::Broker(broker), purpose).await?;
     let version = connection.version(api::FETCH)?;
     let message = {
         let state = shared.state.lock();
@@ -244,7 +248,8 @@ async fn fetch(shared: &Shared, (leader, purpose): Channel, request: &FetchReque
             )
             .set("min_bytes", config.fetch_bytes_min)
             .set("max_bytes", config.fetch_bytes_max)
-            .set("isolation_level", i8::from(config.read_committed));
+            .set("isolation_level", i8::from(config.read_committed))
+            .set("rack_id", &*config.rack);
         for topic in by_topic(&request.partitions) {
             let mut element = message.element("topics").with("topic", &*topic[0].key.0);
             for asked in topic {
@@ -282,6 +287,7 @@ fn by_topic(partitions: &[FetchPartition]) -> Vec<Vec<&FetchPartition>> {
 
 fn take_answer(shared: &Shared, request: FetchRequest, answer: Result<Value>) {
     let alone = request.partitions.len() == 1;
+    let metadata = shared.cluster.metadata();
     let mut unanswered: HashMap<PartitionKey, FetchPartition> = request
         .partitions
         .into_iter()
@@ -298,9 +304,19 @@ fn take_answer(shared: &Shared, request: FetchRequest, answer: Result<Value>) {
                     continue;
                 };
                 let config = state.config.clone();
+                let read_until = now + shared.cluster.config().metadata_refresh;
                 if let Some(partition) = state.current(&asked.key, asked.generation) {
                     partition.busy = false;
                     stale |= ErrorCode(answer.i16("error_code")).needs_metadata();
+                    if let Some(broker) = preferred(answer) {
+                        partition.prefer(broker, read_until);
+                        if metadata.broker(broker).is_none() {
+                            // It is not known yet. Until then the leader would name it again and again.
+                            stale = true;
+                            partition.not_before = Some(now + RETRY_PAUSE);
+                        }
+                        continue;
+                    }
                     reports.extend(take_partition(partition, &config, &asked, answer, now));
                 }
             }
@@ -317,6 +333,8 @@ fn take_answer(shared: &Shared, request: FetchRequest, answer: Result<Value>) {
         };
         partition.busy = false;
         partition.not_before = Some(now + pause);
+        // Another follower or the leader may be reachable.
+        partition.prefer_leader();
         match &answer {
             Err(ClientError::ResponseTooLarge { .. }) if !alone => {
                 // One of them has a batch that is too long. Fetched alone, the others are read on.
@@ -371,7 +389,12 @@ fn take_partition(
     answer: &Struct,
     now: Instant,
 ) -> Option<ClientError> {
-    match ErrorCode(answer.i16("error_code")) {
+    let code = ErrorCode(answer.i16("error_code"));
+    if code != ErrorCode::NONE && partition.prefer_leader() && code == ErrorCode::OFFSET_OUT_OF_RANGE {
+        // The leader knows whether that is so; a follower may be behind.
+        return None;
+    }
+    match code {
         ErrorCode::NONE => {
             partition.high_watermark = answer.i64("high_watermark");
             partition.log_start = answer.i64("log_start_offset");
@@ -451,6 +474,12 @@ fn take_records(
             .push_back(Waiting::Event(Event::End(asked.key.clone(), end)));
     }
     Ok(())
+}
+
+/// The replica that the leader names to read from. Before version 11 there is none.
+fn preferred(answer: &Struct) -> Option<i32> {
+    let id = answer.field("preferred_read_replica").as_i32();
+    id.filter(|id| *id >= 0)
 }
 
 fn aborted(answer: &Struct) -> Vec<Aborted> {

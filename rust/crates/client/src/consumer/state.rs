@@ -67,6 +67,8 @@ pub(crate) struct PartitionState {
     /// A response with this partition was too long: it is fetched without others until one fits.
     pub(crate) fetch_alone: bool,
     pub(crate) not_before: Option<Instant>,
+    /// The follower that the leader named to read from, and until when.
+    preferred: Option<(i32, Instant)>,
     pub(crate) waiting: VecDeque<Waiting>,
     pub(crate) buffered: usize,
     pub(crate) high_watermark: i64,
@@ -124,6 +126,7 @@ impl State {
                 at_end: false,
                 fetch_alone: false,
                 not_before: None,
+                preferred: None,
                 waiting: VecDeque::new(),
                 buffered: 0,
                 high_watermark: -1,
@@ -265,6 +268,22 @@ impl PartitionState {
             Start::Reset => self.reset(reset, "no offset is committed"),
             Start::Unknown => self.phase = Phase::Stopped,
         }
+    }
+
+    /// Reads from a follower until `until`, then asks the leader again.
+    pub(crate) fn prefer(&mut self, broker: i32, until: Instant) {
+        self.preferred = Some((broker, until));
+    }
+
+    /// Reads from the leader again. Returns whether it read from a follower.
+    pub(crate) fn prefer_leader(&mut self) -> bool {
+        self.preferred.take().is_some()
+    }
+
+    /// The follower to read from.
+    pub(crate) fn preferred(&self, now: Instant) -> Option<i32> {
+        let (broker, until) = self.preferred?;
+        (now < until).then_some(broker)
     }
 
     /// Applies `auto.offset.reset`, because of `why`.

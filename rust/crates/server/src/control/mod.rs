@@ -1,5 +1,6 @@
-//! What crosses to Python: requests, facts about followers, and which logs went offline.
+//! What crosses to Python: requests, facts about followers, replicated appends, and which logs went offline.
 
 pub(crate) mod facts;
 pub(crate) mod failures;
+pub(crate) mod replicated;
 pub(crate) mod requests;

@@ -244,9 +244,12 @@ impl ControlQueue {
     }
 
     /// The oldest waiting requests, at most `max` and [`TAKE_MAX`]. Clears the wake descriptor if none
-    /// remains.
+    /// remains, or if `max` is 0: then the caller asks again when it can take more.
     pub(crate) fn take(&self, max: usize) -> Vec<ControlRequest> {
         self.wake.clear();
+        if max == 0 {
+            return Vec::new();
+        }
         let mut receiver = self.receiver.lock();
         let mut taken = Vec::new();
         let now = Instant::now();

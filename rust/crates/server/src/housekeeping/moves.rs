@@ -8,9 +8,7 @@
 //! are, and the next start or request continues with the copy.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use logcore_storage::{LogDir, Move, Partition, StorageError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -19,6 +17,7 @@ use crate::error::Result;
 use crate::log_lines::{Level, LogLines};
 use crate::partitions::logs::Logs;
 use crate::partitions::purgatory::HasWaiters;
+use crate::quotas::ReplicationQuota;
 use crate::shared::Shared;
 
 /// The bytes that are copied of a log before the next one's turn.
@@ -146,10 +145,13 @@ impl Moves {
 
     pub(crate) fn run(&self, shared: &Shared) {
         let mut last = None;
+        let quota = &shared.replication_quotas.moves;
         while let Some((key, one)) = self.next(last.as_ref()) {
-            let began = Instant::now();
             match self.turn(shared, &key, &one) {
-                Ok(bytes) => self.wait_for_rate(shared, bytes, began),
+                Ok(bytes) => {
+                    quota.record(bytes);
+                    self.wait_for_rate(quota);
+                }
                 Err(error) => self.abandon(shared, &key, &one, &error),
             }
             last = Some(key);
@@ -173,11 +175,8 @@ impl Moves {
     /// Copies a piece, and finishes the move if little is left. Returns the number of copied bytes.
     fn turn(&self, shared: &Shared, key: &Key, one: &Arc<Move>) -> Result<u64, StorageError> {
         // At a low rate the pieces are small, so that no wait takes minutes.
-        let rate = shared
-            .dynamic
-            .read()
-            .move_bytes_per_second
-            .map_or(PIECE_BYTES, NonZeroU64::get);
+        let bound = shared.replication_quotas.moves.bound();
+        let rate = bound.map_or(PIECE_BYTES, |bound| bound.max(1));
         let copied = {
             let _copying = self.copying.lock();
             if !self.is_current(key, one) {
@@ -231,19 +230,14 @@ impl Moves {
         self.state.lock().moves.get(key).is_some_and(is_same)
     }
 
-    /// Waits for the time that `replica.alter.log.dirs.io.max.bytes.per.second` demands. Follows changes of
-    /// the setting.
-    fn wait_for_rate(&self, shared: &Shared, bytes: u64, began: Instant) {
+    /// Waits while the rate is above `replica.alter.log.dirs.io.max.bytes.per.second`. Follows changes of the
+    /// setting.
+    fn wait_for_rate(&self, quota: &ReplicationQuota) {
         let mut state = self.state.lock();
-        while !state.stopped {
-            let Some(rate) = shared.dynamic.read().move_bytes_per_second else {
-                return;
-            };
-            let needed = Duration::try_from_secs_f64(bytes as f64 / rate.get() as f64);
-            let until = began + needed.unwrap_or(Duration::MAX).min(Duration::from_secs(3600));
-            if self.changed.wait_until(&mut state, until).timed_out() {
-                return;
-            }
+        while !state.stopped
+            && let Some(wait) = quota.exceeded_for()
+        {
+            self.changed.wait_for(&mut state, wait);
         }
     }
 

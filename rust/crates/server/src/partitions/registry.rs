@@ -71,6 +71,8 @@ pub(crate) struct Partition {
     role: Arc<RwLock<()>>,
     /// The epoch since which this server leads without interruption. Meaningless while it does not lead.
     led_since: Arc<AtomicI32>,
+    /// See [`Partition::set_throttled`].
+    throttled: Arc<[AtomicBool; 2]>,
     waiters: Arc<Waiters>,
     is_reported_offline: AtomicBool,
 }
@@ -87,6 +89,7 @@ impl Partition {
             leadership: Arc::new(AtomicU64::new(Leadership::UNKNOWN.pack())),
             role: Arc::default(),
             led_since: Arc::default(),
+            throttled: Arc::default(),
             waiters: Arc::default(),
             is_reported_offline: AtomicBool::default(),
         }
@@ -116,9 +119,24 @@ impl Partition {
             leadership: Arc::clone(&self.leadership),
             role: Arc::clone(&self.role),
             led_since: Arc::clone(&self.led_since),
+            throttled: Arc::clone(&self.throttled),
             waiters: Arc::clone(&self.waiters),
             is_reported_offline: AtomicBool::default(),
         }
+    }
+
+    /// Whether this server's replica is throttled as the leader, and as a follower (KIP-73).
+    pub(crate) fn set_throttled(&self, (as_leader, as_follower): (bool, bool)) {
+        self.throttled[0].store(as_leader, Ordering::Relaxed);
+        self.throttled[1].store(as_follower, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_throttled_leader(&self) -> bool {
+        self.throttled[0].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_throttled_follower(&self) -> bool {
+        self.throttled[1].load(Ordering::Relaxed)
     }
 
     /// Whether its log is offline and that was not reported yet.

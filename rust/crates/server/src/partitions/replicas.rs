@@ -289,6 +289,12 @@ impl Replicas {
         in_sync >= all || in_sync >= u64::from(log.config().min_insync_replicas)
     }
 
+    /// Whether one in-sync replica less would be fewer than `min.insync.replicas` (`Partition.isAtMinIsr`).
+    pub(crate) fn is_at_min_in_sync(&self, log: &Log) -> bool {
+        let (all, in_sync) = self.in_sync();
+        in_sync == all.min(u64::from(log.config().min_insync_replicas))
+    }
+
     /// The number of replicas, and of those in the ISR.
     pub(crate) fn in_sync(&self) -> (u64, u64) {
         let counts = self.counts.load(Ordering::Acquire);
@@ -297,6 +303,13 @@ impl Replicas {
 
     pub(crate) fn is_follower(&self, id: i32) -> bool {
         self.state.read().follower(id).is_some()
+    }
+
+    pub(crate) fn is_in_sync(&self, id: i32) -> bool {
+        let state = self.state.read();
+        state
+            .follower(id)
+            .is_some_and(|follower| follower.replica.in_sync)
     }
 
     /// A follower's Fetch shows its position. One of another leader's epoch does not count.

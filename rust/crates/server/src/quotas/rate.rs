@@ -49,6 +49,27 @@ impl Rate {
         ((rate - bound) / bound * measured_ms).round() as u64
     }
 
+    /// The milliseconds without use until the rate is at most `bound` a second, 0 if it is. Unlike
+    /// [`Self::throttle_ms`] it counts the time that has passed, or one sample's (`SimpleRate`). No longer
+    /// than the window, after which all is forgotten.
+    pub(crate) fn simple_wait_ms(&mut self, window: Window, bound: f64, now_ms: u64) -> u64 {
+        self.forget(window, now_ms);
+        let Some(oldest) = self.0.front() else {
+            return 0;
+        };
+        let elapsed_ms = now_ms.saturating_sub(oldest.start_ms);
+        let measured_ms = elapsed_ms.max(window.length_ms()) as f64;
+        let sum: f64 = self.0.iter().map(|sample| sample.sum).sum();
+        if sum <= bound * measured_ms / 1000.0 {
+            return 0;
+        }
+        // Saturates: a bound of zero gives an endless wait.
+        let needed_ms = (sum / bound * 1000.0).ceil() as u64;
+        needed_ms
+            .saturating_sub(elapsed_ms)
+            .clamp(1, window.whole_ms().max(1))
+    }
+
     pub(crate) fn is_forgotten(&mut self, window: Window, now_ms: u64) -> bool {
         self.forget(window, now_ms);
         self.0.is_empty()

@@ -167,7 +167,14 @@ impl Fetchers {
     pub(crate) fn lag_max(&self) -> i64 {
         let state = self.state.lock();
         let all = state.following.values();
-        all.map(|one| one.lag()).max().unwrap_or(0)
+        all.filter_map(|one| one.lag()).max().unwrap_or(0)
+    }
+
+    /// The number of fetchers whose threads ended although they were not stopped.
+    pub(crate) fn dead_count(&self) -> usize {
+        let state = self.state.lock();
+        let threads = state.running.values();
+        threads.filter(|running| running.thread.is_finished()).count()
     }
 
     /// The number of followed partitions that are not fetched any more.

@@ -32,6 +32,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Failures of a change of leaders pass. They are logged if they last so long.
 const LASTS: Duration = Duration::from_secs(10);
 
+const UNKNOWN_LAG: i64 = -1;
+
 /// What all fetchers need.
 pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
@@ -142,7 +144,7 @@ impl Following {
                 failing: None,
                 retry_at: None,
             }),
-            lag: AtomicI64::new(0),
+            lag: AtomicI64::new(UNKNOWN_LAG),
             has_failed: AtomicBool::new(false),
         }
     }
@@ -161,8 +163,9 @@ impl Following {
         (&self.topic, self.index, self.epoch)
     }
 
-    pub(super) fn lag(&self) -> i64 {
-        self.lag.load(Ordering::Relaxed)
+    /// `None` before the leader's first answer.
+    pub(super) fn lag(&self) -> Option<i64> {
+        Some(self.lag.load(Ordering::Relaxed)).filter(|lag| *lag >= 0)
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -199,6 +202,14 @@ impl Following {
                 }
                 state.phase = Phase::Fetches;
             }
+        }
+        // As in Kafka, a replica without lag is not held back.
+        let exceeded_for = || context.shared.replication_quotas.follower.exceeded_for();
+        if partition.is_throttled_follower()
+            && self.lag() != Some(0)
+            && let Some(wait) = exceeded_for()
+        {
+            return Due::At(now + wait.min(context.shared.config.replica.backoff));
         }
         Due::Now(self.asked(&self.current(context).log))
     }
@@ -253,6 +264,9 @@ impl Following {
             let appended = self.append(context, &partition, &answer.records);
             let bytes = appended.map_err(|error| self.fault_of(context, &partition, &error))?;
             context.shared.metrics.replication_bytes_in.add(bytes);
+            if partition.is_throttled_follower() {
+                context.shared.replication_quotas.follower.record(bytes);
+            }
         }
         let partition = self.current(context);
         let log = &partition.log;

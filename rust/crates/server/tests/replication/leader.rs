@@ -1,11 +1,14 @@
 //! A leader with followers, seen through Produce, Fetch and ListOffsets: acks=all, the high watermark, reads
 //! from followers. The followers are clients that send a broker's id.
 
+use std::cell::RefCell;
+use std::time::Duration;
+
 use crate::common::{
     Client, Fetch, TestServer, batch, current_leader, fetched, int, only_part, partition, produce, produced,
     records, replica, request,
 };
-use logcore_protocol::Struct;
+use logcore_protocol::{ErrorCode, Struct};
 use logcore_server::{PartitionSpec, Replica};
 
 /// Partition 0 of `t`, which this server, 1, leads in epoch 3. Replica 2 is in sync, replica 3 if `third` is
@@ -358,4 +361,47 @@ fn a_new_leader_lists_no_end_before_its_high_watermark_is_known() {
     };
     assert_eq!(code_of_fetch(&follower, &mut client), 0);
     assert_eq!(list(&mut client, 9, -1, -1), (0, 1, 4));
+}
+
+// If this failed, a group's commit would wait for its timeout although every replica has it, or would never
+// be answered after the group moved to another broker.
+#[test]
+fn an_append_of_python_is_reported_once_it_is_replicated() {
+    let server = start(&[]);
+    let append = |number, timeout_ms| {
+        let timeout = Duration::from_millis(timeout_ms);
+        let appended = server
+            .server
+            .append_and_report("t", 0, &batch(&[b"a"]), number, timeout);
+        appended.unwrap()
+    };
+    let next = || {
+        let taken = RefCell::new(Vec::new());
+        server.wait_until("a report", || {
+            taken.borrow_mut().extend(server.server.take_replicated());
+            !taken.borrow().is_empty()
+        });
+        taken.into_inner()
+    };
+    assert!(!append(1, 60_000));
+    assert_eq!(server.server.take_replicated(), []);
+    follow(2, 1).call(&mut server.client());
+    assert_eq!(next(), [(1, ErrorCode::NONE)]);
+    assert!(!append(2, 10));
+    assert_eq!(next(), [(2, ErrorCode::REQUEST_TIMED_OUT)]);
+    assert!(!append(3, 60_000));
+    let moved = PartitionSpec {
+        leader_id: 2,
+        leader_epoch: 4,
+        ..replicated(false)
+    };
+    server.server.create_partition(&moved).unwrap();
+    assert_eq!(next(), [(3, ErrorCode::NOT_LEADER_OR_FOLLOWER)]);
+    let alone = PartitionSpec {
+        leader_epoch: 5,
+        replicas: vec![replica(1, true)],
+        ..partition("t", 0)
+    };
+    server.server.create_partition(&alone).unwrap();
+    assert!(append(4, 60_000), "there is no follower");
 }

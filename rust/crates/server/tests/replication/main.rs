@@ -10,3 +10,4 @@ mod isr;
 mod leader;
 #[path = "../../../records/tests/support/mod.rs"]
 mod support;
+mod throttles;

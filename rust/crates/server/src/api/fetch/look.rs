@@ -282,11 +282,22 @@ impl Parameters {
                 ..found_nothing(Arc::clone(partition))
             });
         }
-        let found = self.read(shared, Arc::clone(partition), wanted, left, min_one)?;
+        let mut found = self.read(shared, Arc::clone(partition), wanted, left, min_one)?;
+        if self.is_held_back(shared, partition) {
+            (found.slice, found.is_behind) = (None, false);
+        }
         Ok(Found {
             leader_epoch: leadership.epoch,
             ..found
         })
+    }
+
+    /// Whether a throttled follower gets no records now (`ReplicaManager.shouldLeaderThrottle`).
+    fn is_held_back(&self, shared: &Shared, partition: &Partition) -> bool {
+        self.is_follower()
+            && partition.is_throttled_leader()
+            && shared.replication_quotas.leader.exceeded_for().is_some()
+            && !partition.replicas.is_in_sync(self.replica_id)
     }
 
     /// The replica from which the consumer should read instead, if this server leads and another replica is

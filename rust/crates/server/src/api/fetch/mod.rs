@@ -294,6 +294,9 @@ fn count(shared: &Shared, parameters: &Parameters, wanted: &[Wanted], looks: &[L
                 found.partition.counts.fetched(bytes, parameters.is_follower());
                 if parameters.is_follower() {
                     shared.metrics.replication_bytes_out.add(bytes);
+                    if found.partition.is_throttled_leader() {
+                        shared.replication_quotas.leader.record(bytes);
+                    }
                 }
             }
             Err(refused) => {

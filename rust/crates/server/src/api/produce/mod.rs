@@ -239,32 +239,20 @@ fn check_replicas(shared: &Shared, request: &Request, results: &mut [Result<Done
     all
 }
 
-/// `None` while in-sync replicas lack the records (`Partition.checkEnoughReplicasReachOffset`).
+/// `None` while in-sync replicas lack the records.
 fn acknowledgement(
     shared: &Shared,
     partition: &Partition,
     done: &mut Done,
 ) -> Option<std::result::Result<(), ErrorCode>> {
-    // Before the checks below: if this server still leads then, the records were never truncated.
-    let is_replicated = partition.log.high_watermark() > done.last_offset;
-    if let Err(code) = partition.lead(shared.node_id, -1) {
+    let led_since = done.has_records().then_some(done.led_since);
+    let replicated = shared.replicated(partition, done.last_offset, led_since)?;
+    if replicated.is_err()
+        && let Err(code) = partition.lead(shared.node_id, -1)
+    {
         done.leader = current_leader(partition, code);
-        return Some(Err(code));
     }
-    if done.has_records() && done.led_since != partition.led_since() {
-        // Another broker led in between, so this log may have been truncated and written again.
-        return Some(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
-    }
-    if !is_replicated {
-        // The log may have moved to another directory.
-        let moved = shared.registry.moved(partition)?;
-        return acknowledgement(shared, &moved, done);
-    }
-    Some(if partition.replicas.has_min_in_sync(&partition.log) {
-        Ok(())
-    } else {
-        Err(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-    })
+    Some(replicated)
 }
 
 async fn wait_for_replicas(shared: &Shared, request: &Request, results: &mut [Result<Done>]) {
