@@ -246,7 +246,7 @@ class Cluster:
         """Starts the brokers that have ended, and returns when all replicas are in sync."""
         for member in self.members:
             if member.has_ended():
-                self.start_again(member, topics, partitions)
+                self.start_again(member, topics, partitions, timeout=300)
         self.wait(topics, partitions, in_sync=in_sync, timeout=300)
 
 

@@ -13,6 +13,8 @@
 mod args;
 mod bare_broker;
 mod bare_sendfile;
+#[cfg(test)]
+mod cluster_tests;
 mod connections;
 mod cursor;
 mod descriptors;

@@ -14,8 +14,10 @@ use crate::target::PATIENCE;
 
 /// The topics of one request.
 const TOPICS_AT_ONCE: usize = 50;
-/// Between two questions.
+/// Between two questions, at least.
 const PAUSE: Duration = Duration::from_millis(10);
+/// A pause is so many times as long as the answer took, so that the questions load no broker.
+const PAUSE_BY_ANSWER: u32 = 10;
 
 /// The flags of `wait-for-leaders`.
 pub(crate) struct Options {
@@ -67,6 +69,7 @@ impl Options {
         let (mut asking, mut requests) = (None, 0);
         while !missing.is_empty() {
             let asked = &missing[..missing.len().min(TOPICS_AT_ONCE)];
+            let asked_at = Instant::now();
             let answer = match &mut asking {
                 None => Asking::connect(broker, PATIENCE).and_then(|fresh| asking.insert(fresh).ask(asked)),
                 Some(asking) => asking.ask(asked),
@@ -92,7 +95,7 @@ impl Options {
                     first: missing[0].to_owned(),
                 });
             }
-            thread::sleep(PAUSE);
+            thread::sleep(PAUSE.max(asked_at.elapsed() * PAUSE_BY_ANSWER));
         }
         Ok(requests)
     }
