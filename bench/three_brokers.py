@@ -140,7 +140,6 @@ def with_producer(
         output, errors = producer.communicate(timeout=180)
     if producer.returncode != 0:
         raise RuntimeError(f"the producer failed: {errors.strip()}")
-    print(output) if __import__("os").environ.get("DBG") else None
     figures: dict[str, Any] = json.loads(output)
     if figures["lost"]:
         raise RuntimeError(f"{figures['lost']} of {figures['acknowledged']} acknowledged records are lost")

@@ -125,7 +125,12 @@ impl<'a> Producer<'a> {
     fn read(&mut self) -> Result<Vec<(i64, u64)>, BenchError> {
         let (mut request, offset_at) =
             messages::fetch_request(&self.options.topic, self.options.partition, FETCH_BYTES);
-        let mut frames = Frames::new(self.find_leader()?);
+        let mut leader = self.find_leader();
+        for _ in 1..self.brokers.len() {
+            // The broker that was asked may be the one that has ended.
+            leader = leader.or_else(|_| self.find_leader());
+        }
+        let mut frames = Frames::new(leader?);
         let (mut found, mut offset) = (Vec::new(), 0i64);
         loop {
             request[offset_at.clone()].copy_from_slice(&offset.to_be_bytes());

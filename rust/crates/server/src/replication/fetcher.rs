@@ -135,7 +135,7 @@ impl Fetcher {
             let current = address.borrow_and_update().clone();
             let failed = match current {
                 Some(current) => {
-                    let exchange = link.exchange(&current, work.due);
+                    let exchange = link.exchange(&current, work.due, self.wait(work.next));
                     tokio::select! {
                         result = exchange => result.err(),
                         // What it asks may never be answered.
@@ -188,6 +188,14 @@ impl Fetcher {
             }
         }
         work
+    }
+
+    /// How long a leader may hold a Fetch: until another partition is to be asked for again.
+    fn wait(&self, next: Option<Instant>) -> Duration {
+        let most = self.context.shared.config.replica.wait_max;
+        next.map_or(most, |next| {
+            most.min(next.saturating_duration_since(Instant::now()))
+        })
     }
 
     fn log_failure(&self, reason: &str) {
