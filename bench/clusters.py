@@ -242,6 +242,11 @@ class Cluster:
                 raise RuntimeError(f"{reason}; its output ends with: {member.last_output()}")
         return seconds
 
+    def revive(self) -> None:
+        """Starts the brokers that a failed scenario left dead, and returns when all serve."""
+        if len(self.alive) < len(self.members):
+            wait_for_brokers(self, start_again=True)
+
     def heal(self, topics: Sequence[str], partitions: int, in_sync: int = BROKERS) -> None:
         """Starts the brokers that have ended, and returns when all replicas are in sync."""
         for member in self.members:
@@ -285,7 +290,7 @@ def ours(directory: Path) -> Iterator[Cluster]:
             members.append(Member(number, first + number, again, output, found[str(properties)]))
         log_dirs = [data / "kafka-logs", *(data / f"kafka-logs-{number}" for number in range(1, BROKERS))]
         cluster = Cluster(OURS, members, log_dirs, starter.process.pid)
-        _wait_for_brokers(cluster)
+        wait_for_brokers(cluster)
         yield cluster
     finally:
         for member in members:
@@ -311,15 +316,19 @@ def kafka(directory: Path) -> Iterator[Cluster]:
                 output = directory / f"kafka-{number}.out"
                 members.append(Member(number, first + number, command, output))
             cluster = Cluster(KAFKA_3_9, members, log_dirs, ensemble.members[0].process.pid)
-            _wait_for_brokers(cluster)
+            wait_for_brokers(cluster)
             yield cluster
         finally:
             for member in members:
                 member.close()
 
 
-def _wait_for_brokers(cluster: Cluster) -> None:
-    """Returns when every broker answers, and one knows them all."""
+def wait_for_brokers(cluster: Cluster, start_again: bool = False) -> None:
+    """Returns when every broker answers, and one knows them all. With `start_again`, ended ones are started.
+
+    Raises:
+        RuntimeError: one has ended, or they do not answer after two minutes.
+    """
     end, pause = time.monotonic() + 120, threading.Event()
     while True:
         if all(answers(member.port) for member in cluster.members):
@@ -327,6 +336,10 @@ def _wait_for_brokers(cluster: Cluster) -> None:
                 if len(cluster.admin().list_topics(timeout=5).brokers) == BROKERS:
                     break
         ended = [member for member in cluster.members if member.has_ended()]
+        if start_again:
+            for member in ended:
+                member.start_again()
+            ended = []
         if ended or time.monotonic() > end:
             failed = ended[0] if ended else cluster.members[0]
             raise RuntimeError(f"{cluster.name} did not start; its output ends with: {failed.last_output()}")

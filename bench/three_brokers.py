@@ -45,6 +45,7 @@ FAILOVER_PARTITIONS = 10
 
 @contextmanager
 def fresh_topic(cluster: Cluster, name: str, partitions: int) -> Iterator[str]:
+    cluster.revive()
     topic = f"{name}-{time.monotonic_ns()}"
     cluster.create_topics([topic], partitions)
     cluster.wait([topic], partitions, in_sync=BROKERS)
@@ -211,7 +212,8 @@ def partitions(run_: Clusters, options: argparse.Namespace) -> None:
     many = 200 if options.quick else 2000
 
     def measure(cluster: Cluster, number: int) -> None:
-        topic = f"partitions-{number}"
+        cluster.revive()
+        topic = f"partitions-{time.monotonic_ns()}"
         begun = time.monotonic()
         cluster.create_topics([topic], many)
         created = run_.figure(f"{many:,} partitions: until every broker knows them", "s", (Goal(2),), False)
