@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name '*.toml' -o -name '*.table' 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test test-rust test-python clients lint fmt bench bench-broker bench-coordinator fuzz wheel peers clean
+.PHONY: help demo test test-rust test-python clients lint fmt bench bench-broker bench-coordinator bench-cluster fuzz wheel peers clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -105,6 +105,13 @@ COORDINATOR ?=
 
 bench-coordinator: $(VENV)/.dev $(VENV)/.dist peers  ## the coordinator beside Apache ZooKeeper 3.9.4, one server and three
 	$(PY) -u bench/coordinator.py $(COORDINATOR)
+
+# Arguments of bench/three_brokers.py: make bench-cluster CLUSTER="--quick --only kill".
+CLUSTER ?=
+
+bench-cluster: $(VENV)/.dev $(VENV)/.dist peers  ## three brokers beside three of Apache Kafka 3.9.1 on Apache ZooKeeper 3.9.4
+	@cargo build -q --profile dist --locked -p logcore-bench-wire
+	$(PY) -u bench/three_brokers.py $(CLUSTER)
 
 # How long each seeded test runs with new seeds.
 MINUTES ?= 10

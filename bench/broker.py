@@ -10,28 +10,20 @@ for the requests of bench/wire, which are encoded before: so the server is measu
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-import resource
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import plots
 from figures import Board, Figure, Goal, curve_table, figures_table, shown
 from loads import Medium, produce
+from program import RESULTS, machine, names, prepare_process, revision
 from scenarios import SCENARIOS, Run, reason_of, say
 from servers import KAFKAS, OURS, ROOT, bare, ours
 
-RESULTS = Path(__file__).resolve().parent / "results"
 WARM_UPS = 3
 # The first rounds of each scenario, which do not count: they warm up code that the warm-up's produce does not
 # use.
@@ -100,20 +92,6 @@ def run_on(medium: Medium, board: Board, options: argparse.Namespace) -> None:
                 run.measure(server, number, unwanted, produce, "warm-up", record=1024, batch=131072)
         for name in options.only:
             SCENARIOS[name](run)
-
-
-def machine() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next(
-        (line.partition(":")[2].strip() for line in lines if "model name" in line), "unknown processor"
-    )
-    return f"{cpu}, {os.cpu_count()} cores, Linux {platform.release()}"
-
-
-def revision() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() or "an unversioned tree"
 
 
 def head(options: argparse.Namespace) -> list[str]:
@@ -196,16 +174,6 @@ def write(boards: list[Board], options: argparse.Namespace) -> str:
     return text
 
 
-def names(known: Any) -> Callable[[str], list[str]]:
-    def read(text: str) -> list[str]:
-        given = text.split(",")
-        if wrong := [name for name in given if name not in known]:
-            raise argparse.ArgumentTypeError(f"{wrong[0]!r} is not one of {', '.join(known)}")
-        return given
-
-    return read
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     media = {"tmpfs": Path("/dev/shm"), "disk": ROOT / "build"}
@@ -244,11 +212,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    # On SIGTERM, servers are stopped and the figures so far are written.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # Child processes inherit the limit. There are scenarios with five thousand connections.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    prepare_process()
     begun, boards, text = time.monotonic(), [], ""
     for medium in options.media:
         parent: Path = getattr(options, medium)

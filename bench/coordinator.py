@@ -12,16 +12,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import resource
 import shutil
-import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Barrier, Event, Thread
@@ -29,8 +25,9 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from broker import RESULTS, machine, names, revision
-from figures import Figure, Goal, shown, shown_spread, table
+from figures import Figure, Goal, shown
+from pairs import WARM_UPS, Run, section
+from program import RESULTS, machine, names, prepare_process, revision
 from scenarios import reason_of, say
 from servers import ROOT
 from sessions import (
@@ -50,45 +47,12 @@ from zookeepers import OURS, ZOOKEEPER, Ensemble, running
 
 DATA = b"x" * 100
 NODES = 200
-WARM_UPS = 2
 PIPELINED = 500
 SESSION_COUNTS = (1, 10, 50, 200)
 EQUAL = (Goal(1, ZOOKEEPER),)
 
-
-@dataclass
-class Run:
-    """The ensembles of one size, and their figures."""
-
-    ensembles: list[Ensemble]
-    rounds: int
-    quick: bool
-    figures: dict[str, Figure] = field(default_factory=dict)
-
-    def figure(
-        self, what: str, unit: str, goals: tuple[Goal, ...] = (), more_is_better: bool = True
-    ) -> Figure:
-        known = self.figures.get(what)
-        if known is None:
-            known = self.figures[what] = Figure(what, unit, goals, more_is_better)
-        return known
-
-    def count(self, whole: int) -> int:
-        return max(whole // 50, 20) if self.quick else whole
-
-    def each(self, what: str, measure: Callable[[Ensemble, int], None], warm_ups: int = WARM_UPS) -> None:
-        """Measures every ensemble in every round, in alternating order. Rounds below 0 do not count."""
-        for number in range(-(0 if self.quick else warm_ups), self.rounds):
-            say(f"{what}: round {number + 1} of {self.rounds}")
-            for ensemble in self.ensembles if number % 2 == 0 else self.ensembles[::-1]:
-                try:
-                    measure(ensemble, number)
-                except Exception as error:  # the other ensemble is still measured
-                    self.figure(what, "").failed[ensemble.name] = reason_of(error)
-
-    def keep(self, figure: Figure, ensemble: Ensemble, number: int, value: float) -> None:
-        if number >= 0:
-            figure.add(ensemble.name, number, value)
+Ensembles = Run[Ensemble]
+"""The ensembles of one size, and their figures."""
 
 
 def prepared(ensemble: Ensemble, name: str, nodes: int) -> str:
@@ -122,7 +86,7 @@ def requests_of(path: str, many: int) -> dict[str, list[bytes]]:
     }
 
 
-def pipelined(run_: Run) -> None:
+def pipelined(run_: Ensembles) -> None:
     """One session with 500 requests in flight."""
     many = run_.count(20_000)
 
@@ -138,7 +102,7 @@ def pipelined(run_: Run) -> None:
     run_.each("pipelined", measure)
 
 
-def many_sessions(run_: Run) -> None:
+def many_sessions(run_: Ensembles) -> None:
     """1 to 200 sessions, each with one request in flight, distributed over the members."""
     for clients in SESSION_COUNTS:
         many = run_.count(2_000 if clients == 1 else 10_000)
@@ -155,7 +119,7 @@ def many_sessions(run_: Run) -> None:
         run_.each(f"{clients} sessions", measure)
 
 
-def latency(run_: Run) -> None:
+def latency(run_: Ensembles) -> None:
     """One request at a time; in an ensemble at a follower, and at the leader."""
     many = run_.count(2_000)
 
@@ -196,13 +160,13 @@ def kazoo_calls(path: str) -> dict[str, Callable[[KazooClient, int], Any]]:
     }
 
 
-def kazoo(run_: Run) -> None:
+def kazoo(run_: Ensembles) -> None:
     """kazoo: one client with 500 asynchronous requests in flight, and one thread for each of several
     clients."""
     kazoo_of(run_, "kazoo", os.sched_getaffinity(0))
 
 
-def kazoo_on_one_core(run_: Run) -> None:
+def kazoo_on_one_core(run_: Ensembles) -> None:
     """The same with kazoo's process on one core.
 
     Python runs one of its threads at a time, and passing the interpreter between cores takes time. The
@@ -211,7 +175,7 @@ def kazoo_on_one_core(run_: Run) -> None:
     kazoo_of(run_, "kazoo on one core", {min(os.sched_getaffinity(0))})
 
 
-def kazoo_of(run_: Run, client: str, cores: set[int]) -> None:
+def kazoo_of(run_: Ensembles, client: str, cores: set[int]) -> None:
     many = run_.count(3_000)
 
     def measure(ensemble: Ensemble, number: int) -> None:
@@ -283,7 +247,7 @@ def threads_of(clients: Sequence[KazooClient], call: Callable[[KazooClient, int]
     return each * len(clients) / seconds
 
 
-def watches(run_: Run) -> None:
+def watches(run_: Ensembles) -> None:
     """1,000 sessions watch one node: the time from a set until the last one has its event."""
     watchers = run_.count(1_000)
 
@@ -315,7 +279,11 @@ SCENARIOS = {
 
 
 def anew(
-    found: Run, what: str, directory: Path, size: int, measure: Callable[[Run, Ensemble, int], None]
+    found: Ensembles,
+    what: str,
+    directory: Path,
+    size: int,
+    measure: Callable[[Ensembles, Ensemble, int], None],
 ) -> None:
     """Measures with a new ensemble in every round, which is not started yet."""
     for number in range(found.rounds):
@@ -332,7 +300,7 @@ def anew(
                 shutil.rmtree(home, ignore_errors=True)
 
 
-def measure_loss(found: Run, ensemble: Ensemble, number: int) -> None:
+def measure_loss(found: Ensembles, ensemble: Ensemble, number: int) -> None:
     """The leader is killed: the time until a former follower answers a write that is sent after that."""
     ensemble.start()
     path = prepared(ensemble, "loss", 1)
@@ -355,7 +323,7 @@ def measure_loss(found: Run, ensemble: Ensemble, number: int) -> None:
     figure.add(ensemble.name, number, time.monotonic() - began)
 
 
-def measure_size(found: Run, ensemble: Ensemble, number: int) -> None:
+def measure_size(found: Ensembles, ensemble: Ensemble, number: int) -> None:
     """Memory and start: idle, with 200,000 nodes and 5,000 sessions, and starts with these nodes.
 
     The servers were killed right after the writes of the nodes, or were stopped.
@@ -396,28 +364,6 @@ def measure_size(found: Run, ensemble: Ensemble, number: int) -> None:
 def kill_all(ensemble: Ensemble) -> None:
     for port in ensemble.ports:
         ensemble.kill(port)
-
-
-def goals_of(figure: Figure) -> str:
-    words = {True: "", False: " **missed**", None: " (not measured)"}
-    cells = []
-    for goal in figure.goals:
-        sign = "≥" if figure.more_is_better else "≤"
-        bound = f"{goal.bound:g} {figure.unit}" if goal.to is None else f"{goal.bound:g}x ZooKeeper"
-        cells.append(f"{sign} {bound}{words[figure.reached(goal)]}")
-    return "; ".join(cells)
-
-
-def section(size: int, figures: Sequence[Figure]) -> list[str]:
-    heads = ["what", "unit", OURS, ZOOKEEPER, "ours ÷ ZooKeeper", "goal"]
-    rows = [
-        [f.what, f.unit, f.cell(OURS), f.cell(ZOOKEEPER), shown_spread(f.ratio(ZOOKEEPER)), goals_of(f)]
-        for f in figures
-        if f.values
-    ]
-    failures = [f"- {name}: {f.what}: {reason}" for f in figures for name, reason in f.failed.items()]
-    title = "One server" if size == 1 else f"{size} servers"
-    return ["", f"## {title}", "", *table(heads, rows), *(["", "Failed:", "", *failures] if failures else [])]
 
 
 def head(options: argparse.Namespace) -> list[str]:
@@ -466,11 +412,11 @@ def measured(directory: Path, size: int, options: argparse.Namespace) -> list[Fi
                 SCENARIOS[name](run_)
             figures += run_.figures.values()
     if "loss" in options.only and size > 1:
-        lost = Run([], options.rounds, options.quick)
+        lost: Ensembles = Run([], options.rounds, options.quick)
         anew(lost, "the leader is killed", directory, size, measure_loss)
         figures += lost.figures.values()
     if "size" in options.only:
-        sized = Run([], min(options.rounds, 3), options.quick)
+        sized: Ensembles = Run([], min(options.rounds, 3), options.quick)
         anew(sized, "memory and start", directory, size, measure_size)
         figures += sized.figures.values()
     return figures
@@ -478,17 +424,20 @@ def measured(directory: Path, size: int, options: argparse.Namespace) -> list[Fi
 
 def main() -> int:
     options = arguments()
-    # No server is left behind if the run is interrupted.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    prepare_process()
     begun = time.monotonic()
     lines = head(options)
     (ROOT / "build").mkdir(exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="logcore-bench-", dir=options.directory))
     try:
         for size in options.sizes:
-            lines += section(size, measured(directory, size, options))
+            lines += section(
+                "One server" if size == 1 else f"{size} servers",
+                measured(directory, size, options),
+                OURS,
+                ZOOKEEPER,
+                "ZooKeeper",
+            )
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         lines += ["", "Missed goals, and why: [coordinator-missed](coordinator-missed.md)."]

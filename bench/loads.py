@@ -11,9 +11,10 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from servers import BARE, WIRE, Server, jars
 
@@ -75,13 +76,22 @@ def fresh_topic(server: Server, name: str, partitions: int) -> Iterator[str]:
         server.wait_for_deletions()
 
 
-def wire(command: str, server: Server, seconds: float, **options: object) -> Figures:
+class Loaded(Protocol):
+    """What bench/wire sends a load to: a server, or a cluster."""
+
+    @property
+    def wire_flags(self) -> list[str]: ...
+
+    def used(self) -> AbstractContextManager[dict[str, float]]: ...
+
+
+def wire(command: str, server: Loaded, seconds: float, **options: object) -> Figures:
     """Runs one load of bench/wire against a server.
 
     Raises:
         RuntimeError: it failed; the text has its output.
     """
-    arguments = [str(WIRE), command, "--port", str(server.port), "--seconds", f"{seconds:g}"]
+    arguments = [str(WIRE), command, *server.wire_flags, "--seconds", f"{seconds:g}"]
     for name, value in options.items():
         arguments += [f"--{name.replace('_', '-')}", str(value)]
     with server.used() as used:

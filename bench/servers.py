@@ -18,7 +18,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from cluster import AdminClient, KafkaException, NewTopic, OffsetSpec, TopicPartition
@@ -78,6 +79,22 @@ def cpu_seconds(pid: int) -> float:
     """User and system seconds of the process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def used_by(pids_now: Callable[[], list[int]]) -> Iterator[dict[str, float]]:
+    """After the block, the dict has the CPU seconds (`cpu_s`) and the peak of resident memory
+    (`peak_mb`) of the processes.
+    """
+    used: dict[str, float] = {}
+    pids = pids_now()
+    for pid in pids:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets VmHWM, see proc(5)
+    before = sum(map(cpu_seconds, pids))
+    yield used
+    pids = pids_now()
+    used["cpu_s"] = sum(map(cpu_seconds, pids)) - before
+    used["peak_mb"] = sum(memory_mb(pid, "VmHWM") for pid in pids)
 
 
 # Every broker has these in addition to its default settings. Deleted topics free their memory before the next
@@ -148,20 +165,13 @@ class Server:
     def resident_mb(self) -> float:
         return sum(memory_mb(pid, "VmRSS") for pid in self.pids())
 
-    @contextlib.contextmanager
-    def used(self) -> Iterator[dict[str, float]]:
-        """After the block, the dict has its CPU seconds (`cpu_s`) and the peak of resident memory
-        (`peak_mb`).
-        """
-        used: dict[str, float] = {}
-        pids = self.pids()
-        for pid in pids:
-            Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets VmHWM, see proc(5)
-        before = sum(map(cpu_seconds, pids))
-        yield used
-        pids = self.pids()
-        used["cpu_s"] = sum(map(cpu_seconds, pids)) - before
-        used["peak_mb"] = sum(memory_mb(pid, "VmHWM") for pid in pids)
+    def used(self) -> AbstractContextManager[dict[str, float]]:
+        return used_by(self.pids)
+
+    @property
+    def wire_flags(self) -> list[str]:
+        """The flags of bench/wire that send a load here."""
+        return ["--port", str(self.port)]
 
     @property
     def bootstrap(self) -> str:

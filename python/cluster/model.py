@@ -63,7 +63,11 @@ class BrokerInfo:
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """The endpoint of the listener, if the broker has it."""
-        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+        # Not a generator: metadata ask this for each partition.
+        for endpoint in self.endpoints:
+            if endpoint.listener == listener:
+                return endpoint
+        return None
 
 
 @dataclass(frozen=True, slots=True)

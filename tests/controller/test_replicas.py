@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.broker.replicas import Logs, MetadataCache, PartitionSpec, ReplicaManager, TopicConfigs
-from cluster.controller.requests import Pending, Sender, body_of
+from cluster.controller.requests import Pending, Sender, body_of, metadata_entry
 from cluster.errors import (
     NONE,
     FencedLeaderEpoch,
@@ -217,7 +217,7 @@ def test_a_deleted_topic_leaves_the_metadata_and_a_withdrawn_one_keeps_its_offse
     deleted: list[str] = []
     fixture.manager.on_topics_deleted(deleted.extend)
     for is_deleted in (False, True):
-        fixture.send(lambda pending: pending.publish(topic(1), 0, []))
+        fixture.send(lambda pending: pending.publish(topic(1), 0, metadata_entry(topic(1), 0, [])))
         assert fixture.metadata.topic("t") is not None
         fixture.send(lambda pending, gone=is_deleted: pending.withdraw(topic(1), gone))  # type: ignore[misc]
         assert fixture.metadata.topic("t") is None

@@ -37,6 +37,14 @@ pub(crate) enum BenchError {
     #[error("{open} requests were not answered: the peer sent nothing for 30 s")]
     Stalled { open: u64 },
 
+    /// A broker's Metadata misses a leader or an in-sync replica.
+    #[error("broker {broker} does not know the wanted leaders of {topics} topics yet, the first is {first}")]
+    NotReady {
+        broker: String,
+        topics: usize,
+        first: String,
+    },
+
     /// A thread of the run panicked, which is a defect of this program.
     #[error("a thread of the run panicked")]
     Panicked,

@@ -11,14 +11,14 @@ use crate::frames::Frames;
 use crate::load::{connect, duration, make_batch};
 use crate::messages;
 use crate::report::Report;
+use crate::target::Target;
 
 /// The number of round trips before the measurement, which fill caches.
 const WARM_UP: usize = 200;
 
 /// The flags of `latency`.
 pub(crate) struct Options {
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub(crate) target: Target,
     pub(crate) topic: String,
     pub(crate) partition: i32,
     pub(crate) record_size: Size,
@@ -29,8 +29,7 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn take(args: &mut Args) -> Result<Self, BenchError> {
         let options = Self {
-            host: args.optional("host", "127.0.0.1".to_owned())?,
-            port: args.required("port")?,
+            target: Target::take(args)?,
             topic: args.required("topic")?,
             partition: args.optional("partition", 0)?,
             record_size: args.optional("record-size", Size(100))?,
@@ -75,7 +74,9 @@ pub(crate) fn run(options: &Options) -> Result<Report, BenchError> {
     let time = duration(options.seconds)?;
     let (batch, _) = make_batch(options.record_size.0, 1, Compression::None)?;
     let (mut request, _) = messages::produce_request(&options.topic, options.partition, options.acks, &batch);
-    let stream = connect(&options.host, options.port)?;
+    let leaders = options.target.leaders(&options.topic, &[options.partition])?;
+    let (host, port) = &leaders[0];
+    let stream = connect(host, *port)?;
     let mut writer = &stream;
     let mut frames = Frames::new(&stream);
     let mut nanoseconds = Vec::with_capacity(1 << 20);

@@ -10,11 +10,11 @@ use crate::args::{Args, Count, Size};
 use crate::error::BenchError;
 use crate::messages;
 use crate::report::Report;
+use crate::target::Target;
 
 /// The flags of every load that sends batches over several connections.
 pub(crate) struct Load {
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    pub(crate) target: Target,
     pub(crate) topic: String,
     pub(crate) partitions: Count,
     pub(crate) connections: Count,
@@ -29,8 +29,7 @@ pub(crate) struct Load {
 impl Load {
     pub(crate) fn take(args: &mut Args) -> Result<Self, BenchError> {
         Ok(Self {
-            host: args.optional("host", "127.0.0.1".to_owned())?,
-            port: args.required("port")?,
+            target: Target::take(args)?,
             topic: args.required("topic")?,
             partitions: args.optional("partitions", Count::MIN)?,
             connections: args.optional("connections", Count::MIN)?,
@@ -42,11 +41,37 @@ impl Load {
         })
     }
 
-    /// Opens the connections one after another.
+    /// Opens the connections one after another, each to the leader of its partitions.
     pub(crate) fn connect(&self) -> Result<Vec<TcpStream>, BenchError> {
-        (0..self.connections.get())
-            .map(|_| connect(&self.host, self.port))
-            .collect()
+        let partitions: Vec<_> = (0..self.partitions.get() as i32).collect();
+        let leaders = self.target.leaders(&self.topic, &partitions)?;
+        let open = |connection| {
+            let partitions = self.partitions_of(connection);
+            let (host, port) = &leaders[partitions[0] as usize];
+            if partitions
+                .iter()
+                .any(|other| leaders[*other as usize] != (host.clone(), *port))
+            {
+                return Err(BenchError::Usage(format!(
+                    "partitions {partitions:?} of topic {} have several leaders and one connection; give as \
+                     many --connections as --partitions",
+                    self.topic
+                )));
+            }
+            connect(host, *port)
+        };
+        (0..self.connections.get()).map(open).collect()
+    }
+
+    /// The partitions that a connection sends to; see [`partition_of`].
+    fn partitions_of(&self, connection: u32) -> Vec<i32> {
+        let (connections, partitions) = (self.connections.get().into(), self.partitions.get().into());
+        let mut partitions: Vec<_> = (0..partitions)
+            .map(|number| partition_of(connection.into(), number, connections, partitions))
+            .collect();
+        partitions.sort_unstable();
+        partitions.dedup();
+        partitions
     }
 
     /// The requests of this load, and the number of records in each.
@@ -64,6 +89,12 @@ impl Load {
     }
 }
 
+/// The partition of a connection's request `number`. A connection sends to its partitions in turn. Connections
+/// share no partition if the number of partitions is a multiple of the number of connections.
+fn partition_of(connection: u64, number: u64, connections: u64, partitions: u64) -> i32 {
+    ((connection + number * connections) % partitions) as i32
+}
+
 /// One encoded request. Each request of a load differs only in its correlation id and partition.
 #[derive(Clone)]
 pub(crate) struct Requests {
@@ -75,15 +106,9 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// The partition of a request. A connection sends to its partitions in turn. Connections share no
-    /// partition if the number of partitions is a multiple of the number of connections.
-    pub(crate) fn partition(&self, connection: usize, number: u64) -> i32 {
-        ((connection as u64 + number * self.connections) % self.partitions) as i32
-    }
-
     /// The request `number` of a connection.
     pub(crate) fn get(&mut self, connection: usize, number: u64) -> &[u8] {
-        let partition = self.partition(connection, number);
+        let partition = partition_of(connection as u64, number, self.connections, self.partitions);
         messages::set_correlation_id(&mut self.bytes, number as i32);
         self.bytes[self.partition_at.clone()].copy_from_slice(&partition.to_be_bytes());
         &self.bytes

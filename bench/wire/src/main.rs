@@ -13,23 +13,31 @@
 mod args;
 mod bare_broker;
 mod bare_sendfile;
+#[cfg(test)]
+mod cluster_tests;
 mod connections;
 mod cursor;
 mod descriptors;
 mod error;
 mod fetch;
 mod frames;
+mod gap;
 mod latency;
 mod load;
 mod messages;
+mod metadata;
 mod paced;
 mod produce;
 mod report;
+mod target;
 #[cfg(test)]
 mod tests;
+mod wait_for_leaders;
 mod write_loop;
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use args::Args;
 use error::BenchError;
@@ -45,6 +53,10 @@ usage: logcore-bench-wire COMMAND [--flag value]...
                 [--seconds 5]
   latency       --port P --topic T [--host 127.0.0.1] [--partition 0] [--record-size 100] [--acks 1]
                 [--seconds 5]
+  gap           --bootstrap P --topic T [--host 127.0.0.1] [--partition 0] [--record-size 100]
+                runs until its standard input ends
+  wait-for-leaders --ports P,... --topic T --partitions N [--host 127.0.0.1] [--topics 0] [--not-broker ID]
+                [--in-sync 0] [--timeout 120]
   bare-broker   --dir D [--port 0]      answers produce, paced and latency; runs until it is killed
   bare-sendfile --file F [--port 0]     answers fetch from a file of batches; runs until it is killed
   write-loop    --dir D [--block 1MiB] [--total 1GiB] [--file-size 1GiB]
@@ -52,8 +64,15 @@ usage: logcore-bench-wire COMMAND [--flag value]...
 `produce` keeps --in-flight requests open on each connection. It uses one thread for each connection or, with
 --threads N, N threads for all. `paced` sends R requests a second, also to a slow broker, and measures each
 from its scheduled time. With more partitions than connections, each connection sends to its share of the
-partitions in turn. --codec is none, gzip, snappy, lz4 or zstd. Batches are compressed before the run, and
+partitions in turn. With --bootstrap P in place of --port P, produce,
+paced and latency ask the broker at P for the leaders and send to them. `gap` sends one record after
+another with acks=all, finds each new leader, and reports the longest time without an answer.
+`wait-for-leaders` waits until each partition of T, or of T-0, T-1, … with --topics, has a leader other than
+--not-broker in the Metadata of every port. --codec is none, gzip, snappy, lz4 or zstd. Batches are compressed before the run, and
 --batch-size is the size before compression. Sizes are bytes, or end in KiB, MiB or GiB.";
+
+/// Standard input has ended.
+static STOP: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -82,6 +101,17 @@ fn run(command: &str, words: Vec<String>) -> Result<(), BenchError> {
         "paced" => paced::run(&paced::Options::take(&mut args)?)?.print(),
         "fetch" => fetch::run(&fetch::Options::take(&mut args)?)?.print(),
         "latency" => latency::run(&latency::Options::take(&mut args)?)?.print(),
+        "gap" => {
+            let options = gap::Options::take(&mut args)?;
+            thread::spawn(|| {
+                let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+                STOP.store(true, Ordering::Relaxed);
+            });
+            gap::run(&options, &STOP, || println!("producing"))?.print();
+        }
+        "wait-for-leaders" => {
+            wait_for_leaders::run(&wait_for_leaders::Options::take(&mut args)?)?.print();
+        }
         "bare-broker" => bare_broker::run(&bare_broker::Options::take(&mut args)?)?,
         "bare-sendfile" => bare_sendfile::run(&bare_sendfile::Options::take(&mut args)?)?,
         "write-loop" => write_loop::run(&write_loop::Options::take(&mut args)?)?.print(),

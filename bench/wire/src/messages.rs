@@ -34,13 +34,13 @@ fn put_compact(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-fn put_string(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&(text.len() as i16).to_be_bytes());
     out.extend_from_slice(text.as_bytes());
 }
 
 /// An empty length prefix, which [`finish`] fills in, and the request header up to the client id.
-fn begin(api_key: i16, version: i16) -> Vec<u8> {
+pub(crate) fn begin(api_key: i16, version: i16) -> Vec<u8> {
     let mut out = vec![0; 4];
     out.extend_from_slice(&api_key.to_be_bytes());
     out.extend_from_slice(&version.to_be_bytes());
@@ -49,7 +49,7 @@ fn begin(api_key: i16, version: i16) -> Vec<u8> {
     out
 }
 
-fn finish(mut out: Vec<u8>) -> Vec<u8> {
+pub(crate) fn finish(mut out: Vec<u8>) -> Vec<u8> {
     set_frame_length(&mut out, 0);
     out
 }
@@ -177,8 +177,8 @@ fn check_correlation(got: i32, expected: i32) -> Result<(), BenchError> {
     }
 }
 
-/// Checks the correlation id and the error code of a response.
-pub(crate) fn check_produce_response(frame: &[u8], correlation_id: i32) -> Result<(), BenchError> {
+/// Checks the correlation id and the error code of a response. Returns the base offset.
+pub(crate) fn check_produce_response(frame: &[u8], correlation_id: i32) -> Result<i64, BenchError> {
     let mut cursor = Cursor::new(frame);
     check_correlation(cursor.i32()?, correlation_id)?;
     cursor.tags()?;
@@ -187,7 +187,7 @@ pub(crate) fn check_produce_response(frame: &[u8], correlation_id: i32) -> Resul
     exactly_one(i64::from(cursor.compact_array()?), "partitions")?;
     let partition = cursor.i32()?;
     match cursor.i16()? {
-        0 => Ok(()),
+        0 => cursor.i64(),
         code => Err(BenchError::Broker {
             api: "produce",
             partition,

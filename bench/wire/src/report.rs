@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write};
 
 /// Figures in the order they were added.
+#[derive(Debug)]
 pub(crate) struct Report {
     line: String,
 }

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from cluster.controller import znodes
@@ -23,6 +23,7 @@ from cluster.controller.actions import Action
 from cluster.controller.channel import Channels, Transport
 from cluster.controller.commands import TopicCommands
 from cluster.controller.executor import Executor
+from cluster.controller.office import give_up_when_refused
 from cluster.controller.operations import Balance, Operations
 from cluster.controller.requests import LEADER_AND_ISR, STOP_REPLICA, Request, Sender
 from cluster.controller.state import ControllerState, NewIsr
@@ -57,6 +58,9 @@ _READS_AT_ONCE = 256
 memory.
 """
 
+_TOLD_SECONDS = 5.0
+"""How long a controlled shutdown waits for brokers that do not answer."""
+
 Connect = Callable[[BrokerInfo], Transport]
 """Makes the way to a broker."""
 
@@ -79,6 +83,8 @@ class Controller:
     ) -> None:
         """`logs_left` says how many more logs this broker can open."""
         self._zk = zk = zk.repeating()
+        self._connect = connect
+        self._listener = inter_broker_listener
         self._local = local
         self._delete_enabled = delete_enabled
         self._unclean_election = unclean_election
@@ -87,6 +93,8 @@ class Controller:
         self._executor = Executor(zk, self._channels, self._state)
         self._queue = WorkQueue(zk, self.topics_may_have_changed)
         self._active = False
+        self._outlasting: asyncio.Task[None] | None = None
+        """Notices the end of another broker that is the controller."""
         self._watched: set[str] = set()
         """The brokers whose registration has a watch."""
         self._on_controller: Callable[[BrokerId], None] | None = None
@@ -149,6 +157,7 @@ class Controller:
         """Ends the task. The next controller repeats the interrupted piece of work."""
         self.operations.stop()
         await self._queue.stop()
+        await self._outlast(None)
         await self._channels.close()
         self._active = False
 
@@ -218,6 +227,7 @@ class Controller:
             # Another broker was elected between the two calls, and may be gone again.
             self._queue.event("elect", self._elect)
             return
+        await self._outlast(None)
         await self._channels.close()
         self._active = True
         self._state.elected(ControllerEpoch(epoch + 1))
@@ -267,8 +277,10 @@ class Controller:
         """Another broker is the controller. Elects this one when it goes."""
         self._active = False
         self.operations.stop()
+        await self._outlast(None)
         await self._channels.close()
         self._fail_waiting_deletions()
+        _, epoch_version = await self._read_epoch()
         try:
             data, _ = await self._zk.get(
                 znodes.CONTROLLER, watch=lambda: self._queue.event("elect", self._elect)
@@ -279,6 +291,20 @@ class Controller:
         elected = znodes.decode_controller(data)
         self._tell_elected(elected)
         log.info("broker %d is the controller", elected)
+        found = await self._zk.find(znodes.broker_path(elected))
+        with contextlib.suppress(znodes.ZnodeError):
+            if found is not None:
+                info = znodes.decode_broker(elected, found[0], found[1].czxid)
+                if info.endpoint(self._listener) is not None:
+                    transport = self._connect(info)
+                    await self._outlast(give_up_when_refused(self._zk, elected, epoch_version, transport))
+
+    async def _outlast(self, waiting: Coroutine[None, None, None] | None) -> None:
+        """Waits from now on for the end of the controller that is elected now; None: of no other broker."""
+        if self._outlasting is not None:
+            self._outlasting.cancel()
+            await asyncio.gather(self._outlasting, return_exceptions=True)
+        self._outlasting = None if waiting is None else asyncio.create_task(waiting, name="controller's end")
 
     async def _load(self) -> None:
         await self._read_brokers()
@@ -611,4 +637,10 @@ class Controller:
             await self.carry_out(actions)
             return remaining
 
-        return await self._queue.command(move)
+        remaining = await self._queue.command(move)
+        # The broker stops now. Until its leaders elsewhere know that they lead, its clients have none.
+        told = (self._channels.delivered(info.id) for info in self._state.alive())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TOLD_SECONDS):
+                await asyncio.gather(*told)
+        return remaining

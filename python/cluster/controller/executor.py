@@ -15,6 +15,7 @@ from cluster.controller import actions as machine
 from cluster.controller import znodes
 from cluster.controller.actions import Action
 from cluster.controller.channel import Channels
+from cluster.controller.requests import metadata_entry
 from cluster.controller.state import ControllerState
 from cluster.controller.zookeeper import (
     BadVersionError,
@@ -147,9 +148,10 @@ class Executor:
                 for broker in topic.assignment[number].replicas
                 if not self._state.is_online(topic.name, number, broker)
             ]
+            entry = metadata_entry(topic, number, offline)
             for broker, pending in self._channels.all_pending():
                 if to is None or broker in to:
-                    pending.publish(topic, number, offline)
+                    pending.publish(topic, number, entry)
 
     async def _create_states(self, topic: str, states: Mapping[int, PartitionState]) -> None:
         operations: list[Operation] = []

@@ -95,9 +95,9 @@ class Pending:
         entry = leader_entry(topic, number, new or (waiting is not None and waiting["is_new"]))
         _put(self._leaders, topic.name, topic.id, number, entry)
 
-    def publish(self, topic: TopicInfo, number: int, offline: Iterable[BrokerId]) -> None:
-        """A partition's metadata."""
-        _put(self._metadata, topic.name, topic.id, number, metadata_entry(topic, number, offline))
+    def publish(self, topic: TopicInfo, number: int, entry: Body) -> None:
+        """A partition's metadata, a :func:`metadata_entry` that other brokers may share."""
+        _put(self._metadata, topic.name, topic.id, number, entry)
 
     def withdraw(self, topic: TopicInfo, deleted: bool) -> None:
         """Clients no longer see the topic. One that is not `deleted` is sent without replicas."""

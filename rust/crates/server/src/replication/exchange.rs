@@ -74,7 +74,7 @@ impl Link {
         while self.reporter.next().is_some() {}
     }
 
-    /// Asks for partitions and applies the answers.
+    /// Asks for partitions and applies the answers. A leader without new records answers after `wait`.
     ///
     /// # Errors
     /// Why the whole request failed. The link must be restarted.
@@ -82,6 +82,7 @@ impl Link {
         &mut self,
         address: &BrokerAddress,
         due: Vec<(Arc<Following>, Asked)>,
+        wait: Duration,
     ) -> Result<(), String> {
         let connection = match self.connection.take().filter(Connection::is_open) {
             Some(open) => open,
@@ -106,6 +107,7 @@ impl Link {
             self.replica(),
             &self.context.shared.config.replica,
             &turn,
+            wait,
         );
         let hint = PARTITION_BYTES * (1 + turn.wanted.len());
         let body = self.ask(&connection, FETCH, version, &message, hint).await?;

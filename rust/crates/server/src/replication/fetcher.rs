@@ -7,10 +7,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::address::BrokerAddress;
 use super::exchange::Link;
@@ -19,6 +19,10 @@ use super::session::Asked;
 use crate::descriptors::advice;
 use crate::log_lines::Level;
 
+/// How long a Fetch may run on after a partition was added. A leader without new records holds a Fetch for
+/// `replica.fetch.wait.max.ms`, and the partition would wait as long. With acks=all, its producers would too.
+const FETCH_GOES_ON: Duration = Duration::from_millis(20);
+
 pub(super) struct Fetcher {
     context: Arc<Context>,
     leader_id: i32,
@@ -26,7 +30,7 @@ pub(super) struct Fetcher {
     /// Some may be over; the thread removes them.
     partitions: Mutex<Vec<Arc<Following>>>,
     /// A partition was added.
-    added: Notify,
+    added: watch::Sender<()>,
     address: watch::Sender<Option<BrokerAddress>>,
     stop: watch::Sender<bool>,
 }
@@ -50,7 +54,7 @@ impl Fetcher {
             leader_id,
             number,
             partitions: Mutex::default(),
-            added: Notify::new(),
+            added: watch::Sender::new(()),
             address: watch::Sender::new(address),
             stop: watch::Sender::new(false),
         }
@@ -58,7 +62,7 @@ impl Fetcher {
 
     pub(super) fn add(&self, following: Arc<Following>) {
         self.partitions.lock().push(following);
-        self.added.notify_one();
+        self.added.send_replace(());
     }
 
     pub(super) fn set_address(&self, address: Option<BrokerAddress>) {
@@ -116,24 +120,30 @@ impl Fetcher {
     async fn fetch(&self) {
         let mut link = Link::new(Arc::clone(&self.context), self.number);
         let mut address = self.address.subscribe();
+        let mut added = self.added.subscribe();
         let mut failing = None;
         loop {
+            added.mark_unchanged();
             let work = self.work();
             if work.due.is_empty() {
                 if work.is_idle {
                     link.close();
                 }
-                self.wait_for_work(work.next).await;
+                wait_for_work(&mut added, work.next).await;
                 continue;
             }
             let current = address.borrow_and_update().clone();
             let failed = match current {
                 Some(current) => {
-                    let exchange = link.exchange(&current, work.due);
+                    let exchange = link.exchange(&current, work.due, self.wait(work.next));
                     tokio::select! {
                         result = exchange => result.err(),
                         // What it asks may never be answered.
                         _ = address.changed() => {
+                            link.restart();
+                            continue;
+                        }
+                        () = outlasts_an_addition(&mut added) => {
                             link.restart();
                             continue;
                         }
@@ -180,17 +190,12 @@ impl Fetcher {
         work
     }
 
-    async fn wait_for_work(&self, next: Option<Instant>) {
-        let due = async {
-            match next {
-                Some(next) => tokio::time::sleep_until(next.into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = self.added.notified() => {}
-            () = due => {}
-        }
+    /// How long a leader may hold a Fetch: until another partition is to be asked for again.
+    fn wait(&self, next: Option<Instant>) -> Duration {
+        let most = self.context.shared.config.replica.wait_max;
+        next.map_or(most, |next| {
+            most.min(next.saturating_duration_since(Instant::now()))
+        })
     }
 
     fn log_failure(&self, reason: &str) {
@@ -204,4 +209,24 @@ impl Fetcher {
             ),
         );
     }
+}
+
+async fn wait_for_work(added: &mut watch::Receiver<()>, next: Option<Instant>) {
+    let due = async {
+        match next {
+            Some(next) => tokio::time::sleep_until(next.into()).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        // The sender lives as long as the fetcher.
+        _ = added.changed() => {}
+        () = due => {}
+    }
+}
+
+/// Returns when a partition was added and the running Fetch still is not answered.
+async fn outlasts_an_addition(added: &mut watch::Receiver<()>) {
+    let _ = added.changed().await;
+    tokio::time::sleep(FETCH_GOES_ON).await;
 }

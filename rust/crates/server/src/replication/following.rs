@@ -28,7 +28,7 @@ use crate::shared::{Shared, now_ms};
 
 /// The first pause after a failure. It doubles up to `replica.fetch.backoff.ms`: right after a change of
 /// leaders, the new leader often needs only some milliseconds.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Failures of a change of leaders pass. They are logged if they last so long.
 const LASTS: Duration = Duration::from_secs(10);
 

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::time::Duration;
 
 use bytes::Bytes;
 use logcore_client::api::Api;
@@ -69,8 +70,14 @@ fn request(key: i16) -> Struct {
     }
 }
 
-/// The Fetch of a session's turn.
-pub(super) fn fetch(version: i16, replica: Replica, config: &ReplicaConfig, turn: &Turn) -> Value {
+/// The Fetch of a session's turn. Without new records it is answered after `wait`.
+pub(super) fn fetch(
+    version: i16,
+    replica: Replica,
+    config: &ReplicaConfig,
+    turn: &Turn,
+    wait: Duration,
+) -> Value {
     let mut message = request(FETCH.key);
     if version >= REPLICA_STATE_SINCE {
         let state = message.element("replica_state").with("replica_id", replica.id);
@@ -79,7 +86,7 @@ pub(super) fn fetch(version: i16, replica: Replica, config: &ReplicaConfig, turn
     } else {
         message.set("replica_id", replica.id);
     }
-    let wait_ms = i32::try_from(config.wait_max.as_millis()).unwrap_or(i32::MAX);
+    let wait_ms = i32::try_from(wait.as_millis()).unwrap_or(i32::MAX);
     message
         .set("max_wait_ms", wait_ms)
         .set("min_bytes", config.bytes_min)
@@ -272,7 +279,7 @@ mod tests {
                     .to_vec(),
                 forgotten: vec![(topic(3), 0)],
             };
-            let message = fetch(version, replica, &config, &turn);
+            let message = fetch(version, replica, &config, &turn, config.wait_max);
             let topics: Vec<_> = message.get("topics").unwrap().structs().collect();
             let counts = topics.iter().map(|topic| topic.each("partitions").count());
             assert_eq!(counts.collect::<Vec<_>>(), [2, 1]);

@@ -1,0 +1,51 @@
+"""The end of a controller whose process has ended: its office is given up before its session is over.
+
+Kafka waits for the session, up to `zookeeper.session.timeout.ms`. Epochs fence the controller if it is alive
+after all: the next one raises the controller's epoch, and every write and request names it. Lives on the
+event loop of a broker that is not the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from cluster.controller import znodes
+from cluster.controller.channel import Transport
+from cluster.controller.zookeeper import Check, Delete, ZooKeeper, ZooKeeperError
+from cluster.model import BrokerId
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 1.0
+"""Between two attempts to connect that fail in another way than by a refusal."""
+
+
+async def give_up_when_refused(
+    zk: ZooKeeper, controller: BrokerId, epoch_version: int, transport: Transport
+) -> None:
+    """Waits until the controller refuses connections, and then deletes its znode.
+
+    `epoch_version` is the version of the epoch's znode since its election: after another election nothing is
+    deleted.
+    """
+    try:
+        await _refused(transport)
+        log.warning("broker %d, the controller, refuses connections: another one is elected", controller)
+        # The znode is gone, or another controller is elected already: then this one has nothing to do.
+        with contextlib.suppress(ZooKeeperError):
+            await zk.transaction([Check(znodes.CONTROLLER_EPOCH, epoch_version), Delete(znodes.CONTROLLER)])
+    finally:
+        transport.close()
+
+
+async def _refused(transport: Transport) -> None:
+    while True:
+        try:
+            await transport.connect()
+            await transport.lost()
+        except ConnectionRefusedError:
+            return
+        except OSError:
+            await asyncio.sleep(_PAUSE_SECONDS)

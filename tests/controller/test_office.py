@@ -1,0 +1,85 @@
+"""The end of a controller: another broker's wait for it. If these failed, a cluster would have no controller
+until the session of a killed one ends, or would depose one that is alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from cluster.controller import znodes
+from cluster.controller.channel import Transport
+from cluster.controller.office import give_up_when_refused
+from cluster.controller.zookeeper import BadVersionError, Check, Delete, ZooKeeper
+from cluster.model import BrokerId
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Way:
+    """The way to the controller: what each attempt to connect gives. A connection ends at once."""
+
+    def __init__(self, *attempts: Exception | None) -> None:
+        self._attempts = list(attempts)
+        self.closed = False
+
+    async def connect(self) -> None:
+        attempt = self._attempts.pop(0)
+        if attempt is not None:
+            raise attempt
+
+    async def lost(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Nodes:
+    """The coordinator."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.done: list[Sequence[Any]] = []
+        self._failure = failure
+
+    async def transaction(self, operations: Sequence[Any]) -> None:
+        self.done.append(operations)
+        if self._failure is not None:
+            raise self._failure
+
+
+def wait(nodes: Nodes, way: Way) -> None:
+    zk, transport = cast(ZooKeeper, nodes), cast(Transport, way)
+    asyncio.run(give_up_when_refused(zk, BrokerId(1), 7, transport))
+
+
+def test_a_controller_is_deposed_when_it_refuses_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.controller.office._PAUSE_SECONDS", 0)
+    nodes, way = Nodes(), Way(None, TimeoutError(), None, ConnectionRefusedError())
+    wait(nodes, way)
+    assert nodes.done == [[Check(znodes.CONTROLLER_EPOCH, 7), Delete(znodes.CONTROLLER)]]
+    assert way.closed
+
+
+def test_a_newer_election_is_left_alone() -> None:
+    nodes, way = Nodes(BadVersionError()), Way(ConnectionRefusedError())
+    wait(nodes, way)
+    assert len(nodes.done) == 1
+
+
+def test_nothing_is_deleted_while_the_controller_answers_or_is_slow() -> None:
+    async def cancelled() -> None:
+        way = Way(*[TimeoutError()] * 3)
+        waiting = asyncio.create_task(
+            give_up_when_refused(cast(ZooKeeper, nodes), BrokerId(1), 7, cast(Transport, way))
+        )
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert way.closed
+
+    nodes = Nodes()
+    asyncio.run(cancelled())
+    assert nodes.done == []
