@@ -217,23 +217,29 @@ class ControllerState:
     def _may_lead(self, topic: str, number: int, broker: BrokerId) -> bool:
         return broker not in self.shutting_down and self.is_online(topic, number, broker)
 
+    def registered_again(self, registered: Mapping[BrokerId, BrokerInfo]) -> frozenset[BrokerId]:
+        """The brokers that failed and came back. They are reported as gone before they are reported again."""
+        before = self.registered
+        return frozenset(
+            broker
+            for broker, info in registered.items()
+            if broker in before and before[broker].epoch != info.epoch
+        )
+
     def brokers_changed(self, registered: Mapping[BrokerId, BrokerInfo]) -> list[Action]:
-        """The registrations changed. A broker that registered again is one that failed and came back."""
+        """The registrations changed."""
         before = self.registered
         if before == registered:
             return []
-        epochs = {broker: info.epoch for broker, info in before.items()}
-        came = frozenset(broker for broker, info in registered.items() if epochs.get(broker) != info.epoch)
-        gone = frozenset(b for b in before if b not in registered or b in came)
+        came = frozenset(registered.keys() - before.keys())
+        gone = before.keys() - registered.keys()
         for broker in gone:
             self._offline.pop(broker, None)
-        self.unreachable -= gone | came
-        self.shutting_down -= gone | came
-        self.registered = {broker: info for broker, info in registered.items() if broker not in came}
-        actions: list[Action] = []
-        if gone:
-            actions += self._elect_everywhere()
+        self.unreachable -= gone
+        self.shutting_down -= gone
         self.registered = dict(registered)
+        # One election: a partition's next state is decided only once the last one is written.
+        actions = self._elect_everywhere() if gone or came else []
         actions.append(PublishBrokers())
         if came:
             actions += self._welcome(came)
@@ -249,10 +255,9 @@ class ControllerState:
             if hosted:
                 actions.append(Lead(topic, hosted, to=came))
             actions.append(Publish(topic, tuple(topic.assignment), came))
-        actions += self._elect_everywhere()
         for deletion in self.deletions.values():
             deletion.failed -= came
-            actions += self._stop(deletion, came)
+            actions += [Withdraw(deletion.topic, deleted=True), *self._stop(deletion, came)]
         return actions
 
     def _hosts(self, topic: TopicInfo, number: int, brokers: frozenset[BrokerId]) -> bool:
@@ -577,9 +582,18 @@ class ControllerState:
         return PartitionState(leader, LeaderEpoch(0), live or replicas, self.epoch)
 
     def _elect_everywhere(self) -> list[Action]:
+        able = self.registered.keys() - self.unreachable - self.shutting_down
+        offline = {partition.topic for failed in self._offline.values() for partition in failed}
+
+        def is_well(state: PartitionState) -> bool:
+            return state.leader in able and bool(state.isr) and able.issuperset(state.isr)
+
         actions: list[Action] = []
         for topic in list(self.topics.values()):
-            if topic.name not in self.deletions:
+            if topic.name in self.deletions:
+                continue
+            # Most topics need nothing, which is seen quickly.
+            if topic.name in offline or not all(map(is_well, topic.partitions.values())):
                 actions += self._elect(topic)
         return actions
 
