@@ -93,7 +93,9 @@ class Cluster:
         async with asyncio.timeout(WAIT_SECONDS):
             while not holds():
                 self._changed.clear()
-                await self._changed.wait()
+                # A request that a broker began during its start is not noticed.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), 1.0)
 
     def leader(self, name: str, partition: int = 0) -> int:
         """The leader that every broker knows; -1 if they differ."""
