@@ -356,11 +356,6 @@ class Session:
         except NoNodeError:
             return
 
-    async def delete_tree(self, path: str) -> None:
-        for name in await self.children(path):
-            await self.delete_tree(f"{path}/{name}")
-        await self.delete(path)
-
     async def transaction(self, operations: Sequence[Operation]) -> Any:
         return await self._call(lambda session: self._server.transaction(session, operations))
 
