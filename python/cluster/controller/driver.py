@@ -514,7 +514,7 @@ class Controller:
 
     async def _topics_changed(self) -> None:
         names = set(await self._zk.children(znodes.TOPICS, self._watch("topics", self._topics_changed)))
-        for name in set(self._state.topics) - names:
+        for name in sorted(set(self._state.topics) - names):
             await self.carry_out(self._vanished(name))
         settled = self._state.topics.keys() - self._state.unsettled
         await self._load_topics(sorted(names - settled))
