@@ -116,7 +116,7 @@ bench-cluster: $(VENV)/.dev $(VENV)/.dist peers  ## three brokers beside three o
 # How long each seeded test runs with new seeds.
 MINUTES ?= 10
 
-fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, the decoders, the server, the ensembles, the broker and the coordinator, MINUTES=10 each
+fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, the decoders, the server, the ensembles, the clusters, the broker and the coordinator, MINUTES=10 each
 	@export LOGCORE_FUZZ_MINUTES=$(MINUTES)
 	cargo test --locked -p logcore-storage --lib -- --nocapture crash::no_fault fuzz::
 	cargo test --locked -p logcore-records --test fuzz -- --nocapture
@@ -124,6 +124,7 @@ fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, t
 	cargo test --locked -p logcore-quorum --test simulation -- --nocapture nothing_that
 	$(PY) -m pytest -q -s tests/broker/test_fuzz.py
 	$(PY) -m pytest -q -s tests/coordinator/ensemble/test_simulation.py
+	$(PY) -m pytest -q -s tests/simulation/test_simulation.py -k new_seeds
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/test_zookeeper.py tests/compat/test_kazoo_histories.py -k histories
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_faults.py -k new_seeds
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_same_histories.py -k ours

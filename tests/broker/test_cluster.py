@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import filecmp
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,9 @@ class Cluster:
         async with asyncio.timeout(WAIT_SECONDS):
             while not holds():
                 self._changed.clear()
-                await self._changed.wait()
+                # A request that a broker began during its start is not noticed.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), 1.0)
 
     def leader(self, name: str, partition: int = 0) -> int:
         """The leader that every broker knows; -1 if they differ."""

@@ -35,7 +35,7 @@ INVALID_PARTITIONS = InvalidPartitions.code
 UNKNOWN_TOPIC_OR_PARTITION = UnknownTopicOrPartition.code
 REQUEST_TIMED_OUT = RequestTimedOut.code
 NOT_CONTROLLER = NotController.code
-_DELETE = 2
+_MULTI = 14
 _REQUESTS_MAX = 8
 """The coordinator's requests for a change of one topic, and some of its watches."""
 
@@ -192,7 +192,7 @@ def test_the_request_to_delete_a_topic_goes_last(tmp_path: Path) -> None:
             assert await filled(wire, "t") == 0
             cutter.arm(0)
             assert await delete(wire, "t") == 0
-            deletes = [item for item in cutter.requests if struct.unpack_from(">i", item, 8)[0] == _DELETE]
-            assert znodes.delete_topic_path("t").encode() in deletes[-1]
+            writes = [item for item in cutter.requests if struct.unpack_from(">i", item, 8)[0] == _MULTI]
+            assert znodes.delete_topic_path("t").encode() in writes[-1]
 
     asyncio.run(main())

@@ -12,10 +12,11 @@ from cluster.broker.replicas import Logs, MetadataCache, PartitionSpec, ReplicaM
 from cluster.controller.requests import (
     LEADER_AND_ISR,
     UPDATE_METADATA,
+    LiveBrokers,
     Pending,
     Sender,
     body_of,
-    metadata_entry,
+    published,
 )
 from cluster.model import (
     BrokerId,
@@ -88,13 +89,15 @@ def test_the_data_plane_gets_racks_listeners_and_addresses() -> None:
     topic = TopicInfo("t", new_topic_id(), {0: Replicas(three)}, {0: state})
     pending, sender = Pending(), Sender(ONE, 1, -1)
     pending.lead(topic, 0, new=True)
-    pending.publish(topic, 0, metadata_entry(topic, 0, [TWO]))
+    pending.publish("t", published(topic, {0: [TWO]}))
 
     async def send() -> list[int]:
         keys = []
         while (request := pending.take()) is not None:
             keys.append(request.api_key)
-            answer = await manager.request(request.api_key, 0, body_of(request, sender, brokers, "A"))
+            answer = await manager.request(
+                request.api_key, 0, body_of(request, sender, LiveBrokers(brokers.values()), "A")
+            )
             assert answer["error_code"] == 0
         return keys
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.broker.replicas import Logs, MetadataCache, PartitionSpec, ReplicaManager, TopicConfigs
-from cluster.controller.requests import Pending, Sender, body_of, metadata_entry
+from cluster.controller.requests import LiveBrokers, Pending, Sender, body_of, published, withdrawal
 from cluster.errors import (
     NONE,
     FencedLeaderEpoch,
@@ -72,6 +72,12 @@ class NoSettings:
     async def get(self, _topic: str) -> dict[str, str]:
         return {}
 
+    def __init__(self) -> None:
+        self.names = {"t"}
+
+    async def topics(self) -> set[str]:
+        return self.names
+
     def known(self, _topic: str) -> dict[str, str]:
         return {}
 
@@ -104,10 +110,11 @@ class Fixture:
 
     def __init__(self) -> None:
         self.logs, self.decider, self.metadata = DataPlane(), Decider(), MetadataCache("cluster")
+        self.settings = NoSettings()
         self.manager = ReplicaManager(
             cast(Logs, self.logs),
             self.metadata,
-            cast(TopicConfigs, NoSettings()),
+            cast(TopicConfigs, self.settings),
             HERE,
             "A",
             failed,
@@ -124,7 +131,7 @@ class Fixture:
             fill(pending)
             brokers = {broker: BrokerInfo(broker, ()) for broker in (HERE, OTHER)}
             while (request := pending.take()) is not None:
-                body = body_of(request, sender or self.sender, brokers, "A")
+                body = body_of(request, sender or self.sender, LiveBrokers(brokers.values()), "A")
                 answers.append(await self.manager.request(request.api_key, 0, body))
             return answers
 
@@ -171,7 +178,7 @@ def test_a_broker_is_informed_once_it_has_the_partitions_that_the_metadata_place
     fixture: Fixture,
 ) -> None:
     """Clients are answered from then on."""
-    fixture.send(lambda pending: pending.publish(topic(1), 0, ()))
+    fixture.send(lambda pending: pending.publish("t", published(topic(1), {0: ()})))
     assert not fixture.manager.informed.is_set()
     fixture.lead(topic(1))
     assert fixture.manager.informed.is_set()
@@ -217,8 +224,20 @@ def test_a_deleted_topic_leaves_the_metadata_and_a_withdrawn_one_keeps_its_offse
     deleted: list[str] = []
     fixture.manager.on_topics_deleted(deleted.extend)
     for is_deleted in (False, True):
-        fixture.send(lambda pending: pending.publish(topic(1), 0, metadata_entry(topic(1), 0, [])))
+        fixture.send(lambda pending: pending.publish("t", published(topic(1), {0: []})))
         assert fixture.metadata.topic("t") is not None
-        fixture.send(lambda pending, gone=is_deleted: pending.withdraw(topic(1), gone))  # type: ignore[misc]
+        fixture.send(lambda pending, gone=is_deleted: pending.withdraw("t", withdrawal(topic(1), gone)))  # type: ignore[misc]
         assert fixture.metadata.topic("t") is None
         assert deleted == (["t"] if is_deleted else [])
+
+
+# If this failed, clients would see a deleted topic for ever, as the last controller died before it said so.
+def test_topics_that_the_coordinator_has_not_leave_the_metadata_with_a_new_controller(
+    fixture: Fixture,
+) -> None:
+    fixture.send(lambda pending: pending.publish("t", published(topic(1), {0: []})))
+    fixture.settings.names = set()
+    fixture.send(lambda pending: pending.brokers_changed())
+    assert fixture.metadata.topic("t") is not None, "this controller would have told it"
+    fixture.send(lambda pending: pending.brokers_changed(), Sender(HERE, CONTROLLER_EPOCH + 1, BROKER_EPOCH))
+    assert fixture.metadata.topic("t") is None

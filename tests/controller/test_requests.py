@@ -6,7 +6,14 @@ that starts would answer clients before it has its partitions.
 
 from __future__ import annotations
 
-from cluster.controller.requests import LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA, Pending, Request
+from cluster.controller.requests import (
+    LEADER_AND_ISR,
+    STOP_REPLICA,
+    UPDATE_METADATA,
+    Pending,
+    Request,
+    published,
+)
 from cluster.model import (
     BrokerId,
     ControllerEpoch,
@@ -27,7 +34,7 @@ def filled() -> Pending:
     pending = Pending()
     pending.stop(TOPIC, 0, delete=False)
     pending.lead(TOPIC, 0, new=True)
-    pending.publish(TOPIC, 0, ())
+    pending.publish("t", published(TOPIC, {0: ()}))
     pending.brokers_changed()
     return pending
 
@@ -55,7 +62,7 @@ def test_a_broker_that_did_not_answer_the_first_request_gets_all_of_it_again() -
 def test_later_changed_brokers_go_before_leaders_and_metadata_after_them() -> None:
     pending = filled()
     taken(pending)
-    pending.publish(TOPIC, 0, ())
+    pending.publish("t", published(TOPIC, {0: ()}))
     pending.lead(TOPIC, 0, new=False)
     pending.brokers_changed()
     assert taken(pending) == [(UPDATE_METADATA, []), (LEADER_AND_ISR, ["t"]), (UPDATE_METADATA, ["t"])]

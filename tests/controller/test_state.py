@@ -217,7 +217,7 @@ def test_a_broker_that_comes_back_leads_its_own_partitions_and_learns_everything
     actions = state.brokers_changed(brokers(ONE, TWO))
     assert (of(state).leader, of(state).leader_epoch) == (ONE, 9)
     topic, came = state.topics["t"], frozenset({ONE})
-    assert actions[:3] == [PublishBrokers(), Lead(topic, (0,), to=came), Publish(topic, (0, 1), came)]
+    assert actions[-3:] == [PublishBrokers(), Lead(topic, (0,), to=came), Publish(topic, (0, 1), came)]
     assert Lead(topic, (0,)) in actions
     assert state.brokers_changed(brokers(ONE, TWO)) == []
 
@@ -225,9 +225,25 @@ def test_a_broker_that_comes_back_leads_its_own_partitions_and_learns_everything
 # If this failed, a broker that lost its last records in a crash would go on leading with the old epoch.
 def test_a_broker_that_registers_again_has_failed_in_between() -> None:
     state = replicated(ONE, TWO)
-    actions = state.brokers_changed(brokers(ONE, epoch=11) | brokers(TWO, THREE))
+    again = brokers(ONE, epoch=11) | brokers(TWO, THREE)
+    assert state.registered_again(again) == {ONE}
+    state.brokers_changed(brokers(TWO, THREE))
+    actions = state.brokers_changed(again)
     assert (of(state).leader, of(state).leader_epoch, of(state).isr) == (TWO, 8, (TWO,))
     assert Lead(state.topics["t"], (0,), to=frozenset({ONE})) in actions
+    assert state.registered_again(again) == frozenset()
+
+
+# If this failed, a broker would hear of an epoch that is not written yet, and refuse it once it is.
+def test_brokers_that_come_and_go_together_make_one_election() -> None:
+    state = controller(ONE)
+    load(state, {0: (ONE, TWO)}, {0: partition(ONE, 7, ONE, TWO)})
+    state.settled("t")
+    assert (of(state).leader_epoch, of(state).isr) == (8, (ONE,))
+    load(state, {0: (TWO,)}, {0: partition(NO_LEADER, 3, TWO)}, name="other")
+    actions = state.brokers_changed(brokers(TWO))
+    written = [number for item in actions if isinstance(item, UpdateStates) for number in item.states.items()]
+    assert [(state.leader, state.leader_epoch) for _, state in written] == [(NO_LEADER, 9), (TWO, 4)]
 
 
 # If this failed, a dead process would keep its leaderships until its session ends.
@@ -309,7 +325,7 @@ def test_a_broker_that_shuts_down_hands_its_leaderships_over() -> None:
     # A new topic does not use it, and a new process does.
     load(state, {0: (ONE, TWO)}, {}, name="new")
     assert state.topics["new"].partitions[0].leader == TWO
-    state.brokers_changed(brokers(ONE, epoch=11) | brokers(TWO, THREE))
+    state.brokers_changed(brokers(TWO, THREE))
     assert state.shutting_down == set()
 
 
@@ -421,8 +437,10 @@ def test_deletion_does_not_wait_for_a_failed_disk() -> None:
     assert not state.waits_only_for_dead_brokers("t")
     assert state.replicas_deleted(ONE, "t", {0: KafkaStorageError.code}) == []
     assert state.waits_only_for_dead_brokers("t")
+    state.brokers_changed(brokers(TWO, THREE))
     came = state.brokers_changed(brokers(ONE, epoch=11) | brokers(TWO, THREE))
-    assert StopReplicas(topic, ONE, (0,), delete=True) in came
+    # It may have been away when the topic was hidden from clients.
+    assert came[-2:] == [Withdraw(topic, deleted=True), StopReplicas(topic, ONE, (0,), delete=True)]
     assert state.replicas_deleted(ONE, "t", {0: 0}) == [RemoveTopic("t")]
 
 

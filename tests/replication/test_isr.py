@@ -14,6 +14,7 @@ import pytest
 from cluster.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
+    InvalidRequest,
     InvalidUpdateVersion,
     KafkaProtocolError,
     NotController,
@@ -96,12 +97,48 @@ def test_a_wish_without_an_answer_is_asked_again() -> None:
     assert state.wishes()[WHERE].wished == (ONE, TWO, THREE)
 
 
-@pytest.mark.parametrize("error", [IneligibleReplica, InvalidUpdateVersion])
-def test_a_refused_wish_is_dropped(error: type[KafkaProtocolError]) -> None:
+def test_a_refused_wish_is_dropped() -> None:
     state = leading(ONE, TWO)
     state.reported([report(THREE, CAUGHT_UP)])
-    assert state.answered(state.wishes(), {WHERE: Answer(error.code)}) == [set_isr((ONE, TWO))]
+    answer = Answer(IneligibleReplica.code)
+    assert state.answered(state.wishes(), {WHERE: answer}) == [set_isr((ONE, TWO))]
     assert state.wishes() == {}
+
+
+# If this failed, records would be acknowledged without a replica that an earlier, unanswered request added.
+@pytest.mark.parametrize("error", [InvalidUpdateVersion, InvalidRequest])
+def test_replicas_of_a_wish_count_when_the_controller_knows_a_newer_isr(
+    error: type[KafkaProtocolError],
+) -> None:
+    state = leading(ONE, TWO)
+    state.reported([report(THREE, CAUGHT_UP)])
+    assert state.answered(state.wishes(), {WHERE: Answer(error.code)}) == []
+    assert state.led[WHERE].wished == (ONE, TWO, THREE)
+    assert state.wishes() == {}
+
+
+# If this failed, the repeated request would be refused for its version, which the first one made old.
+def test_a_wish_that_may_be_granted_stays_as_it_is() -> None:
+    state = leading(ONE)
+    state.reported([report(TWO, CAUGHT_UP)])
+    state.unanswered(state.wishes())
+    assert state.reported([report(THREE, CAUGHT_UP)]) == []
+    again = state.wishes()
+    assert again[WHERE].wished == (ONE, TWO)
+    state.answered(again, {WHERE: Answer(0, EPOCH, (ONE, TWO), 4)})
+    assert state.reported([report(THREE, CAUGHT_UP)]) == [set_isr((ONE, TWO), (THREE,), epoch=4)]
+
+
+# If this failed, the answer for an earlier epoch would end the loop that asks the controller.
+def test_a_wish_of_a_newer_epoch_is_not_taken_for_an_unsettled_one() -> None:
+    state = leading(ONE)
+    state.reported([report(TWO, CAUGHT_UP)])
+    asked = state.wishes()
+    state.leads(WHERE, ID, LeaderEpoch(8), (ONE,), 5)
+    state.reported([report(TWO, CAUGHT_UP, epoch=8)])
+    state.answered(asked, {WHERE: Answer(0, EPOCH, (ONE, TWO), 4)})
+    assert state.still_wished(asked) == []
+    assert state.wishes()[WHERE].leader_epoch == 8
 
 
 def test_a_fenced_leader_waits_for_the_controller() -> None:

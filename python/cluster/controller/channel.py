@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from cluster.controller.requests import VERSIONS, Pending, Request, Sender, body_of
+from cluster.controller.requests import VERSIONS, LiveBrokers, Pending, Request, Sender, body_of
 from cluster.errors import NONE, for_code
 from cluster.model import BrokerId, BrokerInfo
 from cluster.peer import Body
@@ -59,7 +59,7 @@ class Cluster(Protocol):
     def sender(self, broker: BrokerId) -> Sender:
         """This controller, for a request to `broker`."""
 
-    def alive(self) -> Mapping[BrokerId, BrokerInfo]:
+    def alive(self) -> LiveBrokers:
         """The brokers that are alive."""
 
 

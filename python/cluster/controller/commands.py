@@ -30,19 +30,18 @@ from cluster.controller.topics import (
 )
 from cluster.controller.work import SLICE_WEIGHT, WorkQueue
 from cluster.controller.zookeeper import (
-    BadVersionError,
-    Check,
     ConnectionLostError,
     Create,
     NodeExistsError,
+    Operation,
     SetData,
     ZooKeeper,
 )
 from cluster.errors import (
     InvalidConfig,
     InvalidPartitions,
+    InvalidTopicException,
     KafkaProtocolError,
-    NotController,
     PolicyViolation,
     RequestTimedOut,
     TopicAlreadyExists,
@@ -96,10 +95,9 @@ class Core(Protocol):
     @property
     def zk(self) -> ZooKeeper: ...
     @property
-    def guard(self) -> Check: ...
-    @property
     def delete_enabled(self) -> bool: ...
     def require_active(self) -> None: ...
+    async def write(self, *operations: Operation) -> None: ...
     def topics_may_have_changed(self) -> None: ...
     def together(self) -> AbstractContextManager[None]: ...
     async def settle(self, name: str, actions: Sequence[Action]) -> None: ...
@@ -240,7 +238,7 @@ class TopicCommands:
         # An earlier topic may have left its settings.
         for settings in (Create(path, config), SetData(path, config)):
             with contextlib.suppress(NodeExistsError):
-                await self._core.zk.transaction([self._core.guard, settings, create])
+                await self._core.write(settings, create)
                 return True
         found = await self._core.zk.find(create.path)
         return found is not None and found[0] == create.data
@@ -290,17 +288,15 @@ class TopicCommands:
         topic = self._core.state.topics.get(new.name)
         if topic is None:
             raise UnknownTopicOrPartition(f"The topic '{new.name}' does not exist.")
+        if new.name in self._core.state.deletions:
+            raise InvalidTopicException("The topic is queued for deletion.")
         grown = await in_thread_if_long(new.count, partial(self._grown, new, topic))
         self._core.require_active()
         if validate_only:
             return
         permit(len(grown.assignment) - len(topic.assignment))
         data = znodes.encode_topic(topic.id, grown.assignment)
-        try:
-            await self._core.zk.transaction([self._core.guard, SetData(znodes.topic_path(new.name), data)])
-        except BadVersionError:
-            # Another controller was elected.
-            raise NotController from None
+        await self._core.write(SetData(znodes.topic_path(new.name), data))
         await self._core.settle(
             topic.name,
             self._core.state.topic_loaded(

@@ -25,7 +25,7 @@ from cluster.controller.commands import TopicCommands
 from cluster.controller.executor import Executor
 from cluster.controller.office import give_up_when_refused
 from cluster.controller.operations import Balance, Operations
-from cluster.controller.requests import LEADER_AND_ISR, STOP_REPLICA, Request, Sender
+from cluster.controller.requests import LEADER_AND_ISR, STOP_REPLICA, LiveBrokers, Request, Sender
 from cluster.controller.state import ControllerState, NewIsr
 from cluster.controller.topics import TopicDefaults
 from cluster.controller.view import UNREADABLE
@@ -34,8 +34,10 @@ from cluster.controller.zookeeper import (
     BadVersionError,
     Check,
     Create,
+    Delete,
     NodeExistsError,
     NoNodeError,
+    Operation,
     SetData,
     ZooKeeper,
 )
@@ -101,6 +103,8 @@ class Controller:
         self._deleting: dict[str, asyncio.Future[None]] = {}
         """By topic that is being deleted: done when it is gone, or waits only for dead brokers."""
         self._answers: list[tuple[BrokerId, Request, Body]] = []
+        self._alive: tuple[Mapping[BrokerId, BrokerInfo], set[BrokerId], LiveBrokers] | None = None
+        """The registrations and the unreachable brokers that the live brokers were made of."""
         self._refused: dict[BrokerId, bool] = {}
         """By broker: its address refuses connections, or answers again. Not handled yet."""
         self.topics = TopicCommands(self, defaults, logs_left)
@@ -130,11 +134,6 @@ class Controller:
     def zk(self) -> ZooKeeper:
         """The session with the coordinator, for commands."""
         return self._zk
-
-    @property
-    def guard(self) -> Check:
-        """Makes a transaction fail once another controller has been elected."""
-        return self._executor.guard
 
     @property
     def delete_enabled(self) -> bool:
@@ -185,22 +184,43 @@ class Controller:
         return self._executor.together()
 
     async def carry_out(self, actions: Sequence[Action]) -> bool:
-        """Carries out actions. Returns False if another program wrote a znode, so that some were not."""
+        """Carries out actions. Returns False if some were not, because this broker is not the controller any
+        more, or has to read everything again.
+        """
+        if not self._active:
+            return False
         if self._state.reassignments.is_due:
             self._queue.event("due reassignments", self._complete_reassignments)
+        if not actions:
+            return True
         try:
             await self._executor.run(actions)
         except BadVersionError:
-            # Another controller wrote, or an operator. A deposed controller learns it from its watch.
-            log.warning("a partition's state was changed by another program; its topic is read again")
-            self._state.unsettled.update(self._state.topics)
-            self.topics_may_have_changed()
+            # What the state machine decided is not what is written, so no broker may hear of it.
+            log.warning("another controller was elected, or another program wrote a partition's state")
+            await self._resign()
+            self._queue.event("elect", self._elect)
             return False
         return True
 
     async def _complete_reassignments(self) -> None:
         await self.carry_out(self._state.complete_reassignments())
         self._release_deletions()
+
+    async def write(self, *operations: Operation) -> None:
+        """Writes znodes in one transaction. Raises NotController if another controller was elected."""
+        try:
+            await self._zk.transaction([self._executor.guard, *operations])
+        except BadVersionError:
+            raise NotController from None
+
+    async def _resign(self) -> None:
+        """Sends nothing more, and ends the waits of commands."""
+        self._active = False
+        self.operations.stop()
+        await self._outlast(None)
+        await self._channels.close()
+        self._fail_waiting_deletions()
 
     def topics_may_have_changed(self) -> None:
         """Reads the topics that are new, gone or unsettled."""
@@ -232,6 +252,7 @@ class Controller:
         self._active = True
         self._state.elected(ControllerEpoch(epoch + 1))
         self._executor.guard = Check(znodes.CONTROLLER_EPOCH, version + 1)
+        self._alive = None
         self._answers.clear()
         self._refused.clear()
         self._watched.clear()
@@ -275,11 +296,7 @@ class Controller:
 
     async def _follow(self) -> None:
         """Another broker is the controller. Elects this one when it goes."""
-        self._active = False
-        self.operations.stop()
-        await self._outlast(None)
-        await self._channels.close()
-        self._fail_waiting_deletions()
+        await self._resign()
         _, epoch_version = await self._read_epoch()
         try:
             data, _ = await self._zk.get(
@@ -307,14 +324,17 @@ class Controller:
         self._outlasting = None if waiting is None else asyncio.create_task(waiting, name="controller's end")
 
     async def _load(self) -> None:
-        await self._read_brokers()
-        if await self._zk.find(znodes.FEATURE) is None:
-            with contextlib.suppress(NodeExistsError):
-                await self._zk.create(znodes.FEATURE, znodes.encode_features())
-        await self._topics_changed()
-        await self.operations.resume()
-        await self._deletions_requested()
-        await self._log_dirs_failed()
+        # Each broker gets one request of each kind, with everything.
+        with self.together():
+            await self._read_brokers()
+            if await self._zk.find(znodes.FEATURE) is None:
+                with contextlib.suppress(NodeExistsError):
+                    await self._zk.create(znodes.FEATURE, znodes.encode_features())
+            # Before the topics: nothing leads or creates again what is being deleted.
+            await self._deletions_requested()
+            await self._topics_changed()
+            await self.operations.resume()
+            await self._log_dirs_failed()
 
     def watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], None]:
         """A watch that queues `work`, while this broker is the controller."""
@@ -427,6 +447,15 @@ class Controller:
             except znodes.ZnodeError as error:
                 log.error("broker %d takes no part in the cluster: %s", broker, error)
         await self._channels.set_brokers(brokers)
+        known = self._state.registered
+        for broker in [item for item in self._refused if known.get(item) != brokers.get(item)]:
+            # The address of its last registration refused a connection.
+            del self._refused[broker]
+        again = self._state.registered_again(brokers)
+        if again:
+            # They failed first, which must be written before they come back.
+            others = {broker: info for broker, info in brokers.items() if broker not in again}
+            await self.carry_out(self._state.brokers_changed(others))
         await self.carry_out(self._state.brokers_changed(brokers))
 
     def _watch_of(self, name: str) -> Callable[[], None] | None:
@@ -449,9 +478,12 @@ class Controller:
         info = self._state.registered.get(broker)
         return Sender(self._local, self._state.epoch, -1 if info is None else info.epoch)
 
-    def alive(self) -> Mapping[BrokerId, BrokerInfo]:
+    def alive(self) -> LiveBrokers:
         """The brokers that are alive."""
-        return {info.id: info for info in self._state.alive()}
+        state, known = self._state, self._alive
+        if known is None or known[0] is not state.registered or known[1] != state.unreachable:
+            known = self._alive = state.registered, set(state.unreachable), LiveBrokers(state.alive())
+        return known[2]
 
     # ---- events from the channels (`channel.ChannelEvents`) ----
 
@@ -533,7 +565,7 @@ class Controller:
 
     async def _topics_changed(self) -> None:
         names = set(await self._zk.children(znodes.TOPICS, self.watch("topics", self._topics_changed)))
-        for name in set(self._state.topics) - names:
+        for name in sorted(set(self._state.topics) - names):
             await self.carry_out(self._vanished(name))
         settled = self._state.topics.keys() - self._state.unsettled
         await self._load_topics(sorted(names - settled))
@@ -577,7 +609,8 @@ class Controller:
             if found is not None:
                 with contextlib.suppress(znodes.ZnodeError):
                     brokers[znodes.decode_log_dir_failure(f"{parent}/{name}", found[0])] = None
-            await self._zk.delete(f"{parent}/{name}")
+            with contextlib.suppress(NoNodeError):
+                await self.write(Delete(f"{parent}/{name}"))
         for broker in brokers:
             await self.carry_out(self._state.log_dir_failed(broker))
 
@@ -616,6 +649,8 @@ class Controller:
             self.require_active()
             answers, actions = self._state.alter_isr(broker, epoch, wishes)
             await self.carry_out(actions)
+            # If it was not written, another ISR may count.
+            self.require_active()
             written: list[PartitionState | KafkaProtocolError] = []
             for wish, answer in zip(wishes, answers, strict=True):
                 topic = self._state.topics.get(self._state.names.get(wish.topic_id, wish.topic))
@@ -635,6 +670,7 @@ class Controller:
             self.require_active()
             remaining, actions = self._state.shut_down(broker, epoch)
             await self.carry_out(actions)
+            self.require_active()
             return remaining
 
         remaining = await self._queue.command(move)

@@ -55,9 +55,18 @@ class Elections:
 
     def everywhere(self) -> list[Action]:
         """Elects leaders for all partitions that need one."""
+        view = self._view
+        able = {broker for broker in view.registered if view.is_alive(broker)} - view.shutting_down
+        damaged = view.topics_on_failed_disks()
+
+        def is_well(state: PartitionState) -> bool:
+            return state.leader in able and bool(state.isr) and able.issuperset(state.isr)
+
         actions: list[Action] = []
-        for topic in list(self._view.topics.values()):
-            if not self._view.is_withdrawn(topic.name):
+        for topic in list(view.topics.values()):
+            # Most topics need nothing, which is seen quickly.
+            needs_nothing = topic.name not in damaged and all(map(is_well, topic.partitions.values()))
+            if not needs_nothing and not view.is_withdrawn(topic.name):
                 actions += self.of_topic(topic)
         return actions
 

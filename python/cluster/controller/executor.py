@@ -15,7 +15,7 @@ from cluster.controller import actions as machine
 from cluster.controller import znodes
 from cluster.controller.actions import Action
 from cluster.controller.channel import Channels
-from cluster.controller.requests import metadata_entry
+from cluster.controller.requests import published, withdrawal
 from cluster.controller.state import ControllerState
 from cluster.controller.zookeeper import (
     BadVersionError,
@@ -82,8 +82,9 @@ class Executor:
                 for _, pending in self._channels.all_pending():
                     pending.brokers_changed()
             case machine.Withdraw(topic, deleted):
+                gone = withdrawal(topic, deleted)
                 for _, pending in self._channels.all_pending():
-                    pending.withdraw(topic, deleted)
+                    pending.withdraw(topic.name, gone)
             case machine.StopReplicas(topic, broker, partitions, delete, lives_on):
                 pending_of = self._channels.pending(broker)
                 if pending_of is not None:
@@ -95,7 +96,7 @@ class Executor:
             case machine.DropReassignments(partitions_of):
                 await self._drop_reassignments(partitions_of)
             case machine.DropDeletion(name):
-                await self._zk.delete(znodes.delete_topic_path(name))
+                await self.delete(znodes.delete_topic_path(name))
 
     async def _write_topic(self, topic: TopicInfo) -> None:
         """Writes the topic's znode. The znode says what is left to do, so requests are on their way first."""
@@ -142,16 +143,19 @@ class Executor:
                     pending.lead(topic, number, number in new or broker in topic.assignment[number].adding)
 
     def _publish(self, topic: TopicInfo, partitions: Sequence[int], to: frozenset[BrokerId] | None) -> None:
-        for number in partitions:
-            offline = [
+        offline = {
+            number: [
                 broker
                 for broker in topic.assignment[number].replicas
                 if not self._state.is_online(topic.name, number, broker)
             ]
-            entry = metadata_entry(topic, number, offline)
-            for broker, pending in self._channels.all_pending():
-                if to is None or broker in to:
-                    pending.publish(topic, number, entry)
+            for number in partitions
+        }
+        # Every broker gets the same, so it is made once.
+        entries = published(topic, offline)
+        for broker, pending in self._channels.all_pending():
+            if to is None or broker in to:
+                pending.publish(topic.name, entries)
 
     async def _create_states(self, topic: str, states: Mapping[int, PartitionState]) -> None:
         operations: list[Operation] = []
@@ -159,7 +163,7 @@ class Executor:
             # A new topic: one round trip for everything below it.
             operations.append(Create(znodes.partitions_path(topic), b""))
         else:
-            await self._zk.ensure([znodes.partitions_path(topic)])
+            await self._create(znodes.partitions_path(topic))
         for number, state in states.items():
             operations.append(Create(znodes.partition_path(topic, number), b""))
             operations.append(Create(znodes.state_path(topic, number), znodes.encode_state(state)))
@@ -176,12 +180,21 @@ class Executor:
             )
 
     async def _create_state(self, topic: str, number: int, state: PartitionState) -> None:
-        await self._zk.ensure([znodes.partition_path(topic, number)])
+        await self._create(znodes.partition_path(topic, number))
+        path, data = znodes.state_path(topic, number), znodes.encode_state(state)
         try:
-            await self._zk.create(znodes.state_path(topic, number), znodes.encode_state(state))
+            await self._zk.transaction([self.guard, Create(path, data)])
         except NodeExistsError:
-            version = await self._zk.set(znodes.state_path(topic, number), znodes.encode_state(state))
-            self._state.states_written(topic, {number: version})
+            found = await self._zk.find(path)
+            if found is not None and found[0] == data:
+                # An earlier attempt wrote it, and its answer was lost.
+                self._state.states_written(topic, {number: found[1].version})
+                return
+            raise BadVersionError(f"{path} was written by another program") from None
+
+    async def _create(self, path: str) -> None:
+        with contextlib.suppress(NodeExistsError):
+            await self._zk.transaction([self.guard, Create(path, b"")])
 
     async def _update_states(self, topic: str, states: Mapping[int, PartitionState]) -> None:
         """Writes the states, many in one transaction; one by one where a transaction fails."""
@@ -221,7 +234,7 @@ class Executor:
         self._state.states_written(topic, {number: state.zk_version + 1})
 
     async def _remove(self, topic: str) -> None:
-        await self._zk.delete(znodes.topic_config_path(topic))
+        await self.delete(znodes.topic_config_path(topic))
         while numbers := await self._zk.children(znodes.partitions_path(topic)):
             operations: list[Operation] = []
             for number in numbers:
@@ -231,5 +244,15 @@ class Executor:
             with contextlib.suppress(NoNodeError):
                 for start in range(0, len(operations), _OPERATIONS_AT_ONCE):
                     await self._zk.transaction([self.guard, *operations[start : start + _OPERATIONS_AT_ONCE]])
-        await self._zk.delete_tree(znodes.topic_path(topic))
-        await self._zk.delete(znodes.delete_topic_path(topic))
+        await self._delete_tree(znodes.topic_path(topic))
+        await self.delete(znodes.delete_topic_path(topic))
+
+    async def _delete_tree(self, path: str) -> None:
+        for name in await self._zk.children(path):
+            await self._delete_tree(f"{path}/{name}")
+        await self.delete(path)
+
+    async def delete(self, path: str) -> None:
+        """Deletes a node if it exists and this is still the controller."""
+        with contextlib.suppress(NoNodeError):
+            await self._zk.transaction([self.guard, Delete(path)])

@@ -20,7 +20,7 @@ from cluster.controller.elections import ElectionResults, ElectionType
 from cluster.controller.reassignment import ReassignmentResults, Wanted
 from cluster.controller.state import ControllerState
 from cluster.controller.work import WorkQueue
-from cluster.controller.zookeeper import BadVersionError, Check, Delete, NoNodeError, ZooKeeper
+from cluster.controller.zookeeper import BadVersionError, Delete, NoNodeError, Operation, ZooKeeper
 from cluster.errors import (
     BrokerIdNotRegistered,
     ElectionNotNeeded,
@@ -70,11 +70,10 @@ class Core(Protocol):
     def queue(self) -> WorkQueue: ...
     @property
     def zk(self) -> ZooKeeper: ...
-    @property
-    def guard(self) -> Check: ...
     def require_active(self) -> None: ...
     def watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], None]: ...
     async def carry_out(self, actions: Sequence[Action]) -> bool: ...
+    async def write(self, *operations: Operation) -> None: ...
     async def delivered(self) -> None: ...
 
 
@@ -186,9 +185,9 @@ class Operations:
             if refusal is not None and not isinstance(refusal, ElectionNotNeeded):
                 log.warning("the election of %s in %s is refused: %s", partition, path, refusal)
         await self._core.carry_out(actions)
-        with contextlib.suppress(NoNodeError, BadVersionError):
+        with contextlib.suppress(NoNodeError, NotController):
             # A deposed controller leaves it to the next one.
-            await self._core.zk.transaction([self._core.guard, Delete(path)])
+            await self._core.write(Delete(path))
 
     def _balance_in(self, seconds: float) -> None:
         self.stop()

@@ -11,7 +11,7 @@ ControllerChannelManager.AbstractControllerBrokerRequestBatch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cluster.controller.view import UNREADABLE
 from cluster.model import NO_LEADER, BrokerId, BrokerInfo, Endpoint, PartitionState, TopicId, TopicInfo
@@ -31,19 +31,40 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 @dataclass(slots=True)
-class _Topic:
+class TopicEntries:
+    """Partitions of one topic. Metadata are never changed, because brokers share them."""
+
     id: TopicId
-    partitions: dict[int, Body] = field(default_factory=dict)
+    partitions: dict[int, Body]
+    _metadata: Body | None = None
+
+    def metadata(self, name: str) -> Body:
+        """The topic in UpdateMetadata, made once for all brokers."""
+        if self._metadata is None:
+            self._metadata = _topic_state(name, self)
+        return self._metadata
 
 
-_Topics = dict[str, _Topic]
+def _topic_state(name: str, topic: TopicEntries) -> Body:
+    states = list(topic.partitions.values())
+    return {"topic_name": name, "topic_id": topic.id, "partition_states": states}
+
+
+_Topics = dict[str, TopicEntries]
 
 
 def _put(topics: _Topics, name: str, topic_id: TopicId, number: int, entry: Body) -> None:
     topic = topics.get(name)
     if topic is None or topic.id != topic_id:
-        topic = topics[name] = _Topic(topic_id)
+        topic = topics[name] = TopicEntries(topic_id, {})
     topic.partitions[number] = entry
+
+
+def _put_shared(topics: _Topics, name: str, newer: TopicEntries) -> None:
+    older = topics.get(name)
+    if older is not None and older.id == newer.id:
+        newer = TopicEntries(newer.id, older.partitions | newer.partitions)
+    topics[name] = newer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +116,14 @@ class Pending:
         entry = leader_entry(topic, number, new or (waiting is not None and waiting["is_new"]))
         _put(self._leaders, topic.name, topic.id, number, entry)
 
-    def publish(self, topic: TopicInfo, number: int, entry: Body) -> None:
-        """A partition's metadata, a :func:`metadata_entry` that other brokers may share."""
-        _put(self._metadata, topic.name, topic.id, number, entry)
+    def publish(self, name: str, entries: TopicEntries) -> None:
+        """A topic's metadata."""
+        _put_shared(self._metadata, name, entries)
 
-    def withdraw(self, topic: TopicInfo, deleted: bool) -> None:
-        """Clients no longer see the topic. One that is not `deleted` is sent without replicas."""
-        self._leaders.pop(topic.name, None)
-        gone: Body = {"leader": LEADER_DURING_DELETE} if deleted else {"leader": NO_LEADER, "replicas": []}
-        for number in topic.assignment:
-            _put(self._metadata, topic.name, topic.id, number, metadata_entry(topic, number, ()) | gone)
+    def withdraw(self, name: str, entries: TopicEntries) -> None:
+        """Clients no longer see the topic."""
+        self._leaders.pop(name, None)
+        _put_shared(self._metadata, name, entries)
 
     def stop(self, topic: TopicInfo, number: int, delete: bool, lives_on: bool = False) -> None:
         """The broker stops serving a partition, and deletes its log if `delete`. If the topic `lives_on`, a
@@ -149,16 +168,16 @@ class Pending:
             STOP_REPLICA: self._stops,
         }
         waiting = kinds[request.api_key]
-        for name, topic in request.topics.items():
+        for name, sent in request.topics.items():
             newer = waiting.get(name)
             if newer is None:
-                waiting[name] = topic
-            elif newer.id == topic.id:
+                waiting[name] = sent
+            elif newer.id == sent.id:
                 for number, entry in newer.partitions.items():
-                    sent = topic.partitions.get(number)
-                    if sent is not None and sent.get("is_new"):
+                    before = sent.partitions.get(number)
+                    if before is not None and before.get("is_new"):
                         entry["is_new"] = True
-                newer.partitions = topic.partitions | newer.partitions
+                waiting[name] = TopicEntries(sent.id, sent.partitions | newer.partitions)
 
 
 def leader_entry(topic: TopicInfo, number: int, new: bool) -> Body:
@@ -174,6 +193,19 @@ def leader_entry(topic: TopicInfo, number: int, new: bool) -> Body:
         "is_new": new,
         "leader_recovery_state": state.recovery,
     }
+
+
+def withdrawal(topic: TopicInfo, deleted: bool) -> TopicEntries:
+    """The metadata that hide a topic. One that is not `deleted` is sent without replicas."""
+    gone: Body = {"leader": LEADER_DURING_DELETE} if deleted else {"leader": NO_LEADER, "replicas": []}
+    entries = {number: metadata_entry(topic, number, ()) | gone for number in topic.assignment}
+    return TopicEntries(topic.id, entries)
+
+
+def published(topic: TopicInfo, offline: Mapping[int, Iterable[BrokerId]]) -> TopicEntries:
+    """The metadata of partitions, with their replicas that are offline."""
+    entries = {number: metadata_entry(topic, number, brokers) for number, brokers in offline.items()}
+    return TopicEntries(topic.id, entries)
 
 
 def metadata_entry(topic: TopicInfo, number: int, offline: Iterable[BrokerId]) -> Body:
@@ -197,17 +229,22 @@ def _state(state: PartitionState) -> Body:
     }
 
 
-def _topic_states(topics: _Topics, with_ids: bool = True) -> list[Body]:
-    return [
-        {"topic_name": name, "partition_states": list(topic.partitions.values())}
-        | ({"topic_id": topic.id} if with_ids else {})
-        for name, topic in topics.items()
-    ]
+class LiveBrokers:
+    """The brokers that are alive, and their part of UpdateMetadata, which every broker gets alike."""
+
+    def __init__(self, infos: Iterable[BrokerInfo]) -> None:
+        self.infos = {info.id: info for info in infos}
+        self.bodies: list[Body] = [
+            {
+                "id": info.id,
+                "endpoints": [_endpoint(endpoint) for endpoint in info.endpoints],
+                "rack": info.rack,
+            }
+            for info in self.infos.values()
+        ]
 
 
-def body_of(
-    request: Request, sender: Sender, alive: Mapping[BrokerId, BrokerInfo], inter_broker_listener: str
-) -> Body:
+def body_of(request: Request, sender: Sender, alive: LiveBrokers, inter_broker_listener: str) -> Body:
     """The body of a request, with the brokers that are alive when it is sent."""
     if request.api_key == LEADER_AND_ISR:
         leaders = {
@@ -215,27 +252,25 @@ def body_of(
         }
         return sender.head() | {
             "type": 0,
-            "topic_states": _topic_states(request.topics),
+            "topic_states": [_topic_state(name, topic) for name, topic in request.topics.items()],
             "live_leaders": [
-                {"broker_id": info.id, "host_name": endpoint.host, "port": endpoint.port}
-                for info in alive.values()
-                if info.id in leaders and (endpoint := info.endpoint(inter_broker_listener)) is not None
+                {"broker_id": leader, "host_name": endpoint.host, "port": endpoint.port}
+                for leader in sorted(leaders)
+                if (info := alive.infos.get(leader)) is not None
+                and (endpoint := info.endpoint(inter_broker_listener)) is not None
             ],
         }
     if request.api_key == UPDATE_METADATA:
         return sender.head() | {
             "type": 0,
-            "topic_states": _topic_states(request.topics),
-            "live_brokers": [
-                {
-                    "id": info.id,
-                    "endpoints": [_endpoint(endpoint) for endpoint in info.endpoints],
-                    "rack": info.rack,
-                }
-                for info in alive.values()
-            ],
+            "topic_states": [topic.metadata(name) for name, topic in request.topics.items()],
+            "live_brokers": alive.bodies,
         }
-    return sender.head() | {"topic_states": _topic_states(request.topics, with_ids=False)}
+    stops = [
+        {"topic_name": name, "partition_states": list(topic.partitions.values())}
+        for name, topic in request.topics.items()
+    ]
+    return sender.head() | {"topic_states": stops}
 
 
 def _endpoint(endpoint: Endpoint) -> Body:

@@ -135,23 +135,29 @@ class ControllerState:
         failed = self._offline.get(broker)
         return self.is_alive(broker) and (failed is None or TopicPartition(topic, number) not in failed)
 
+    def registered_again(self, registered: Mapping[BrokerId, BrokerInfo]) -> frozenset[BrokerId]:
+        """The brokers that failed and came back. They are reported as gone before they are reported again."""
+        before = self.registered
+        return frozenset(
+            broker
+            for broker, info in registered.items()
+            if broker in before and before[broker].epoch != info.epoch
+        )
+
     def brokers_changed(self, registered: Mapping[BrokerId, BrokerInfo]) -> list[Action]:
-        """The registrations changed. A broker that registered again is one that failed and came back."""
+        """The registrations changed."""
         before = self.registered
         if before == registered:
             return []
-        epochs = {broker: info.epoch for broker, info in before.items()}
-        came = frozenset(broker for broker, info in registered.items() if epochs.get(broker) != info.epoch)
-        gone = frozenset(b for b in before if b not in registered or b in came)
+        came = frozenset(registered.keys() - before.keys())
+        gone = before.keys() - registered.keys()
         for broker in gone:
             self._offline.pop(broker, None)
-        self.unreachable -= gone | came
-        self.shutting_down -= gone | came
-        self.registered = {broker: info for broker, info in registered.items() if broker not in came}
-        actions: list[Action] = []
-        if gone:
-            actions += self.elections.everywhere()
+        self.unreachable -= gone
+        self.shutting_down -= gone
         self.registered = dict(registered)
+        # One election: a partition's next state is decided only once the last one is written.
+        actions = self.elections.everywhere() if gone or came else []
         actions.append(PublishBrokers())
         if came:
             actions += self._welcome(came)
@@ -167,10 +173,9 @@ class ControllerState:
             if hosted:
                 actions.append(Lead(topic, hosted, to=came))
             actions.append(Publish(topic, tuple(topic.assignment), came))
-        actions += self.elections.everywhere()
         for deletion in self.deletions.values():
             deletion.failed -= came
-            actions += self._stop(deletion, came)
+            actions += [Withdraw(deletion.topic, deleted=True), *self._stop(deletion, came)]
         return actions
 
     def _hosts(self, topic: TopicInfo, number: int, brokers: frozenset[BrokerId]) -> bool:
@@ -510,6 +515,10 @@ class ControllerState:
         return replace(state, isr=wish.isr, recovery=wish.recovery, controller_epoch=self.epoch)
 
     # ---- what elections and reassignments ask (`View`) ----
+
+    def topics_on_failed_disks(self) -> set[str]:
+        """The topics with replicas in failed log directories."""
+        return {partition.topic for failed in self._offline.values() for partition in failed}
 
     def may_lead(self, topic: str, number: int, broker: BrokerId) -> bool:
         """The broker's replica is online, and the broker does not shut down."""

@@ -44,6 +44,9 @@ class View(Protocol):
     def is_online(self, topic: str, number: int, broker: BrokerId) -> bool:
         """The broker is alive, and its log directory of the partition has not failed."""
 
+    def topics_on_failed_disks(self) -> set[str]:
+        """The topics with replicas in failed log directories."""
+
     def may_lead(self, topic: str, number: int, broker: BrokerId) -> bool:
         """The broker's replica is online, and the broker does not shut down."""
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from cluster.controller.zookeeper import ConnectionLostError, ZooKeeper
-from cluster.errors import RequestTimedOut
+from cluster.errors import NotController, RequestTimedOut
 from cluster.time_slice import TimeSlice
 
 log = logging.getLogger(__name__)
@@ -91,6 +91,8 @@ class WorkQueue:
             except ConnectionLostError:
                 await self._zk.wait_connected()
                 self.event(name, work)
+            except NotController:
+                log.info("the work %r is left to the new controller", name)
 
         self._queue(run)
 

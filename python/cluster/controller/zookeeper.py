@@ -367,11 +367,6 @@ class ZooKeeper:
         except NoNodeError:
             return
 
-    async def delete_tree(self, path: str) -> None:
-        """Deletes a node and all below it, children first."""
-        await asyncio.gather(*(self.delete_tree(f"{path}/{name}") for name in await self.children(path)))
-        await self.delete(path)
-
     async def transaction(self, operations: Sequence[Operation]) -> None:
         """Does all of `operations` or none. Raises the error of the operation that failed."""
         from kazoo.exceptions import RolledBackError, RuntimeInconsistency

@@ -38,8 +38,10 @@ class Led:
     """The version of the partition's state at the controller."""
     wished: tuple[BrokerId, ...] | None = None
     """The ISR that the controller was or will be asked for."""
+    asked: bool = False
+    """The controller was asked, and may have granted the wish. Until it answers, the wish stays as it is."""
     under_way: bool = False
-    """The controller was asked."""
+    """A request is under way."""
     given_up: bool = False
     """The controller knows something newer, which it sends to this broker."""
 
@@ -75,13 +77,23 @@ class Answer:
     partition_epoch: int = -1
 
 
-_ENDED = frozenset({UnknownTopicOrPartition.code, UnknownTopicId.code, FencedLeaderEpoch.code})
-"""The controller has, or had, something newer for this partition. It sends that by itself."""
-
-_REFUSED = frozenset(
-    {OperationNotAttempted.code, IneligibleReplica.code, InvalidRequest.code, InvalidUpdateVersion.code}
+_ENDED = frozenset(
+    {
+        UnknownTopicOrPartition.code,
+        UnknownTopicId.code,
+        FencedLeaderEpoch.code,
+        InvalidRequest.code,
+        InvalidUpdateVersion.code,
+    }
 )
-"""The wish is not granted. The ISR stays, and a later report may lead to another wish."""
+"""The controller has, or had, something newer for this partition. It sends that by itself. Until then the
+replicas of the wish count, because an earlier request may have been granted.
+"""
+
+_REFUSED = frozenset({OperationNotAttempted.code, IneligibleReplica.code})
+"""The wish is not granted, and no earlier request was: the version of the ISR is the controller's. The ISR
+stays, and a later report may lead to another wish.
+"""
 
 
 class ReplicationState:
@@ -110,7 +122,7 @@ class ReplicationState:
         changed: dict[TopicPartition, None] = {}
         for report in reports:
             led = self.led.get(report.partition)
-            if led is None or led.leader_epoch != report.leader_epoch or led.under_way or led.given_up:
+            if led is None or led.leader_epoch != report.leader_epoch or led.asked or led.given_up:
                 continue
             wished = self._with(led, report)
             self.led[report.partition] = replace(led, wished=None if wished == led.isr else wished)
@@ -131,18 +143,18 @@ class ReplicationState:
     def not_set(self, action: SetIsr) -> None:
         """The data plane refused an ISR: a replica to be added lacks records again. It is not wished for."""
         led = self.led.get(action.partition)
-        if led is not None and led.leader_epoch == action.leader_epoch and not led.under_way:
+        if led is not None and led.leader_epoch == action.leader_epoch and not led.asked:
             self.led[action.partition] = replace(led, wished=None)
 
     def wishes(self) -> dict[TopicPartition, Led]:
-        """The wishes that the controller has not been asked yet. They are under way now."""
+        """The wishes to ask the controller for. They are under way now."""
         asked = {
             partition: led
             for partition, led in self.led.items()
             if led.wished is not None and not led.under_way and not led.given_up
         }
         for partition, led in asked.items():
-            self.led[partition] = replace(led, under_way=True)
+            self.led[partition] = replace(led, asked=True, under_way=True)
         return asked
 
     def unanswered(self, asked: Mapping[TopicPartition, Led]) -> None:
@@ -173,18 +185,23 @@ class ReplicationState:
         return [
             partition
             for partition in asked
-            if (led := self.led.get(partition)) is not None and led.wished is not None and not led.given_up
+            if (led := self.led.get(partition)) is not None and led.asked and not led.given_up
         ]
 
     def _after(self, led: Led, answer: Answer) -> Led:
         if answer.code in _REFUSED:
-            return replace(led, wished=None, under_way=False)
+            return replace(led, wished=None, asked=False, under_way=False)
         if answer.code in _ENDED or (answer.code == NONE and answer.leader_epoch != led.leader_epoch):
             return replace(led, given_up=True)
         if answer.code != NONE:
             return replace(led, under_way=False)
         return replace(
-            led, isr=answer.isr, partition_epoch=answer.partition_epoch, wished=None, under_way=False
+            led,
+            isr=answer.isr,
+            partition_epoch=answer.partition_epoch,
+            wished=None,
+            asked=False,
+            under_way=False,
         )
 
     def _is_same(self, partition: TopicPartition, asked: Led) -> bool:

@@ -44,6 +44,10 @@ class TopicConfigs:
             config = {}
         return self._known.setdefault(topic, config)
 
+    async def topics(self) -> set[str]:
+        """The names of the topics that the coordinator has."""
+        return set(await self._zk.children(znodes.TOPICS))
+
     def known(self, topic: str) -> dict[str, str]:
         """What was last read of a topic's settings; none before."""
         return self._known.get(topic, {})

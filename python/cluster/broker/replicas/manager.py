@@ -76,6 +76,8 @@ class ReplicaManager:
         self.informed = asyncio.Event()
         """Set once a controller has sent the metadata, and this broker's partitions."""
         self._controller_epoch = -1
+        self._compared = (-1, -1)
+        """The epochs of controller and registration for which the metadata were compared with the topics."""
         self._logs = logs
         self._metadata = metadata
         self._configs = configs
@@ -286,6 +288,7 @@ class ReplicaManager:
             if code != NONE:
                 return {"error_code": code}
             self._metadata.controller_id = BrokerId(body["controller_id"])
+            await self._forget_missing()
             deleted = [
                 topic["topic_name"]
                 for topic in body["topic_states"]
@@ -318,6 +321,21 @@ class ReplicaManager:
                 if is_here and number not in sent:
                     return
         self.informed.set()
+
+    async def _forget_missing(self) -> None:
+        """Drops topics that were deleted while this broker was not registered, or whose deletion the last
+        controller did not tell. This controller tells each one.
+        """
+        epochs = self._controller_epoch, self.broker_epoch
+        if epochs == self._compared:
+            return
+        known = set(self._metadata.names())
+        if known:
+            for name in sorted(known - await self._configs.topics()):
+                self._metadata.forget(name)
+                self._configs.forget(name)
+                self._logs.forget_topic(name)
+        self._compared = epochs
 
     def _update(self, name: str, topic_id: TopicId, partitions: Sequence[Body]) -> bool:
         """Updates a topic. Returns whether the cluster deletes it."""

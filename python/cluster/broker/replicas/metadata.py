@@ -94,10 +94,15 @@ class MetadataCache:
         if before is not None and before.id != topic_id:
             self._names.pop(before.id, None)
         if not assignment:
-            self._topics.pop(name, None)
-            self._names.pop(topic_id, None)
+            self.forget(name)
             return None
         topic = self._topics[name] = TopicInfo(name, topic_id, assignment, states, offline=offline)
         if topic_id != NO_TOPIC_ID:
             self._names[topic_id] = name
         return topic
+
+    def forget(self, name: str) -> None:
+        """The topic is gone."""
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            self._names.pop(topic.id, None)

@@ -325,7 +325,7 @@ async fn look_up(
     };
     let search = match timestamp {
         LATEST => {
-            check_available(parameters, partition, leadership)?;
+            check_available(parameters, partition)?;
             return Ok(at(end, leadership.epoch));
         }
         EARLIEST | EARLIEST_LOCAL => {
@@ -346,7 +346,7 @@ async fn look_up(
             offset: found.offset,
             leader_epoch: found.leader_epoch,
         }),
-        None => check_available(parameters, partition, leadership).map(|()| NOTHING),
+        None => check_available(parameters, partition).map(|()| NOTHING),
     }
 }
 
@@ -410,13 +410,8 @@ async fn next_permit(
 }
 
 /// A new leader does not know its followers' positions yet, so its answer could go back (KIP-207).
-fn check_available(
-    parameters: &Parameters,
-    partition: &Partition,
-    leadership: Leadership,
-) -> Result<(), ErrorCode> {
-    let begun = partition.log.epoch_start(leadership.epoch);
-    let lags = begun.is_some_and(|begun| begun > partition.log.high_watermark());
+fn check_available(parameters: &Parameters, partition: &Partition) -> Result<(), ErrorCode> {
+    let lags = partition.replicas.begun_at() > partition.log.high_watermark();
     match parameters.version {
         _ if !lags || !parameters.is_consumer() => Ok(()),
         ..5 => Err(ErrorCode::LEADER_NOT_AVAILABLE),

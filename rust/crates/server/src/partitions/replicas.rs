@@ -188,6 +188,9 @@ struct State {
     followers: Vec<Follower>,
     /// The epoch in which the followers' positions were reported.
     epoch: i32,
+    /// The end of the log when this server began to lead in this epoch (`leaderEpochStartOffsetOpt`). After a
+    /// restart it is above the epoch's first offset.
+    begun_at: i64,
     partition_epoch: i32,
 }
 
@@ -244,6 +247,11 @@ impl Replicas {
                 .map(|replica| before.follower_again(replica, same_epoch, keeps_joining))
                 .collect(),
             epoch: new.leader_epoch,
+            begun_at: if same_epoch {
+                before.begun_at
+            } else {
+                log.log_end_offset()
+            },
             partition_epoch: new.partition_epoch,
         };
         self.count(&state);
@@ -301,6 +309,11 @@ impl Replicas {
         (counts >> 32, counts & u64::from(u32::MAX))
     }
 
+    /// The end of the log when this server began to lead in its epoch.
+    pub(crate) fn begun_at(&self) -> i64 {
+        self.state.read().begun_at
+    }
+
     pub(crate) fn is_follower(&self, id: i32) -> bool {
         self.state.read().follower(id).is_some()
     }
@@ -327,7 +340,8 @@ impl Replicas {
         };
         let caught_up = !follower.may_be_in_sync()
             && fetch.offset >= log.high_watermark()
-            && state.has_epochs_start(fetch.offset, log)
+            // Below, it could become the leader without records that were acknowledged.
+            && fetch.offset >= state.begun_at
             && follower.is_first_report();
         Noted {
             raised: before != fetch.offset && state.raise_high_watermark(log, rules, fetch.at),
@@ -401,13 +415,6 @@ impl State {
             position: Mutex::new(position),
             is_reported: AtomicBool::new(false),
         }
-    }
-
-    /// Whether a follower at `offset` has all records before the leader's epoch. Before that, it could become
-    /// the leader without records that were acknowledged.
-    fn has_epochs_start(&self, offset: i64, log: &Log) -> bool {
-        let start = log.epoch_start(self.epoch);
-        offset >= start.unwrap_or_else(|| log.log_end_offset())
     }
 
     /// Sets the high watermark to the end of what every replica has that is in sync or may be. It also waits

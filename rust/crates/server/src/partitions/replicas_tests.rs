@@ -273,6 +273,24 @@ fn a_follower_catches_up_only_in_the_leaders_epoch() {
     assert!(!note(2) && !note(4) && note(5));
 }
 
+// If this failed, a follower could join the ISR of a restarted leader without records that were acknowledged
+// before the restart, because the high watermark of the last checkpoint is lower.
+#[test]
+fn a_follower_of_a_restarted_leader_catches_up_with_its_whole_log() {
+    let (_dir, log, _, all) = three(LogConfig::default());
+    append(&log, 3);
+    let restarted = Replicas::default();
+    set(&restarted, &all, 5, &log);
+    append(&log, 1);
+    let note = |offset| {
+        restarted
+            .note_fetch(&fetch(3, offset, &log), &log, &rules())
+            .caught_up
+    };
+    assert_eq!((log.high_watermark(), log.epoch_start(5)), (2, Some(0)));
+    assert!(!note(2) && !note(4) && note(5));
+}
+
 // If this failed, records would be acknowledged, or shown to consumers, that too few replicas have.
 #[test]
 fn with_too_few_in_sync_the_high_watermark_stays() {
