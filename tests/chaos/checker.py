@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from .history import UNKNOWN_OFFSET, History, Read, value_of
 
@@ -28,7 +29,8 @@ def _failures(history: History) -> Iterator[str]:
     """The producers wait for longer than any fault lasts, so each record must be acknowledged in the end."""
     for each in history.failed:
         yield f"not delivered: {value_of(each.producer, each.number)}: {each.error}"
-    answered = {(each.producer, each.number) for each in (*history.acked, *history.failed)}
+    answered = {(each.producer, each.number) for each in history.acked}
+    answered |= {(each.producer, each.number) for each in history.failed}
     for sent in history.sent:
         if (sent.producer, sent.number) not in answered:
             yield f"never answered: {value_of(sent.producer, sent.number)}"
@@ -87,7 +89,7 @@ def _reads_stay(history: History) -> Iterator[str]:
 
 
 def _dense(history: History) -> Iterator[str]:
-    ends = {partition: -1 for partition in history.replicas}
+    ends = dict.fromkeys(history.replicas, -1)
     for each in history.final:
         ends[each.partition] = max(ends.get(each.partition, -1), each.offset)
     for name, reads in (("the last consumer", history.final), *history.reads.items()):
@@ -137,4 +139,4 @@ def longest_gap(history: History, partition: int, begins: float, ends: float) ->
         each.at for each in history.acked if each.partition == partition and begins < each.at < ends
     )
     points = [begins, *times, ends]
-    return max(after - before for before, after in zip(points, points[1:], strict=False))
+    return max(after - before for before, after in pairwise(points))

@@ -140,7 +140,9 @@ VIOLATIONS: dict[Callable[[History], None], str] = {
     out_of_order: "order: p 1 at 0@0 comes before p 0 at 1, with the same key k",
     one_key_in_two_partitions: "scattered: key k of q is in 0 and 1",
     read_and_then_gone: "above the high watermark: c read p 7 at 0@3, where nothing is at the end",
-    read_by_a_group_and_then_different: "above the high watermark: g read q 7 at 1@0, where q 0 is at the end",
+    read_by_a_group_and_then_different: (
+        "above the high watermark: g read q 7 at 1@0, where q 0 is at the end"
+    ),
     a_consumer_misses_one: "not dense: c read 0@2 when 1 was next",
     a_consumer_goes_back: "not dense: c read 0@0 when 2 was next",
     a_consumer_stops: "missed: c read 1 up to 1, and its last record is at 2",

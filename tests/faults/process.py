@@ -35,6 +35,11 @@ class Server:
     def runs(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def has_ended(self) -> bool:
+        """Its process ended, and not by :meth:`end`."""
+        return self._process is not None and self._process.poll() is not None
+
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Starts its process, which adds its output to the file ``output``."""
         assert not self.runs, f"{self.name} runs already"

@@ -1,0 +1,333 @@
+"""The kinds of faults. Each strikes a running cluster, and says which partitions may stop taking writes.
+
+The longest allowed gap between two acknowledgements of any other partition:
+
+- A killed process is noticed at once: its connection closes and its address refuses the next.
+- A process that hangs, or is cut off from the coordinator, falls by its session.
+- A follower that cannot fetch leaves the in-sync replicas after replica.lag.time.max.ms.
+- A client notices an unanswered request after its own timeout, which comes on top.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.disks import slow_disks
+from tests.faults.network import CLIENTS
+
+from .cluster import BROKERS, LAG_SECONDS, SESSION_SECONDS, BrokerProcess, Cluster
+from .load import PARTITIONS, TIMEOUT_MS
+
+ALL = frozenset(range(PARTITIONS))
+OUT_OF_SYNC_SECONDS = 10.0
+BUSY_SECONDS = 4.0
+"""What a busy machine adds to every gap."""
+KILLED_SECONDS = 1.0 + BUSY_SECONDS
+SLOW_SECONDS = 3.0 + BUSY_SECONDS
+HUNG_SECONDS = SESSION_SECONDS + 2 * TIMEOUT_MS / 1000 + BUSY_SECONDS
+LAGGING_SECONDS = 2 * LAG_SECONDS + 2 * TIMEOUT_MS / 1000 + BUSY_SECONDS
+"""The leader looks for lagging followers every half of replica.lag.time.max.ms."""
+
+
+@dataclass(frozen=True)
+class Struck:
+    """``stops``: the partitions for which writes may stop."""
+
+    about: str
+    stops: frozenset[int] = frozenset()
+    heal: Callable[[], None] = lambda: None
+    """Runs before :meth:`Cluster.heal`."""
+
+
+Strike = Callable[["Scene"], Struck]
+
+
+@dataclass(frozen=True)
+class Scene:
+    cluster: Cluster
+    topic: str
+    chance: random.Random
+
+    def leader(self) -> BrokerProcess:
+        """The leader of a partition, drawn by chance; another broker if that one does not run."""
+        brokers = self.cluster.brokers
+        leader = self.cluster.state(self.topic, self.chance.randrange(PARTITIONS)).leader
+        running = [broker for broker in brokers if broker.runs and not broker.suspended]
+        assert running, "no broker runs"
+        return next((broker for broker in running if broker.id == leader), running[0])
+
+    def controller(self) -> BrokerProcess:
+        number = self.cluster.controller()
+        running = [broker for broker in self.cluster.brokers if broker.runs and not broker.suspended]
+        return next((broker for broker in running if broker.id == number), running[0])
+
+    def others(self, broker: BrokerProcess) -> list[BrokerProcess]:
+        return [other for other in self.cluster.brokers if other is not broker]
+
+    def led_by(self, broker: BrokerProcess) -> frozenset[int]:
+        """The partitions that it leads; all of them if it is the controller, which every change needs."""
+        if broker.id == self.cluster.controller():
+            return ALL
+        states = enumerate(self.cluster.states(self.topic))
+        return frozenset(partition for partition, state in states if state.leader == broker.id)
+
+    def cut(self, senders: list[int], receivers: list[int]) -> None:
+        for sender in senders:
+            for receiver in receivers:
+                self.cluster.network.cut(sender, receiver)
+
+
+# ---- processes ----
+
+
+def leader_killed(scene: Scene) -> Struck:
+    leader = scene.leader()
+    leader.kill()
+    return Struck(leader.name)
+
+
+def controller_killed(scene: Scene) -> Struck:
+    controller = scene.controller()
+    controller.kill()
+    return Struck(controller.name)
+
+
+def leader_and_controller_killed(scene: Scene) -> Struck:
+    """With a single replica left, writes stop: min.insync.replicas is 2."""
+    controller = scene.controller()
+    leader = scene.chance.choice(scene.others(controller))
+    controller.kill()
+    leader.kill()
+    return Struck(f"{controller.name}, {leader.name}", ALL)
+
+
+def one_after_the_other_killed(scene: Scene) -> Struck:
+    """A rolling crash: each broker is killed once the one before it is in sync again."""
+    brokers = scene.chance.sample(scene.cluster.brokers, BROKERS)
+    for broker in brokers[:-1]:
+        broker.kill()
+        broker.end()
+        broker.start()
+        scene.cluster.until("the broker is in sync again", lambda: scene.cluster.is_whole(scene.topic))
+    brokers[-1].kill()
+    return Struck(", ".join(broker.name for broker in brokers))
+
+
+def killed_and_started_at_once(scene: Scene) -> Struck:
+    """Its registration is taken over, while its session of before still lives."""
+    leader = scene.leader()
+    leader.kill()
+    leader.start()
+    return Struck(leader.name)
+
+
+def leader_stopped(scene: Scene) -> Struck:
+    """SIGTERM: a controlled shutdown."""
+    leader = scene.leader()
+    leader.end()
+    return Struck(leader.name)
+
+
+def leader_hangs(scene: Scene) -> Struck:
+    leader = scene.leader()
+    leader.suspend()
+    return Struck(leader.name)
+
+
+def controller_hangs(scene: Scene) -> Struck:
+    controller = scene.controller()
+    controller.suspend()
+    return Struck(controller.name)
+
+
+# ---- networks ----
+
+
+def _from_followers(scene: Scene, out: bool, into: bool) -> Struck:
+    leader = scene.leader()
+    stops = scene.led_by(leader)
+    others = [other.number for other in scene.others(leader)]
+    if out:
+        scene.cut([leader.number], others)
+    if into:
+        scene.cut(others, [leader.number])
+    return Struck(leader.name, stops)
+
+
+def leader_cut_from_followers(scene: Scene) -> Struck:
+    """It lives and its session lives, so it stays the leader, without a follower."""
+    return _from_followers(scene, out=True, into=True)
+
+
+def leader_not_heard_by_followers(scene: Scene) -> Struck:
+    return _from_followers(scene, out=True, into=False)
+
+
+def leader_deaf_to_followers(scene: Scene) -> Struck:
+    return _from_followers(scene, out=False, into=True)
+
+
+def _from_coordinator(scene: Scene, out: bool, into: bool) -> Struck:
+    leader = scene.leader()
+    members = [member.number for member in scene.cluster.ensemble.members]
+    if out:
+        scene.cut([leader.number], members)
+    if into:
+        scene.cut(members, [leader.number])
+    return Struck(leader.name)
+
+
+def leader_cut_from_coordinator(scene: Scene) -> Struck:
+    """Another leads, and it goes on as a leader that no follower fetches from."""
+    return _from_coordinator(scene, out=True, into=True)
+
+
+def leader_not_heard_by_coordinator(scene: Scene) -> Struck:
+    return _from_coordinator(scene, out=True, into=False)
+
+
+def leader_deaf_to_coordinator(scene: Scene) -> Struck:
+    return _from_coordinator(scene, out=False, into=True)
+
+
+def _from_clients(scene: Scene, out: bool, into: bool) -> Struck:
+    leader = scene.leader()
+    states = enumerate(scene.cluster.states(scene.topic))
+    stops = frozenset(partition for partition, state in states if state.leader == leader.id)
+    if out:
+        scene.cut([leader.number], [CLIENTS])
+    if into:
+        scene.cut([CLIENTS], [leader.number])
+    return Struck(leader.name, stops)
+
+
+def leader_cut_from_clients(scene: Scene) -> Struck:
+    """The brokers reach it, so it stays the leader of what no client can write."""
+    return _from_clients(scene, out=True, into=True)
+
+
+def leader_not_heard_by_clients(scene: Scene) -> Struck:
+    """It carries out writes whose answers are lost."""
+    return _from_clients(scene, out=True, into=False)
+
+
+def leader_deaf_to_clients(scene: Scene) -> Struck:
+    return _from_clients(scene, out=False, into=True)
+
+
+def leader_cut_off(scene: Scene) -> Struck:
+    leader = scene.leader()
+    rest = [*(each.number for each in scene.others(leader)), CLIENTS]
+    rest += [member.number for member in scene.cluster.ensemble.members]
+    scene.cut([leader.number], rest)
+    scene.cut(rest, [leader.number])
+    return Struck(leader.name)
+
+
+def leaders_network_slow(scene: Scene) -> Struck:
+    leader, chance = scene.leader(), scene.chance
+    rest = [*(each.number for each in scene.others(leader)), CLIENTS]
+    rest += [member.number for member in scene.cluster.ensemble.members]
+    pairs = [pair for each in rest for pair in ((leader.number, each), (each, leader.number))]
+    delay_ms, loss = chance.randrange(10, 60), chance.uniform(0.0, 0.02)
+    scene.cluster.network.slow_down(pairs, delay_ms, loss, chance.randrange(1 << 30))
+    return Struck(f"{leader.name}, {delay_ms} ms, loss {loss:.3f}")
+
+
+# ---- disks ----
+
+
+def _slow_disk(scene: Scene, broker: BrokerProcess) -> Struck:
+    milliseconds = scene.chance.randrange(5, 50)
+    heal = slow_disks([broker.pid], "pwrite64,fsync,fdatasync,ftruncate", milliseconds / 1000)
+    return Struck(f"{broker.name}, {milliseconds} ms", heal=heal)
+
+
+def leaders_disk_slow(scene: Scene) -> Struck:
+    return _slow_disk(scene, scene.leader())
+
+
+def followers_disk_slow(scene: Scene) -> Struck:
+    return _slow_disk(scene, scene.chance.choice(scene.others(scene.leader())))
+
+
+def disk_full(scene: Scene) -> Struck:
+    """A full disk refuses appends, and the broker stays the leader of what it leads."""
+    broker = scene.chance.choice(scene.cluster.brokers)
+    states = enumerate(scene.cluster.states(scene.topic))
+    stops = frozenset(partition for partition, state in states if state.leader == broker.id)
+    broker.fill_disk()
+    return Struck(broker.name, stops)
+
+
+def followers_bit_flipped(scene: Scene) -> Struck:
+    """A bit of a log changes while its broker is down, behind the last flush: recovery must find it."""
+    broker = scene.chance.choice(scene.others(scene.leader()))
+    broker.kill()
+
+    def is_out() -> bool:
+        return all(broker.id not in state.isr for state in scene.cluster.states(scene.topic))
+
+    scene.cluster.until(f"{broker.name} is out of sync", is_out, OUT_OF_SYNC_SECONDS)
+    segment = broker.segments(scene.topic, scene.chance.randrange(PARTITIONS))[-1]
+    about = _flip_a_bit(segment, scene.chance)
+    return Struck(f"{broker.name}, {about}")
+
+
+def _flip_a_bit(segment: Path, chance: random.Random) -> str:
+    data = bytearray(segment.read_bytes())
+    if not data:
+        return f"{segment.parent.name}/{segment.name} is empty"
+    at, bit = chance.randrange(len(data)), chance.randrange(8)
+    data[at] ^= 1 << bit
+    segment.write_bytes(data)
+    return f"bit {bit} of byte {at} of {segment.parent.name}/{segment.name}, {len(data)} bytes long"
+
+
+# ---- the coordinator ----
+
+
+def coordinators_leader_killed(scene: Scene) -> Struck:
+    """A single server is down until the fault ends. Without a change of leaders, nothing needs it."""
+    leader = scene.cluster.ensemble.leader()
+    leader.kill()
+    return Struck(leader.name)
+
+
+def coordinators_leader_hangs(scene: Scene) -> Struck:
+    leader = scene.cluster.ensemble.leader()
+    leader.suspend()
+    return Struck(leader.name)
+
+
+FAULTS: dict[Strike, float] = {
+    leader_killed: KILLED_SECONDS,
+    controller_killed: KILLED_SECONDS,
+    leader_and_controller_killed: KILLED_SECONDS,
+    one_after_the_other_killed: KILLED_SECONDS,
+    killed_and_started_at_once: KILLED_SECONDS,
+    leader_stopped: KILLED_SECONDS,
+    leader_hangs: HUNG_SECONDS,
+    controller_hangs: HUNG_SECONDS,
+    leader_cut_from_followers: LAGGING_SECONDS,
+    leader_not_heard_by_followers: LAGGING_SECONDS,
+    leader_deaf_to_followers: LAGGING_SECONDS,
+    leader_cut_from_coordinator: HUNG_SECONDS,
+    leader_not_heard_by_coordinator: HUNG_SECONDS,
+    leader_deaf_to_coordinator: HUNG_SECONDS,
+    leader_cut_from_clients: SLOW_SECONDS,
+    leader_not_heard_by_clients: SLOW_SECONDS,
+    leader_deaf_to_clients: SLOW_SECONDS,
+    leader_cut_off: HUNG_SECONDS,
+    leaders_network_slow: SLOW_SECONDS,
+    leaders_disk_slow: SLOW_SECONDS,
+    followers_disk_slow: LAGGING_SECONDS,
+    disk_full: LAGGING_SECONDS,
+    followers_bit_flipped: KILLED_SECONDS,
+    coordinators_leader_killed: SLOW_SECONDS,
+    coordinators_leader_hangs: HUNG_SECONDS,
+}
+"""Each kind, with the longest allowed gap between two acknowledgements of a partition."""

@@ -1,0 +1,99 @@
+"""Three brokers under faults: what their clients sent and read is checked against the log's promises.
+
+:mod:`.checker` lists the promises. If a test failed, a cluster would lose, repeat or reorder records, or stop
+taking writes, when a process, a network, a disk or the coordinator fails. `make chaos` runs new seeds; a
+failure prints LOGCORE_SEED, which runs its round again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults.disks import traceable
+from tests.faults.network import cuttable, network_with_cuts
+
+from .cluster import Cluster, cluster
+from .faults import (
+    FAULTS,
+    Strike,
+    controller_killed,
+    coordinators_leader_killed,
+    disk_full,
+    followers_bit_flipped,
+    leader_cut_from_coordinator,
+    leader_cut_from_followers,
+    leader_hangs,
+    leader_killed,
+)
+from .rounds import play
+
+SLICE: list[list[Strike]] = [
+    [leader_killed],
+    [leader_hangs],
+    [leader_cut_from_followers],
+    [followers_bit_flipped],
+    [controller_killed, coordinators_leader_killed],
+    [leader_cut_from_coordinator],
+    [disk_full],
+]
+ROUNDS_OF_ONE = 4
+"""Rounds on one cluster, whose disks are small."""
+FAULTS_OF_ONE = 4
+"""Faults in one round of new seeds."""
+SEED = 7
+
+Start = Callable[[int], AbstractContextManager[Cluster]]
+
+
+@pytest.fixture
+def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    @contextmanager
+    def started(members: int) -> Iterator[Cluster]:
+        with network_with_cuts() as network:
+            traceable()
+            directory: Path = tmp_path_factory.mktemp("chaos")
+            with cluster(directory, cuttable(network), members) as made:
+                yield made
+
+    return started
+
+
+@pytest.mark.timeout(300)
+def test_no_record_is_lost_repeated_or_reordered(start: Start) -> None:
+    with start(3) as made:
+        play(made, SEED, SLICE)
+
+
+only_chaos = pytest.mark.skipif(
+    "LOGCORE_CHAOS_MINUTES" not in os.environ and "LOGCORE_SEED" not in os.environ,
+    reason="make chaos runs new seeds",
+)
+
+
+def drawn(seed: int) -> tuple[int, list[list[Strike]]]:
+    """The number of the coordinator's servers, and the faults: kinds by themselves, then any two at once."""
+    chance = random.Random(seed)
+    kinds = list(FAULTS)
+    chosen = [chance.sample(kinds, 1 + (chance.random() < 0.35)) for _ in range(FAULTS_OF_ONE)]
+    return chance.choice((1, 3)), chosen
+
+
+@only_chaos
+@pytest.mark.timeout(0)
+def test_new_seeds(start: Start) -> None:
+    again = os.environ.get("LOGCORE_SEED")
+    end = time.monotonic() + 60 * float(os.environ.get("LOGCORE_CHAOS_MINUTES", "0"))
+    seed, played = int(again) if again else time.time_ns() // 1000, 0
+    while not played or not (again or time.monotonic() > end):
+        members, faults = drawn(seed)
+        with start(members) as made:
+            play(made, seed, faults)
+        seed, played = seed + 1, played + 1
+    print(f"{played} rounds kept the promises")
