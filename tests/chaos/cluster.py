@@ -31,12 +31,18 @@ POLL_SECONDS = 0.05
 """The interval of polling what no event announces."""
 SESSION_SECONDS = 2.0
 LAG_SECONDS = 2.0
+ASK_SECONDS = 10.0
+"""The limit of a question to the coordinator."""
 DISK_BYTES = 64 << 20
 
 SETTINGS = {
     "zookeeper.session.timeout.ms": str(int(SESSION_SECONDS * 1000)),
     "replica.lag.time.max.ms": str(int(LAG_SECONDS * 1000)),
     "replica.socket.timeout.ms": "2000",
+    # A broker that starts or stops while the coordinator is away waits for it, but not for minutes.
+    "zookeeper.connection.timeout.ms": "30000",
+    "request.timeout.ms": "3000",
+    "controlled.shutdown.retry.backoff.ms": "100",
     "default.replication.factor": str(BROKERS),
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": str(BROKERS),
@@ -109,8 +115,9 @@ class Cluster:
             BrokerProcess(broker, members + broker, directory / f"broker-{broker}", address, network)
             for broker, address in enumerate(network.addresses(BROKERS))
         ]
-        again = KazooRetry(max_tries=-1, delay=0.02, backoff=1, deadline=WAIT_SECONDS)
-        self.zk = KazooClient(self.ensemble.hosts, timeout=20.0, connection_retry=again, command_retry=again)
+        connect = KazooRetry(max_tries=-1, delay=0.02, backoff=1)
+        ask = KazooRetry(max_tries=-1, delay=0.02, backoff=1, deadline=ASK_SECONDS)
+        self.zk = KazooClient(self.ensemble.hosts, timeout=20.0, connection_retry=connect, command_retry=ask)
 
     @property
     def bootstrap(self) -> str:

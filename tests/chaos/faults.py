@@ -3,7 +3,7 @@
 The longest allowed gap between two acknowledgements of any other partition:
 
 - A killed process is noticed at once: its connection closes and its address refuses the next.
-- A process that hangs, or is cut off from the coordinator, falls by its session.
+- A process that hangs, or is cut off from the coordinator, falls by its session. So does a killed controller.
 - A follower that cannot fetch leaves the in-sync replicas after replica.lag.time.max.ms.
 - A client notices an unanswered request after its own timeout, which comes on top.
 """
@@ -15,17 +15,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kazoo.exceptions import KazooException
+
 from tests.faults.disks import slow_disks
 from tests.faults.network import CLIENTS
 
-from .cluster import BROKERS, LAG_SECONDS, SESSION_SECONDS, BrokerProcess, Cluster
+from .cluster import BROKERS, LAG_SECONDS, SESSION_SECONDS, BrokerProcess, Cluster, State
 from .load import PARTITIONS, TIMEOUT_MS
 
 ALL = frozenset(range(PARTITIONS))
 OUT_OF_SYNC_SECONDS = 10.0
+_LENGTH_AT, _EPOCH_AT, _EPOCH_END = 8, 12, 16
+"""Positions in a record batch, after its base offset."""
 BUSY_SECONDS = 4.0
 """What a busy machine adds to every gap."""
-KILLED_SECONDS = 1.0 + BUSY_SECONDS
+KILLED_SECONDS = SESSION_SECONDS + 1.0 + BUSY_SECONDS
 SLOW_SECONDS = 3.0 + BUSY_SECONDS
 HUNG_SECONDS = SESSION_SECONDS + 2 * TIMEOUT_MS / 1000 + BUSY_SECONDS
 LAGGING_SECONDS = 2 * LAG_SECONDS + 2 * TIMEOUT_MS / 1000 + BUSY_SECONDS
@@ -47,32 +51,35 @@ Strike = Callable[["Scene"], Struck]
 
 @dataclass(frozen=True)
 class Scene:
+    """The cluster, with the states of the topic's partitions and the controller when the fault begins."""
+
     cluster: Cluster
     topic: str
     chance: random.Random
+    states: tuple[State, ...]
+    controller_id: int
 
     def leader(self) -> BrokerProcess:
         """The leader of a partition, drawn by chance; another broker if that one does not run."""
-        brokers = self.cluster.brokers
-        leader = self.cluster.state(self.topic, self.chance.randrange(PARTITIONS)).leader
-        running = [broker for broker in brokers if broker.runs and not broker.suspended]
-        assert running, "no broker runs"
-        return next((broker for broker in running if broker.id == leader), running[0])
+        return self._running(self.chance.choice(self.states).leader)
 
     def controller(self) -> BrokerProcess:
-        number = self.cluster.controller()
+        return self._running(self.controller_id)
+
+    def _running(self, broker_id: int) -> BrokerProcess:
         running = [broker for broker in self.cluster.brokers if broker.runs and not broker.suspended]
-        return next((broker for broker in running if broker.id == number), running[0])
+        return next((broker for broker in running if broker.id == broker_id), running[0])
 
     def others(self, broker: BrokerProcess) -> list[BrokerProcess]:
         return [other for other in self.cluster.brokers if other is not broker]
 
     def led_by(self, broker: BrokerProcess) -> frozenset[int]:
-        """The partitions that it leads; all of them if it is the controller, which every change needs."""
-        if broker.id == self.cluster.controller():
-            return ALL
-        states = enumerate(self.cluster.states(self.topic))
+        states = enumerate(self.states)
         return frozenset(partition for partition, state in states if state.leader == broker.id)
+
+    def stuck_with(self, broker: BrokerProcess) -> frozenset[int]:
+        """What it leads; every partition if it is the controller, which each change of an ISR needs."""
+        return ALL if broker.id == self.controller_id else self.led_by(broker)
 
     def cut(self, senders: list[int], receivers: list[int]) -> None:
         for sender in senders:
@@ -148,7 +155,7 @@ def controller_hangs(scene: Scene) -> Struck:
 
 def _from_followers(scene: Scene, out: bool, into: bool) -> Struck:
     leader = scene.leader()
-    stops = scene.led_by(leader)
+    stops = scene.stuck_with(leader)
     others = [other.number for other in scene.others(leader)]
     if out:
         scene.cut([leader.number], others)
@@ -195,8 +202,7 @@ def leader_deaf_to_coordinator(scene: Scene) -> Struck:
 
 def _from_clients(scene: Scene, out: bool, into: bool) -> Struck:
     leader = scene.leader()
-    states = enumerate(scene.cluster.states(scene.topic))
-    stops = frozenset(partition for partition, state in states if state.leader == leader.id)
+    stops = scene.led_by(leader)
     if out:
         scene.cut([leader.number], [CLIENTS])
     if into:
@@ -255,12 +261,10 @@ def followers_disk_slow(scene: Scene) -> Struck:
 
 
 def disk_full(scene: Scene) -> Struck:
-    """A full disk refuses appends, and the broker stays the leader of what it leads."""
+    """A leader gives up what it cannot write, and a follower leaves the ISR until there is space."""
     broker = scene.chance.choice(scene.cluster.brokers)
-    states = enumerate(scene.cluster.states(scene.topic))
-    stops = frozenset(partition for partition, state in states if state.leader == broker.id)
     broker.fill_disk()
-    return Struck(broker.name, stops)
+    return Struck(broker.name)
 
 
 def followers_bit_flipped(scene: Scene) -> Struck:
@@ -269,9 +273,16 @@ def followers_bit_flipped(scene: Scene) -> Struck:
     broker.kill()
 
     def is_out() -> bool:
-        return all(broker.id not in state.isr for state in scene.cluster.states(scene.topic))
+        try:
+            return all(broker.id not in state.isr for state in scene.cluster.states(scene.topic))
+        except KazooException:
+            return False
 
-    scene.cluster.until(f"{broker.name} is out of sync", is_out, OUT_OF_SYNC_SECONDS)
+    try:
+        scene.cluster.until(f"{broker.name} is out of sync", is_out, OUT_OF_SYNC_SECONDS)
+    except AssertionError:
+        # Another fault keeps it in the ISR. With its log damaged there, it could lead and lose records.
+        return Struck(f"{broker.name}, still in sync")
     segment = broker.segments(scene.topic, scene.chance.randrange(PARTITIONS))[-1]
     about = _flip_a_bit(segment, scene.chance)
     return Struck(f"{broker.name}, {about}")
@@ -279,12 +290,24 @@ def followers_bit_flipped(scene: Scene) -> Struck:
 
 def _flip_a_bit(segment: Path, chance: random.Random) -> str:
     data = bytearray(segment.read_bytes())
-    if not data:
+    places = [at for at, covered in enumerate(_covered(data)) if covered]
+    if not places:
         return f"{segment.parent.name}/{segment.name} is empty"
-    at, bit = chance.randrange(len(data)), chance.randrange(8)
+    at, bit = chance.choice(places), chance.randrange(8)
     data[at] ^= 1 << bit
     segment.write_bytes(data)
     return f"bit {bit} of byte {at} of {segment.parent.name}/{segment.name}, {len(data)} bytes long"
+
+
+def _covered(data: bytes) -> list[bool]:
+    """The bytes that a damage is noticed in: a batch's checksum does not cover its base offset and epoch."""
+    covered = [True] * len(data)
+    batch = 0
+    while batch + _EPOCH_END <= len(data):
+        covered[batch : batch + _LENGTH_AT] = [False] * _LENGTH_AT
+        covered[batch + _EPOCH_AT : batch + _EPOCH_END] = [False] * (_EPOCH_END - _EPOCH_AT)
+        batch += _EPOCH_AT + int.from_bytes(data[batch + _LENGTH_AT : batch + _EPOCH_AT], "big")
+    return covered
 
 
 # ---- the coordinator ----
@@ -331,3 +354,6 @@ FAULTS: dict[Strike, float] = {
     coordinators_leader_hangs: HUNG_SECONDS,
 }
 """Each kind, with the longest allowed gap between two acknowledgements of a partition."""
+
+ALONE = frozenset({one_after_the_other_killed})
+"""Kinds that wait for a healthy cluster, so they do not strike together with another."""

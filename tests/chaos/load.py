@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import aiokafka
@@ -239,7 +240,9 @@ class Load:
                         key, value = each.key.decode(), each.value.decode()
                         yield Read(each.partition, each.offset, key, value, time.monotonic())
         finally:
-            loop.run_until_complete(consumer.stop())
+            # Its own cancellation of a fetch that waits may reach its caller.
+            with suppress(asyncio.CancelledError):
+                loop.run_until_complete(consumer.stop())
             loop.close()
 
     async def _aiokafka_consumer(self) -> aiokafka.AIOKafkaConsumer:

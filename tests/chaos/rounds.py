@@ -38,7 +38,9 @@ def play(cluster: Cluster, seed: int, faults: Sequence[Sequence[Strike]]) -> Non
     try:
         _goes_on(load, begins, ALL, WAIT_SECONDS)
         for number, strikes in enumerate(faults):
-            found += _strike(cluster, load, Scene(cluster, topic, random.Random(f"{seed} {number}")), strikes)
+            found += _strike(
+                cluster, load, _scene(cluster, topic, random.Random(f"{seed} {number}")), strikes
+            )
         load.stop()
         cluster.until("the replicas are equal", lambda: _take_replicas(cluster, load, topic), EQUAL_SECONDS)
     except BaseException as error:
@@ -66,6 +68,10 @@ def _create(cluster: Cluster, topic: str) -> None:
     new = confluent_kafka.admin.NewTopic(topic, PARTITIONS, BROKERS)
     admin.create_topics([new], operation_timeout=WAIT_SECONDS)[topic].result(WAIT_SECONDS)
     cluster.until("the new topic is in sync", lambda: cluster.is_whole(topic))
+
+
+def _scene(cluster: Cluster, topic: str, chance: random.Random) -> Scene:
+    return Scene(cluster, topic, chance, tuple(cluster.states(topic)), cluster.controller())
 
 
 def _goes_on(load: Load, since: float, partitions: frozenset[int], seconds: float) -> bool:

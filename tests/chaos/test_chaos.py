@@ -21,6 +21,7 @@ from tests.faults.network import cuttable, network_with_cuts
 
 from .cluster import Cluster, cluster
 from .faults import (
+    ALONE,
     FAULTS,
     Strike,
     controller_killed,
@@ -43,10 +44,10 @@ SLICE: list[list[Strike]] = [
     [leader_cut_from_coordinator],
     [disk_full],
 ]
-ROUNDS_OF_ONE = 4
-"""Rounds on one cluster, whose disks are small."""
 FAULTS_OF_ONE = 4
 """Faults in one round of new seeds."""
+PAIRS = 0.35
+"""The part of the faults that are two at once."""
 SEED = 7
 
 Start = Callable[[int], AbstractContextManager[Cluster]]
@@ -80,8 +81,11 @@ only_chaos = pytest.mark.skipif(
 def drawn(seed: int) -> tuple[int, list[list[Strike]]]:
     """The number of the coordinator's servers, and the faults: kinds by themselves, then any two at once."""
     chance = random.Random(seed)
-    kinds = list(FAULTS)
-    chosen = [chance.sample(kinds, 1 + (chance.random() < 0.35)) for _ in range(FAULTS_OF_ONE)]
+    pairs = [kind for kind in FAULTS if kind not in ALONE]
+    chosen = [
+        chance.sample(pairs, 2) if chance.random() < PAIRS else [chance.choice(list(FAULTS))]
+        for _ in range(FAULTS_OF_ONE)
+    ]
     return chance.choice((1, 3)), chosen
 
 

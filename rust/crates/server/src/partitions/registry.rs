@@ -72,6 +72,8 @@ pub(crate) struct Partition {
     /// The epoch since which this server leads without interruption. Meaningless while it does not lead.
     led_since: Arc<AtomicI32>,
     waiters: Arc<Waiters>,
+    /// Its last append as the leader was refused for lack of space.
+    lacks_space: Arc<AtomicBool>,
     is_reported_offline: AtomicBool,
 }
 
@@ -88,6 +90,7 @@ impl Partition {
             role: Arc::default(),
             led_since: Arc::default(),
             waiters: Arc::default(),
+            lacks_space: Arc::default(),
             is_reported_offline: AtomicBool::default(),
         }
     }
@@ -117,6 +120,7 @@ impl Partition {
             role: Arc::clone(&self.role),
             led_since: Arc::clone(&self.led_since),
             waiters: Arc::clone(&self.waiters),
+            lacks_space: Arc::clone(&self.lacks_space),
             is_reported_offline: AtomicBool::default(),
         }
     }
@@ -124,6 +128,14 @@ impl Partition {
     /// Whether its log is offline and that was not reported yet.
     pub(crate) fn is_newly_offline(&self) -> bool {
         self.log.failure().is_some() && !self.is_reported_offline.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_lacks_space(&self, lacks: bool) {
+        self.lacks_space.store(lacks, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lacks_space(&self) -> bool {
+        self.lacks_space.load(Ordering::Relaxed)
     }
 
     pub(crate) fn fields(&self) -> Fields {
