@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -25,6 +26,7 @@ CLIENTS = 31
 """The number of this process, which clients run in, among the members of a network."""
 _NUMBERS = itertools.count()
 _SECONDS = 20.0
+_TUN = "/dev/net/tun"
 _TABLE = "100"
 """The routing table that leads to the slow link."""
 
@@ -115,7 +117,7 @@ class Namespaces(Network):
         self._link = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         assert self._link.stdout is not None
         if self._link.stdout.readline() != b"ready\n":
-            raise NotPermittedError("no TUN device, which a slow network needs (/dev/net/tun)")
+            raise NotPermittedError("no TUN device, which a slow network needs")
         self._ip("-n", hub, "link", "set", device, "up")
         # A packet that comes from the link goes on its way.
         self._ip("-n", hub, "rule", "add", "iif", device, "priority", "90", "lookup", "main")
@@ -199,14 +201,23 @@ def network_with_cuts() -> Iterator[Network]:
 
 def cuttable(network: Network) -> Namespaces:
     """The network, if its members can be cut off. Otherwise skips the test, or fails it under CI=true."""
-    if isinstance(network, Namespaces):
-        return network
-    try:
-        Namespaces().close()
-        reason = "they can be made now"
-    except NotPermittedError as error:
-        reason = str(error)
-    message = f"no network namespaces for partitions: {reason} (run as root, with iproute2)"
+    if not isinstance(network, Namespaces):
+        try:
+            Namespaces().close()
+            reason = "they can be made now"
+        except NotPermittedError as error:
+            reason = str(error)
+        _impossible(f"no network namespaces for partitions: {reason} (run as root, with iproute2)")
+    return network
+
+
+def can_slow_down() -> None:
+    """Skips the test if :meth:`Namespaces.slow_down` has no device to work with. Fails it under CI=true."""
+    if not os.access(_TUN, os.R_OK | os.W_OK):
+        _impossible(f"no slow networks: {_TUN} is missing or not permitted (run as root)")
+
+
+def _impossible(message: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(message)
     pytest.skip(message)
