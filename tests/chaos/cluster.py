@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
@@ -31,7 +33,7 @@ POLL_SECONDS = 0.05
 """The interval of polling what no event announces."""
 SESSION_SECONDS = 2.0
 LAG_SECONDS = 2.0
-ASK_SECONDS = 10.0
+ASK_SECONDS = 5.0
 """The limit of a question to the coordinator."""
 DISK_BYTES = 64 << 20
 
@@ -53,6 +55,10 @@ SETTINGS = {
     "log.segment.bytes": "65536",
     "log.index.size.max.bytes": "65536",
 }
+
+
+class AwayError(Exception):
+    """The coordinator did not answer in time."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +121,11 @@ class Cluster:
             BrokerProcess(broker, members + broker, directory / f"broker-{broker}", address, network)
             for broker, address in enumerate(network.addresses(BROKERS))
         ]
-        connect = KazooRetry(max_tries=-1, delay=0.02, backoff=1)
-        ask = KazooRetry(max_tries=-1, delay=0.02, backoff=1, deadline=ASK_SECONDS)
-        self.zk = KazooClient(self.ensemble.hosts, timeout=20.0, connection_retry=connect, command_retry=ask)
+        connect = KazooRetry(max_tries=-1, delay=0.1, backoff=1)
+        # It says of each attempt to connect that it failed.
+        logger = logging.getLogger("tests.chaos.zookeeper")
+        logger.setLevel(logging.CRITICAL)
+        self.zk = KazooClient(self.ensemble.hosts, timeout=20.0, connection_retry=connect, logger=logger)
 
     @property
     def bootstrap(self) -> str:
@@ -143,7 +151,7 @@ class Cluster:
     # ---- what the znodes say ----
 
     def state(self, topic: str, partition: int) -> State:
-        data, _ = self.zk.retry(self.zk.get, f"/brokers/topics/{topic}/partitions/{partition}/state")
+        data, _ = self._ask(self.zk.get_async, f"/brokers/topics/{topic}/partitions/{partition}/state")
         found = json.loads(data)
         return State(found["leader"], frozenset(found["isr"]))
 
@@ -154,7 +162,7 @@ class Cluster:
     def controller(self) -> int:
         """The id of the active controller; -1 if there is none."""
         try:
-            data, _ = self.zk.retry(self.zk.get, "/controller")
+            data, _ = self._ask(self.zk.get_async, "/controller")
         except NoNodeError:
             return -1
         return int(json.loads(data)["brokerid"])
@@ -163,15 +171,28 @@ class Cluster:
         """Every replica of every partition is in sync."""
         try:
             states = self.states(topic)
-        except (KazooException, ValueError):
+        except AwayError:
             return False
         return bool(states) and all(state.leader >= 0 and len(state.isr) == BROKERS for state in states)
 
     def _children(self, path: str) -> list[str]:
         try:
-            return self.zk.retry(self.zk.get_children, path)
+            return self._ask(self.zk.get_children_async, path)
         except NoNodeError:
             return []
+
+    def _ask(self, begin: Callable[[str], Any], path: str) -> Any:
+        """The result of a request that ``begin`` begins. Raises NoNodeError or AwayError."""
+        end = time.monotonic() + ASK_SECONDS
+        while True:
+            try:
+                return begin(path).get(timeout=max(POLL_SECONDS, end - time.monotonic()))
+            except NoNodeError:
+                raise
+            except (KazooException, self.zk.handler.timeout_exception) as error:
+                if time.monotonic() > end:
+                    raise AwayError(f"the coordinator does not answer: {error!r}") from error
+                time.sleep(POLL_SECONDS)
 
     # ---- waiting and healing ----
 

@@ -15,12 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kazoo.exceptions import KazooException
-
 from tests.faults.disks import slow_disks
 from tests.faults.network import CLIENTS
 
-from .cluster import BROKERS, LAG_SECONDS, SESSION_SECONDS, BrokerProcess, Cluster, State
+from .cluster import BROKERS, LAG_SECONDS, SESSION_SECONDS, AwayError, BrokerProcess, Cluster, State
 from .load import PARTITIONS, TIMEOUT_MS
 
 ALL = frozenset(range(PARTITIONS))
@@ -275,7 +273,7 @@ def followers_bit_flipped(scene: Scene) -> Struck:
     def is_out() -> bool:
         try:
             return all(broker.id not in state.isr for state in scene.cluster.states(scene.topic))
-        except KazooException:
+        except AwayError:
             return False
 
     try:

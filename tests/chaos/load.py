@@ -144,6 +144,8 @@ class Load:
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 2,
+                # A batch must fit into a segment, however long writes were stopped.
+                "batch.size": 16_384,
                 "partitioner": "murmur2_random",
                 "request.timeout.ms": TIMEOUT_MS,
                 "message.timeout.ms": PATIENCE_MS,
