@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name '*.toml' -o -name '*.table' 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test test-rust test-python clients lint fmt bench bench-broker bench-coordinator bench-cluster fuzz wheel peers clean
+.PHONY: help demo test test-rust test-python clients lint fmt bench bench-broker bench-coordinator bench-cluster fuzz chaos wheel peers clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -128,6 +128,9 @@ fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, t
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/test_zookeeper.py tests/compat/test_kazoo_histories.py -k histories
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_faults.py -k new_seeds
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_same_histories.py -k ours
+
+chaos: $(VENV)/.dev $(VENV)/.built  ## new seeds of faults for a cluster of three brokers, MINUTES=10; needs root, iproute2 and strace
+	@LOGCORE_CHAOS_MINUTES=$(MINUTES) $(PY) -m pytest -q -s -o timeout=0 tests/chaos
 
 wheel: $(VENV)/.demo  ## the wheel, into dist/
 	@$(VENV)/bin/maturin build --profile dist --locked --out dist -q

@@ -118,10 +118,15 @@ class Peer:
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
-        if self._answer is not None:
-            self._answer.cancel()
-            self._answer = None
+        if self._answer is not None and not self._answer.done():
+            # Not a cancellation: this would end the task that waits.
+            self._answer.set_exception(
+                ConnectionAbortedError(f"the connection to {self._host}:{self._port} was closed")
+            )
+            # Nobody waits for it if the request could not be sent.
+            self._answer.exception()
+        self._answer = None
 
     def close(self) -> None:
-        """Closes the connection; a request under way fails."""
+        """Closes the connection; a request under way fails with OSError."""
         self._drop()

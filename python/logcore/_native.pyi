@@ -514,9 +514,10 @@ class Server:
         `client_id`, `topic` …).
         """
     def take_replica_facts(self) -> list[tuple[str, int, int, int, str]]:
-        """What this broker found out about followers since the last call: topic, partition, its leader epoch,
-        the follower's id, and "caught_up" (it is not in the ISR and could be) or "fell_behind" (it did not
-        catch up within `replica.lag.time.max.ms`). Call it after `take_requests`.
+        """What this broker found out about replicas since the last call: topic, partition, its leader epoch,
+        the replica's id, and "caught_up" (it is not in the ISR and could be), "fell_behind" (it did not
+        catch up within `replica.lag.time.max.ms`) or "lacks_space" (it is this leader, and its disk is
+        full). Call it after `take_requests`.
 
         Each is reported once, until `set_isr` or `create_partition` answers for its partition.
         """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import KafkaStorageError, OffsetOutOfRange
+from cluster.errors import KafkaStorageError, OffsetOutOfRange, OutOfOrderSequenceNumber
 from logcore._native import api_keys, build_batch
 
 from ..conftest import StartBroker
@@ -25,6 +25,7 @@ DISK = "24m"
 SEGMENT_BYTES = 1 << 20
 OFFSET_OUT_OF_RANGE = OffsetOutOfRange.code
 STORAGE_ERROR = KafkaStorageError.code
+OUT_OF_ORDER = OutOfOrderSequenceNumber.code
 RECORD = bytes(200_000)
 
 
@@ -82,6 +83,28 @@ def test_a_full_disk_refuses_only_appends(start_broker: StartBroker, small_disk:
         assert found["error_code"] == 0
         assert client.produce("t", 0, batch)["error_code"] == 0
     create(broker, "u")
+    assert broker.stop() == 0, broker.output()
+
+
+# If this failed, a producer would take the batches behind a refused one for a loss of state. librdkafka then
+# begins with new sequence numbers, and repeats what it does not know to be written elsewhere.
+def test_the_batches_behind_a_refused_one_are_refused_for_the_same_reason(
+    start_broker: StartBroker, small_disk: Path
+) -> None:
+    broker = start_broker(small_disk / "data")
+    create(broker, "t")
+
+    def batch(sequence: int) -> bytes:
+        return build_batch([(None, RECORD)], producer=(7, 0, sequence))
+
+    with Client(broker.port) as client:
+        assert client.produce("t", 0, batch(0))["error_code"] == 0
+        fill(small_disk / "filler")
+        assert [client.produce("t", 0, batch(n))["error_code"] for n in (1, 2)] == [STORAGE_ERROR] * 2
+        (small_disk / "filler").unlink()
+        assert client.produce("t", 0, batch(2))["error_code"] == STORAGE_ERROR
+        assert [client.produce("t", 0, batch(n))["error_code"] for n in (1, 2)] == [0, 0]
+        assert client.produce("t", 0, batch(4))["error_code"] == OUT_OF_ORDER
     assert broker.stop() == 0, broker.output()
 
 

@@ -31,6 +31,7 @@ from cluster.model import (
     PartitionState,
     Replicas,
     TopicInfo,
+    TopicPartition,
     new_topic_id,
 )
 
@@ -100,9 +101,8 @@ class Decider:
     def isr(self, _partition: object) -> None:
         return None
 
-
-async def failed() -> None:
-    raise AssertionError
+    def on_give_up(self, callback: Callable[[TopicPartition], None]) -> None:
+        self.give_up = callback
 
 
 class Fixture:
@@ -117,11 +117,16 @@ class Fixture:
             cast(TopicConfigs, self.settings),
             HERE,
             "A",
-            failed,
+            self.report,
             cast(Any, self.decider),
         )
+        self.reports = 0
         self.manager.broker_epoch = BROKER_EPOCH
         self.sender = Sender(OTHER, CONTROLLER_EPOCH, BROKER_EPOCH)
+
+    async def report(self) -> None:
+        """Tells the controller of a failed log directory."""
+        self.reports += 1
 
     def send(self, fill: Callable[[Pending], None], sender: Sender | None = None) -> list[dict[str, Any]]:
         """Sends what `fill` puts into a channel. Returns the answers."""
@@ -199,6 +204,24 @@ def test_a_partition_of_other_brokers_or_of_another_topic_of_the_name_is_refused
     assert fixture.lead(topic(1, OTHER, (OTHER,))) == UnknownTopicOrPartition.code
     assert fixture.lead(topic(1)) == NONE
     assert fixture.lead(replace(topic(2), id=new_topic_id())) == InconsistentTopicId.code
+
+
+# If this failed, a leader with a full disk would refuse writes that other replicas could take, or could never
+# be a replica again.
+def test_a_partition_that_is_given_up_is_once_answered_as_on_a_failed_disk(fixture: Fixture) -> None:
+    async def give_up() -> None:
+        fixture.decider.give_up(TopicPartition("t", 0))
+        fixture.decider.give_up(TopicPartition("t", 0))
+        await asyncio.sleep(0)
+
+    assert fixture.lead(topic(5)) == NONE
+    asyncio.run(give_up())
+    assert fixture.reports == 1
+    # The controller asks what the directory held, then makes another broker the leader.
+    assert fixture.lead(topic(5)) == KafkaStorageError.code
+    assert fixture.lead(topic(6, OTHER)) == NONE
+    assert fixture.logs.specs[-1].leader_id == OTHER
+    assert fixture.lead(topic(7)) == NONE
 
 
 def test_a_log_that_cannot_be_opened_is_an_error_of_its_partition(fixture: Fixture) -> None:

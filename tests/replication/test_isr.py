@@ -22,7 +22,7 @@ from cluster.errors import (
 )
 from cluster.model import BrokerId, LeaderEpoch, TopicPartition, new_topic_id
 from cluster.replication import Replication, ReplicationState
-from cluster.replication.state import CAUGHT_UP, FELL_BEHIND, Answer, Report, SetIsr
+from cluster.replication.state import CAUGHT_UP, FELL_BEHIND, LACKS_SPACE, Answer, GiveUp, Report, SetIsr
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 WHERE, ID, EPOCH = TopicPartition("t", 0), new_topic_id(), LeaderEpoch(7)
@@ -73,6 +73,18 @@ def test_reports_of_one_partition_make_one_wish() -> None:
     changed_back = leading(ONE, TWO)
     changed_back.reported([report(TWO, FELL_BEHIND), report(TWO, CAUGHT_UP)])
     assert {tuple(sorted(led.wished or ())) for led in changed_back.wishes().values()} <= {(ONE, TWO)}
+
+
+# If this failed, a leader with a full disk would keep what another replica could write, or give up what no
+# other replica has.
+def test_a_leader_without_space_gives_up_what_another_in_sync_replica_has() -> None:
+    state = leading(ONE, TWO)
+    state.reported([report(TWO, FELL_BEHIND)])
+    asked = state.wishes()
+    assert state.reported([report(ONE, LACKS_SPACE)]) == [GiveUp(WHERE)]
+    assert state.reported([report(ONE, LACKS_SPACE, epoch=6)]) == []
+    state.answered(asked, {WHERE: Answer(0, EPOCH, (ONE,), 4)})
+    assert state.reported([report(ONE, LACKS_SPACE)]) == []
 
 
 def test_reports_of_another_epoch_or_of_a_partition_led_elsewhere_are_ignored() -> None:

@@ -1,8 +1,8 @@
 """Requests of this broker to the controller, wherever it is now.
 
 Opens one connection to the broker that metadata name as the controller. A controller on this broker is called
-without a socket. The caller repeats what fails. Lives on the event loop. Source:
-NodeToControllerChannelManager.
+without a socket. A request under way fails when another broker becomes the controller, because the old one
+may hang. The caller repeats what fails. Lives on the event loop. Source: NodeToControllerChannelManager.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class ControllerLink:
         self._timeout_ms = timeout_ms
         self._answer_here = answer_here
         self._peer: tuple[str, int, Peer] | None = None
+        metadata.on_controller_change(self.close)
 
     async def request(self, api_key: int, version: int, body: Body) -> Body:
         """Sends a request and returns the answer. Raises OSError, ValueError, or NotController if no
@@ -49,7 +50,7 @@ class ControllerLink:
         return await self._peer[2].request(api_key, version, body)
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection. A request under way fails with OSError."""
         if self._peer is not None:
             self._peer[2].close()
             self._peer = None

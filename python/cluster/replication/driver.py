@@ -14,7 +14,7 @@ from typing import Protocol
 from cluster.errors import NONE, KafkaProtocolError, for_code
 from cluster.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from cluster.peer import Body
-from cluster.replication.state import Answer, Led, ReplicationState, Report, SetIsr
+from cluster.replication.state import Answer, GiveUp, Led, ReplicationState, Report, SetIsr
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,11 @@ class Replication:
         self._woken = asyncio.Event()
         self._warn_after = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._give_up: Callable[[TopicPartition], None] | None = None
+
+    def on_give_up(self, callback: Callable[[TopicPartition], None]) -> None:
+        """Sets the function that learns of led partitions that another replica must lead."""
+        self._give_up = callback
 
     def start(self) -> None:
         """Starts the task that asks the controller."""
@@ -104,8 +109,8 @@ class Replication:
         self._state.follows(partition)
 
     def reported(self, reports: Iterable[tuple[str, int, int, int, str]]) -> None:
-        """Reports of the data plane: topic, partition, leader's epoch, follower, "caught_up" or
-        "fell_behind".
+        """Reports of the data plane: topic, partition, leader's epoch, replica, "caught_up", "fell_behind" or
+        "lacks_space".
         """
         found = [
             Report(TopicPartition(topic, number), epoch, BrokerId(broker), kind)
@@ -119,8 +124,12 @@ class Replication:
         led = self._state.led.get(partition)
         return None if led is None else (led.isr, led.partition_epoch)
 
-    def _carry_out(self, actions: Iterable[SetIsr]) -> None:
+    def _carry_out(self, actions: Iterable[SetIsr | GiveUp]) -> None:
         for action in actions:
+            if isinstance(action, GiveUp):
+                if self._give_up is not None:
+                    self._give_up(action.partition)
+                continue
             is_set = self._data_plane.set_isr(
                 *action.partition,
                 action.leader_epoch,

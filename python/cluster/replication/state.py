@@ -24,7 +24,7 @@ from cluster.errors import (
 )
 from cluster.model import BrokerId, LeaderEpoch, TopicId, TopicPartition
 
-CAUGHT_UP, FELL_BEHIND = "caught_up", "fell_behind"
+CAUGHT_UP, FELL_BEHIND, LACKS_SPACE = "caught_up", "fell_behind", "lacks_space"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,15 @@ class SetIsr:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Another in-sync replica must lead: this leader's disk has no space for records."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """A follower caught up or fell behind."""
+    """A follower caught up or fell behind, or the leader lacks space."""
 
     partition: TopicPartition
     leader_epoch: int
@@ -117,17 +124,27 @@ class ReplicationState:
         """This broker does not lead the partition."""
         self.led.pop(partition, None)
 
-    def reported(self, reports: Iterable[Report]) -> list[SetIsr]:
-        """Followers caught up or fell behind. Reports of one partition together make one wish."""
+    def reported(self, reports: Iterable[Report]) -> list[SetIsr | GiveUp]:
+        """Followers caught up or fell behind. Reports of one partition together make one wish.
+
+        A leader that lacks space gives its partition up, unless it is the only one in sync.
+        """
         changed: dict[TopicPartition, None] = {}
+        full: list[SetIsr | GiveUp] = []
         for report in reports:
             led = self.led.get(report.partition)
-            if led is None or led.leader_epoch != report.leader_epoch or led.asked or led.given_up:
+            if led is None or led.leader_epoch != report.leader_epoch or led.given_up:
+                continue
+            if report.kind == LACKS_SPACE:
+                if len(led.isr) > 1:
+                    full.append(GiveUp(report.partition))
+                continue
+            if led.asked:
                 continue
             wished = self._with(led, report)
             self.led[report.partition] = replace(led, wished=None if wished == led.isr else wished)
             changed[report.partition] = None
-        return [self._set_isr(partition) for partition in changed]
+        return [*full, *map(self._set_isr, changed)]
 
     def _with(self, led: Led, report: Report) -> tuple[BrokerId, ...]:
         wished = led.isr if led.wished is None else led.wished

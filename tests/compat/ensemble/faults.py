@@ -5,20 +5,18 @@ A thread beside the clients applies and heals a fault. The seed decides which me
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
 from tests.compat.conftest import missing
+from tests.faults.disks import slow_disks, traceable
+from tests.faults.network import cuttable
 
 from .members import Ensemble, Member
-from .network import cuttable
 
 Heal = Callable[[], None]
 Fault = Callable[[Ensemble, random.Random], Heal]
@@ -26,7 +24,6 @@ Fault = Callable[[Ensemble, random.Random], Heal]
 SLOW_SECONDS = 0.15
 """The duration of each flush on a slow disk."""
 JUMP_MS = 3_600_000
-_STRACE_SECONDS = 20.0
 
 
 def nothing(_ensemble: Ensemble, _chance: random.Random) -> Heal:
@@ -113,31 +110,11 @@ def majoritys_disks_slow(ensemble: Ensemble, chance: random.Random) -> Heal:
 
 
 def _slow(ensemble: Ensemble, members: list[Member]) -> Heal:
-    """strace delays each flush of these members."""
-    delay = int(SLOW_SECONDS * 1_000_000)
-    command = [
-        "strace",
-        "-f",
-        "-q",
-        "-e",
-        "trace=fsync,fdatasync",
-        "-e",
-        f"inject=fsync,fdatasync:delay_enter={delay}",
-    ]
-    tracers = [
-        subprocess.Popen(
-            [*command, "-p", str(member.pid)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for member in members
-    ]
+    """Each flush of these members takes longer."""
+    end = slow_disks([member.pid for member in members], "fsync,fdatasync", SLOW_SECONDS)
 
     def heal() -> None:
-        for tracer in tracers:
-            tracer.send_signal(signal.SIGINT)
-            tracer.wait(_STRACE_SECONDS)
+        end()
         ensemble.heal()
 
     return heal
@@ -185,11 +162,7 @@ def possible_or_skip(name: str, ensemble: Ensemble) -> None:
     if name in PARTITIONS:
         cuttable(ensemble.network)
     elif name.endswith("slow"):
-        reason = _cannot_trace()
-        if reason and os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        if reason:
-            pytest.skip(reason)
+        traceable()
     elif name == "clocks_jump" and ensemble.members[0].clock is None:
         missing("cc", "apt-get install gcc")
 
@@ -199,15 +172,3 @@ def possible(name: str, ensemble: Ensemble) -> bool:
         possible_or_skip(name, ensemble)
         return True
     return False
-
-
-def _cannot_trace() -> str:
-    """Why strace cannot delay flushes here; empty if it can."""
-    if shutil.which("strace") is None:
-        return "peer missing: strace (apt-get install strace)"
-    tried = subprocess.run(
-        ["strace", "-o", os.devnull, "-e", "inject=fsync:delay_enter=1", "true"],
-        capture_output=True,
-        timeout=_STRACE_SECONDS,
-    )
-    return "" if tried.returncode == 0 else f"strace is not permitted here: {tried.stderr.decode().strip()}"

@@ -23,12 +23,12 @@ from pathlib import Path
 from tests.compat.conftest import peer_jars
 from tests.coordinator.histories.history import Transaction
 from tests.coordinator.support import RawClient
-from tests.ports import free_ports
+from tests.faults.network import Addresses, Network
+from tests.faults.process import STOP_SECONDS, Server
 
 from . import apache_log, our_log
 
 START_SECONDS = 60.0
-STOP_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.02
 """The interval of polling whether a server is ready or leads; servers do not announce it."""
 TICK_MS = 500
@@ -134,42 +134,18 @@ SERVER_COUNTS: tuple[tuple[Maker, int], ...] = tuple(
 """The servers that other projects' clients are tested on: an implementation and the number of servers."""
 
 
-@dataclass(frozen=True)
-class Addresses:
-    """Where a member listens."""
-
-    host: str
-    clients: int
-    quorum: int
-    election: int
-
-
-class Network:
-    """The network of the members. This one is loopback, where no member can be cut off."""
-
-    def addresses(self, count: int) -> list[Addresses]:
-        numbers = free_ports(3 * count)
-        return [Addresses("127.0.0.1", *numbers[at : at + 3]) for at in range(0, 3 * count, 3)]
-
-    def command(self, member: int, command: Sequence[str]) -> list[str]:
-        """The command line that runs ``command`` in the network of member ``member`` (from 0)."""
-        return list(command)
-
-
-class Member:
+class Member(Server):
     """One server: a directory, and at most one process at a time."""
 
     def __init__(
         self, maker: Maker, number: int, directory: Path, addresses: Addresses, network: Network
     ) -> None:
-        self.maker, self.number, self.directory, self.addresses = maker, number, directory, addresses
+        super().__init__(f"{maker.name}'s member {number}", number, directory, network)
+        self.maker, self.addresses = maker, addresses
         self.clock_file = directory / "clock"
         self.data = directory / "data"
         self.clock: Path | None = None
         """The preloaded library that shifts its wall clock; None without a C compiler."""
-        self._network = network
-        self._process: subprocess.Popen[bytes] | None = None
-        self.suspended = False
 
     @property
     def hosts(self) -> str:
@@ -179,23 +155,6 @@ class Member:
         """Its server line in the ensemble's configuration."""
         at = self.addresses
         return f"server.{self.number + 1}={at.host}:{at.quorum}:{at.election}:{role};{at.host}:{at.clients}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, f"member {self.number} does not run"
-        return self._process.pid
-
-    @property
-    def runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def ends_within(self, seconds: float) -> bool:
-        """Waits up to ``seconds`` for its process to end. Returns True if it ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            if self._process is not None:
-                self._process.wait(seconds)
-                return True
-        return False
 
     def configure(self, settings: Mapping[str, str], servers: Mapping[str, str]) -> None:
         self.data.mkdir(parents=True)
@@ -213,59 +172,16 @@ class Member:
 
     def start(self) -> None:
         """Starts its process. :meth:`Ensemble.wait_until_serving` waits until it serves."""
-        assert not self.runs, f"member {self.number} runs already"
-        environment = {**os.environ, **self.maker.environment}
+        environment = dict(self.maker.environment)
         if self.clock is not None:
             self.jump(0)
             environment |= {"LD_PRELOAD": str(self.clock), "CLOCK_AHEAD": str(self.clock_file)}
-        command = self._network.command(self.number, self.maker.command(self.directory / "zoo.cfg"))
-        with (self.directory / "output").open("ab") as output:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
-            )
+        self.run(self.maker.command(self.directory / "zoo.cfg"), environment)
 
     def jump(self, milliseconds: int) -> None:
         """From now on its wall clock is this far ahead."""
         with self.clock_file.open("r+b" if self.clock_file.exists() else "wb") as file:
             file.write(struct.pack("=q", milliseconds))
-
-    def output(self) -> str:
-        """The end of its processes' output."""
-        path = self.directory / "output"
-        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
-
-    def suspend(self) -> None:
-        """Sends SIGSTOP and waits until all threads have stopped, which takes a moment."""
-        os.kill(self.pid, signal.SIGSTOP)
-        self.suspended = True
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        if self.suspended and self.runs:
-            os.kill(self.pid, signal.SIGCONT)
-        self.suspended = False
-
-    def kill(self) -> None:
-        self.end(signal.SIGKILL)
-
-    def end(self, how: signal.Signals = signal.SIGTERM) -> int | None:
-        """Signals its process, waits for its end and returns its exit status; None without a process."""
-        process = self._process
-        if process is None:
-            return None
-        if process.poll() is None:
-            process.send_signal(how)
-            self.resume()
-        try:
-            status = process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise AssertionError(
-                f"{self.maker.name}'s member {self.number} ignored {how.name}; its output:\n{self.output()}"
-            ) from None
-        self._process, self.suspended = None, False
-        return status
 
     def word(self, word: str, seconds: float = 2.0) -> str:
         """The answer to a four-letter word; empty if none came."""

@@ -37,8 +37,9 @@ from tests.compat.test_transfer import (
 from tests.compat.test_zookeeper import SUPER, create, read, set_data
 from tests.compat.zookeeper_peer import TICK_MS, Request, apache_zookeeper
 from tests.coordinator.support import WAIT_SECONDS, RawClient
+from tests.faults.network import Network
 
-from .members import OURS, START_SECONDS, Ensemble, Member, Network
+from .members import OURS, START_SECONDS, Ensemble, Member
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 

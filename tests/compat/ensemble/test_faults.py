@@ -26,10 +26,10 @@ from kazoo.retry import KazooRetry
 
 import logcore
 from tests.coordinator.support import WAIT_SECONDS
+from tests.faults.network import network_with_cuts
 
 from .faults import FAULTS, possible, possible_or_skip
 from .members import MAKERS_OF_ENSEMBLES, SAVING, Ensemble, Maker, Member, clock_library, ensemble
-from .network import network_with_cuts
 from .runs import SETTINGS, SNAPSHOTS, check, play
 
 pytestmark = pytest.mark.compat

@@ -22,9 +22,10 @@ from tests.compat.conftest import peer_jars
 from tests.compat.test_zookeeper_ports import PEER, UNMEASURED, ask, shape
 from tests.compat.zookeeper_peer import comparable
 from tests.coordinator.support import WAIT_SECONDS, RawClient
+from tests.faults.network import Network
 from tests.ports import free_port
 
-from .members import APACHE, OURS, START_SECONDS, Ensemble, Maker, Member, Network
+from .members import APACHE, OURS, START_SECONDS, Ensemble, Maker, Member
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
 

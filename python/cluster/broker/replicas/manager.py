@@ -93,6 +93,11 @@ class ReplicaManager:
         self._topics_deleted: TopicsDeleted | None = None
         self._leadership_changed: LeadershipChanged | None = None
         self._reports: set[asyncio.Task[None]] = set()
+        self._given_up: set[TopicPartition] = set()
+        """Led partitions whose next LeaderAndIsr request in the same epoch is answered with
+        KAFKA_STORAGE_ERROR, so that the controller elects another leader.
+        """
+        isr.on_give_up(self._give_up)
 
     def on_topics_deleted(self, callback: TopicsDeleted) -> None:
         """Sets the function that learns of deleted topics."""
@@ -210,6 +215,11 @@ class ReplicaManager:
         if number in held.offline:
             return KafkaStorageError.code
         spec = held.specs.get(number)
+        partition = TopicPartition(name, number)
+        if partition in self._given_up:
+            self._given_up.discard(partition)
+            if spec is not None and state["leader_epoch"] == spec.leader_epoch:
+                return KafkaStorageError.code
         if spec is None:
             return None
         if held.id != topic_id and NO_TOPIC_ID not in (held.id, topic_id):
@@ -287,7 +297,7 @@ class ReplicaManager:
             code = self._fenced(body)
             if code != NONE:
                 return {"error_code": code}
-            self._metadata.controller_id = BrokerId(body["controller_id"])
+            self._metadata.set_controller(BrokerId(body["controller_id"]))
             await self._forget_missing()
             deleted = [
                 topic["topic_name"]
@@ -461,6 +471,18 @@ class ReplicaManager:
         self._show_offline({name for name, _ in failed})
         names = _names([TopicPartition(name, number) for name, number in failed])
         log.error("these partitions went offline; repair their disk and start the broker again: %s", names)
+        self._report()
+
+    def _give_up(self, partition: TopicPartition) -> None:
+        """The disk has no space for records of a led partition. The controller is told as of a failed log
+        directory, and elects another in-sync replica. This one follows, and is in sync once it has space.
+        """
+        self._given_up.add(partition)
+        if not self._reports:
+            log.warning("%s is given up to another in-sync replica: the disk is full; free space", partition)
+            self._report()
+
+    def _report(self) -> None:
         task = asyncio.ensure_future(self._report_failed_log_dir())
         self._reports.add(task)
         task.add_done_callback(self._reports.discard)

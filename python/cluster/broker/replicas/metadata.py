@@ -8,7 +8,7 @@ Source: ZkMetadataCache.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from cluster.controller.requests import LEADER_DURING_DELETE, endpoint_of
 from cluster.model import (
@@ -35,6 +35,17 @@ class MetadataCache:
         self.brokers: dict[BrokerId, BrokerInfo] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._names: dict[TopicId, str] = {}
+        self._controller_changed: Callable[[], None] | None = None
+
+    def on_controller_change(self, callback: Callable[[], None]) -> None:
+        """Sets the function that is called after another broker became the controller."""
+        self._controller_changed = callback
+
+    def set_controller(self, controller: BrokerId) -> None:
+        """The broker whose UpdateMetadata request came last."""
+        before, self.controller_id = self.controller_id, controller
+        if controller != before and self._controller_changed is not None:
+            self._controller_changed()
 
     def topic(self, name: str) -> TopicInfo | None:
         """The published topic of that name."""

@@ -74,6 +74,8 @@ pub(crate) struct Partition {
     /// See [`Partition::set_throttled`].
     throttled: Arc<[AtomicBool; 2]>,
     waiters: Arc<Waiters>,
+    /// Its last append as the leader was refused for lack of space.
+    lacks_space: Arc<AtomicBool>,
     is_reported_offline: AtomicBool,
 }
 
@@ -91,6 +93,7 @@ impl Partition {
             led_since: Arc::default(),
             throttled: Arc::default(),
             waiters: Arc::default(),
+            lacks_space: Arc::default(),
             is_reported_offline: AtomicBool::default(),
         }
     }
@@ -121,6 +124,7 @@ impl Partition {
             led_since: Arc::clone(&self.led_since),
             throttled: Arc::clone(&self.throttled),
             waiters: Arc::clone(&self.waiters),
+            lacks_space: Arc::clone(&self.lacks_space),
             is_reported_offline: AtomicBool::default(),
         }
     }
@@ -142,6 +146,14 @@ impl Partition {
     /// Whether its log is offline and that was not reported yet.
     pub(crate) fn is_newly_offline(&self) -> bool {
         self.log.failure().is_some() && !self.is_reported_offline.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_lacks_space(&self, lacks: bool) {
+        self.lacks_space.store(lacks, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lacks_space(&self) -> bool {
+        self.lacks_space.load(Ordering::Relaxed)
     }
 
     pub(crate) fn fields(&self) -> Fields {

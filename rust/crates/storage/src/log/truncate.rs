@@ -173,7 +173,7 @@ impl Log {
         if offset >= self.log_end_offset() {
             // A leader that wrote nothing may have left an epoch here that the new leader's log does not
             // have.
-            return self.forget_epochs(self.log_end_offset());
+            return self.forget_epochs_unless_full(self.log_end_offset());
         }
         let segments = self.segments();
         let Some(last) = segments
@@ -197,7 +197,7 @@ impl Log {
         active.truncate(size, end)?;
         // After the records: a crash leaves epochs of records that are still there, and the opening cuts the
         // epochs to the log end.
-        self.forget_epochs(end)?;
+        self.forget_epochs_unless_full(end)?;
         let producers = producers_at(&self.dir, &segments[..=last], end)?;
         self.restart_producers(writer, producers)
     }
@@ -235,6 +235,15 @@ impl Log {
             epochs.truncate_from_end(end);
             epochs.save()
         })
+    }
+
+    /// [`Log::forget_epochs`] that needs no space: on a full disk the file keeps the epochs until the next
+    /// append, which saves them first.
+    fn forget_epochs_unless_full(&self, end: i64) -> Result<()> {
+        match self.forget_epochs(end) {
+            Err(error) if error.is_disk_full() => Ok(()),
+            saved => saved,
+        }
     }
 
     /// Otherwise a snapshot would be believed once the log has grown past it again.

@@ -5,6 +5,7 @@ use logcore_storage::{Appended, Log, LogConfig, ParsedBatches, ProduceOptions, R
 
 use super::batches::{Records, refuse_records};
 use super::{ALL, Done, Part, Refused, Request, Result};
+use crate::control::facts::{ReplicaFact, ReplicaFactKind};
 use crate::log_lines::Level;
 use crate::memory::decompression::{SHORT, SHORT_BUFFER};
 use crate::partitions::registry::{Leadership, Partition};
@@ -92,7 +93,7 @@ async fn append_as_leader(
     };
     let appended = append.run().await.map_err(|failed| match failed {
         Failed::Unreadable(error) => refuse_records(&error),
-        Failed::Refused(error) => refuse_append(shared, partition, error),
+        Failed::Refused(error) => refuse_append(shared, partition, leadership, error),
         Failed::NotLeader => Refused {
             leader: Some(partition.leadership()),
             ..ErrorCode::NOT_LEADER_OR_FOLLOWER.into()
@@ -226,6 +227,7 @@ impl Append<'_> {
         let append = |bytes: &mut [u8], parsed: &ParsedBatches, options| {
             let append = |log: &Log| {
                 let appended = log.append_produced(bytes, parsed, options)?;
+                partition.set_lacks_space(false);
                 if !appended.duplicate {
                     self.shared.note_append(partition, log, appended.bytes);
                 }
@@ -257,7 +259,25 @@ impl Append<'_> {
 }
 
 /// The client gets what Kafka sends, which is little more than a code. The log line has the reason.
-fn refuse_append(shared: &Shared, partition: &Partition, error: StorageError) -> Refused {
+fn refuse_append(
+    shared: &Shared,
+    partition: &Partition,
+    leadership: Leadership,
+    error: StorageError,
+) -> Refused {
+    if error.is_disk_full() {
+        partition.set_lacks_space(true);
+        shared.replica_facts.add_once(ReplicaFact {
+            topic: partition.topic.to_string(),
+            partition: partition.index,
+            leader_epoch: leadership.epoch,
+            broker: shared.node_id,
+            kind: ReplicaFactKind::LacksSpace,
+        });
+    } else if matches!(error, StorageError::OutOfOrderSequence { .. }) && partition.lacks_space() {
+        // The producer sent it before it knew that the batch before was refused. It tries both again.
+        return ErrorCode::KAFKA_STORAGE_ERROR.into();
+    }
     let what = format_args!("Produce to {partition} refused");
     let code = shared.storage_error(what, Some(partition), &error);
     if error.is_storage_failure() {

@@ -229,6 +229,40 @@ fn markers_and_followers_work_again_with_space() {
     assert_eq!(follower.active().txn_index().unwrap().entries().len(), 4);
 }
 
+// Broken if it failed: a leader on a full disk that becomes a follower would lose its log until a restart, or
+// keep epochs of records that it cut off.
+#[test]
+fn a_truncation_needs_no_space_for_the_epochs() {
+    struct NoEpochs;
+    impl Watcher for NoEpochs {
+        fn before(&self, change: Change<'_>) -> io::Result<Option<(usize, io::Error)>> {
+            let is_epochs = change
+                .path()
+                .to_string_lossy()
+                .contains("leader-epoch-checkpoint");
+            if is_epochs && matches!(change, Change::Create { .. } | Change::Write { .. }) {
+                return Err(rustix::io::Errno::NOSPC.into());
+            }
+            Ok(None)
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    for epoch in [1, 2, 3] {
+        append_in(&log, epoch);
+    }
+    let full = watch(dir.path(), Arc::new(NoEpochs));
+    assert_eq!(log.truncate_to(1).unwrap(), 1);
+    assert_eq!((log.failure(), log.latest_epoch()), (None, Some(1)));
+    log.truncate_to(7).unwrap();
+    let refused = log.append_as_leader(&mut batch_at(5, &[b"value"]), 4, 5);
+    assert!(refused.unwrap_err().is_disk_full());
+    drop(full);
+    append_in(&log, 5);
+    let file = std::fs::read(dir.path().join("leader-epoch-checkpoint")).unwrap();
+    assert_eq!(file, b"0\n2\n1 0\n5 1\n");
+}
+
 /// A closed log of several segments, with producers, an aborted transaction in a segment before the last, and
 /// several epochs. Returns its values, and the results of searches by timestamp.
 fn of_everything(dir: &Path) -> (Vec<(i64, Vec<u8>)>, Option<i64>) {
