@@ -89,8 +89,8 @@ impl Load {
     }
 }
 
-/// The partition of a connection's request `number`. A connection sends to its partitions in turn. Connections
-/// share no partition if the number of partitions is a multiple of the number of connections.
+/// The partition of a connection's request `number`. A connection sends to its partitions in turn.
+/// Connections share no partition if the number of partitions is a multiple of the number of connections.
 fn partition_of(connection: u64, number: u64, connections: u64, partitions: u64) -> i32 {
     ((connection + number * connections) % partitions) as i32
 }

@@ -1,7 +1,7 @@
 //! Waits until each partition has a leader, in the Metadata of several brokers.
 //!
-//! A topic that is ready is not asked for again, and few topics are asked for at once. So the wait takes little
-//! of the time of the brokers that it measures.
+//! A topic that is ready is not asked for again, and few topics are asked for at once. So the wait takes
+//! little of the time of the brokers that it measures.
 
 use std::thread;
 use std::time::{Duration, Instant};
