@@ -89,6 +89,10 @@ class Coordinator:
         self._watch(session, path, False, watch)
         return node.data, Stat(node.version, node.czxid, node.owner)
 
+    def exists(self, session: int, path: str, watch: Watch) -> bool:
+        self._watch(session, path, False, watch)
+        return path in self.nodes
+
     def _watch(self, session: int, path: str, of_children: bool, watch: Watch | None) -> None:
         if watch is not None:
             self._watches.setdefault((path, of_children), {}).setdefault(session, []).append(watch)
@@ -322,6 +326,11 @@ class Session:
             return await self.get(path, watch)
         except NoNodeError:
             return None
+
+    async def exists(self, path: str, watch: Watch) -> bool:
+        return bool(
+            await self._call(lambda session: self._server.exists(session, path, self._client_watch(watch)))
+        )
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         try:
