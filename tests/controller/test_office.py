@@ -25,6 +25,11 @@ class Way:
         self._attempts = list(attempts)
         self.closed = False
 
+    @property
+    def left(self) -> int:
+        """The attempts that were not made."""
+        return len(self._attempts)
+
     async def connect(self) -> None:
         attempt = self._attempts.pop(0)
         if attempt is not None:
@@ -57,16 +62,24 @@ def wait(nodes: Nodes, way: Way) -> None:
 
 def test_a_controller_is_deposed_when_it_refuses_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.controller.office._PAUSE_SECONDS", 0)
-    nodes, way = Nodes(), Way(None, TimeoutError(), None, ConnectionRefusedError())
+    nodes, way = Nodes(), Way(None, TimeoutError(), ConnectionRefusedError())
     wait(nodes, way)
     assert nodes.done == [[Check(znodes.CONTROLLER_EPOCH, 7), Delete(znodes.CONTROLLER)]]
     assert way.closed
 
 
 def test_a_newer_election_is_left_alone() -> None:
-    nodes, way = Nodes(BadVersionError()), Way(ConnectionRefusedError())
+    nodes, way = Nodes(BadVersionError()), Way(None, ConnectionRefusedError())
     wait(nodes, way)
     assert len(nodes.done) == 1
+
+
+def test_a_controller_that_does_not_listen_yet_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.controller.office._PAUSE_SECONDS", 0)
+    refused = ConnectionRefusedError()
+    nodes, way = Nodes(), Way(refused, refused, None, refused)
+    wait(nodes, way)
+    assert (len(nodes.done), way.left) == (1, 0)
 
 
 def test_nothing_is_deleted_while_the_controller_answers_or_is_slow() -> None:

@@ -24,6 +24,7 @@ from cluster.errors import (
     UnknownTopicOrPartition,
 )
 from cluster.model import (
+    NO_LEADER,
     BrokerId,
     BrokerInfo,
     ControllerEpoch,
@@ -187,6 +188,16 @@ def test_a_broker_is_informed_once_it_has_the_partitions_that_the_metadata_place
     assert not fixture.manager.informed.is_set()
     fixture.lead(topic(1))
     assert fixture.manager.informed.is_set()
+
+
+def test_a_broker_that_stops_follows_only_leaders_that_wait_for_it(fixture: Fixture) -> None:
+    fixture.manager.leave()
+    assert fixture.lead(topic(1, OTHER)) == NONE
+    assert fixture.logs.specs[-1].leader_id == OTHER
+    moved = topic(2, OTHER)
+    moved.partitions[0] = replace(moved.partitions[0], isr=(OTHER,))
+    assert fixture.lead(moved) == NONE
+    assert fixture.logs.specs[-1].leader_id == NO_LEADER
 
 
 def test_only_a_newer_leader_epoch_changes_a_partition(fixture: Fixture) -> None:

@@ -505,6 +505,7 @@ class Broker:
         config, metadata = self._context.config, self._context.metadata
         if len(metadata.brokers) < 2 or not config.flag("controlled.shutdown.enable"):
             return
+        self._replicas.leave()
         body = {"broker_id": self._context.broker_id, "broker_epoch": self._replicas.broker_epoch}
         for attempt in range(config.number("controlled.shutdown.max.retries")):
             if attempt:

@@ -41,11 +41,16 @@ async def give_up_when_refused(
 
 
 async def _refused(transport: Transport) -> None:
+    """Returns when an address that once took a connection refuses one. An Apache broker that starts may be
+    the controller before it listens.
+    """
+    has_answered = False
     while True:
         try:
             await transport.connect()
+            has_answered = True
             await transport.lost()
-        except ConnectionRefusedError:
-            return
-        except OSError:
+        except OSError as error:
+            if has_answered and isinstance(error, ConnectionRefusedError):
+                return
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -30,7 +30,7 @@ REPLICAS = [[0, 1, 2], [1, 2, 0], [2, 0, 1]] * 2
 NO_CONNECTION = [
     # Of ours.
     r"slow request: ",
-    r"refuses connections: others lead its partitions",
+    r"refuses connections: (others lead its partitions|another one is elected)",
     r"cannot be fetched from it now: \S+ (cannot connect|receiving failed|the broker closed the connection)",
     r"does not answer the controller, which tries again: .*(closed the connection|Connection reset)",
     r"the controller did not change in-sync replicas and is asked again: .*Connect call failed",

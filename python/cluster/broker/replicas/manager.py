@@ -26,7 +26,7 @@ from cluster.errors import (
     StaleControllerEpoch,
     UnknownTopicOrPartition,
 )
-from cluster.model import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+from cluster.model import NO_LEADER, NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 from cluster.peer import Body
 from cluster.replication import Replication
 
@@ -98,6 +98,15 @@ class ReplicaManager:
         KAFKA_STORAGE_ERROR, so that the controller elects another leader.
         """
         isr.on_give_up(self._give_up)
+        self._leaving = False
+
+    def leave(self) -> None:
+        """This broker stops. It follows nobody any more without being in the ISR.
+
+        A new leader would ask for it to be in the ISR, and wait for it with acks=all until the controller
+        refuses that; Apache Kafka's leader may wait for the next record as well.
+        """
+        self._leaving = True
 
     def on_topics_deleted(self, callback: TopicsDeleted) -> None:
         """Sets the function that learns of deleted topics."""
@@ -229,12 +238,13 @@ class ReplicaManager:
         return StaleControllerEpoch.code
 
     async def _spec(self, name: str, topic_id: TopicId, state: Body) -> PartitionSpec:
+        follows = not self._leaving or self._local in state["isr"]
         return PartitionSpec(
             topic=name,
             topic_id=topic_id,
             partition=state["partition_index"],
             leader_epoch=state["leader_epoch"],
-            leader_id=state["leader"],
+            leader_id=state["leader"] if follows else NO_LEADER,
             config=await self._configs.get(name),
             new=state["is_new"],
             replicas=self._replicas(state["replicas"]),
