@@ -69,7 +69,8 @@ paced and latency ask the broker at P for the leaders and send to them. `gap` se
 another with acks=all, finds each new leader, and reports the longest time without an answer.
 `wait-for-leaders` waits until each partition of T, or of T-0, T-1, … with --topics, has a leader other than
 --not-broker in the Metadata of every port. --codec is none, gzip, snappy, lz4 or zstd. Batches are
-compressed before the run, and --batch-size is the size before compression. Sizes are bytes, or end in KiB, MiB or GiB.";
+compressed before the run, and --batch-size is the size before compression. Sizes are bytes, or end in
+KiB, MiB or GiB.";
 
 /// Standard input has ended.
 static STOP: AtomicBool = AtomicBool::new(false);

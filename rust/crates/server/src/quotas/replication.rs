@@ -1,5 +1,5 @@
-//! The throttles of replication (KIP-73): what leaders send to followers, what followers fetch, and what moves
-//! between log directories copy.
+//! The throttles of replication (KIP-73): what leaders send to followers, what followers fetch, and what
+//! moves between log directories copy.
 //!
 //! Only replicas that a topic's settings name are counted and held back, and only while they are not in sync.
 //! Shared by all threads. A crash loses the counts. Source: `ReplicationQuotaManager`.
