@@ -70,6 +70,9 @@ class NoReplication:
     def isr(self, _partition: object) -> None:
         return None
 
+    def on_give_up(self, _callback: object) -> None:
+        return
+
 
 @asynccontextmanager
 async def controlling(directory: Path) -> AsyncIterator[tuple[Controller, MetadataCache]]:

@@ -72,6 +72,9 @@ class NoReplication:
     def isr(self, _partition: object) -> None:
         return None
 
+    def on_give_up(self, _callback: object) -> None:
+        return
+
 
 async def failed() -> None:
     raise AssertionError

@@ -288,10 +288,15 @@ class Controller:
         return True
 
     async def _watch_office(self) -> None:
-        """Elects this broker again if the controller's znode is deleted."""
+        """Elects this broker again if the controller's znode is deleted, or is another's already."""
         try:
-            await self._zk.get(znodes.CONTROLLER, watch=lambda: self._queue.event("elect", self._elect))
+            _, stat = await self._zk.get(
+                znodes.CONTROLLER, watch=lambda: self._queue.event("elect", self._elect)
+            )
         except NoNodeError:
+            self._queue.event("elect", self._elect)
+            return
+        if stat.owner != self._zk.session_id:
             self._queue.event("elect", self._elect)
 
     async def _follow(self) -> None:

@@ -23,6 +23,8 @@ use crate::partitions::registry::TopicRef;
 
 /// The longest time to connect (`socket.connection.setup.timeout.ms`).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest time that a leader may hold a request which opens a session.
+const OPENING_WAIT: Duration = Duration::from_millis(10);
 /// About the bytes of one partition in a request.
 const PARTITION_BYTES: usize = 64;
 /// The bytes of a response that are not records.
@@ -102,6 +104,12 @@ impl Link {
         let version = connection.version(FETCH).map_err(text)?;
         let version = if has_ids { version } else { WITHOUT_IDS };
         let turn = self.session.next(wanted, version > WITHOUT_IDS);
+        // A request that is given up leaves the session that it opens behind, so it is answered before that.
+        let wait = if turn.opens_session {
+            wait.min(OPENING_WAIT)
+        } else {
+            wait
+        };
         let message = messages::fetch(
             version,
             self.replica(),

@@ -278,6 +278,7 @@ mod tests {
                     .map(|(number, index)| ((topic(number), index), asked))
                     .to_vec(),
                 forgotten: vec![(topic(3), 0)],
+                opens_session: false,
             };
             let message = fetch(version, replica, &config, &turn, config.wait_max);
             let topics: Vec<_> = message.get("topics").unwrap().structs().collect();

@@ -29,6 +29,8 @@ pub(super) struct Turn {
     pub(super) epoch: i32,
     pub(super) wanted: Vec<(Key, Asked)>,
     pub(super) forgotten: Vec<Key>,
+    /// A session is asked for, and the leader did not decline the last time.
+    pub(super) opens_session: bool,
 }
 
 impl Turn {
@@ -50,6 +52,8 @@ pub(super) struct Session {
     /// What the leader knows of this session.
     sent: HashMap<Key, Asked>,
     uses_ids: bool,
+    /// The leader gave no session when it was asked for one.
+    is_declined: bool,
     /// Rotates the partitions of full requests. Without sessions the leader fills its response in their
     /// order.
     turns: usize,
@@ -83,6 +87,7 @@ impl Session {
             epoch: self.epoch,
             wanted,
             forgotten,
+            opens_session: self.epoch == INITIAL_EPOCH && !self.is_declined,
         }
     }
 
@@ -97,6 +102,9 @@ impl Session {
 
     /// The response to `turn` has this session id.
     pub(super) fn answered(&mut self, turn: &Turn, id: i32) {
+        if turn.is_full() {
+            self.is_declined = id == NO_SESSION;
+        }
         if id == NO_SESSION {
             self.forget();
         } else if turn.is_full() {
