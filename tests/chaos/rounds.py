@@ -44,7 +44,8 @@ def play(cluster: Cluster, seed: int, faults: Sequence[Sequence[Strike]]) -> Non
         load.stop()
         cluster.until("the replicas are equal", lambda: _take_replicas(cluster, load, topic), EQUAL_SECONDS)
     except BaseException as error:
-        found.append(f"{type(error).__name__}: {error}")
+        reason = "" if error.__cause__ is None else f": {error.__cause__!r}"
+        found.append(f"{type(error).__name__}: {error}{reason}")
         load.abandon()
         if not isinstance(error, Exception):
             raise

@@ -47,6 +47,8 @@ USUAL = [
     # Apache's follower asked in an epoch that the leader knows to be over, before the controller told it.
     r"Partition \S+ marked as failed \(ReplicaFetcherThread\)",
     r"Received UNKNOWN_TOPIC_(ID|OR_PARTITION) .* This error may be returned transiently",
+    # A new leader learns the high watermark from the last one, with its next Fetch.
+    r"Non-monotonic update of high watermark",
     # One broker of three is alive, and acks=all needs two.
     r"ERROR \[ReplicaManager broker=\d\] Error processing append operation",
     r"^org.apache.kafka.common.errors.NotEnoughReplicasException",
