@@ -235,16 +235,14 @@ class Load:
         consumer = loop.run_until_complete(self._aiokafka_consumer())
         try:
             while True:
-                polled = {}
-                # Its own cancellation of a fetch that waits may reach its caller.
-                with suppress(asyncio.CancelledError):
-                    polled = loop.run_until_complete(consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000)))
+                polled = loop.run_until_complete(consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000)))
                 yield None
                 for records in polled.values():
                     for each in records:
                         key, value = each.key.decode(), each.value.decode()
                         yield Read(each.partition, each.offset, key, value, time.monotonic())
         finally:
+            # Its own cancellation of a fetch that waits may reach its caller.
             with suppress(asyncio.CancelledError):
                 loop.run_until_complete(consumer.stop())
             loop.close()
