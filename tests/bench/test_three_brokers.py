@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -22,30 +23,31 @@ pytestmark = pytest.mark.timeout(30)
 
 # A broker that ends by itself at its first start, as Kafka's does while its old session lives.
 ENDS_ONCE = """
-import pathlib, sys, time
+import pathlib, signal, sys
 here = pathlib.Path(sys.argv[1])
 if (here / "first").exists():
-    (here / "ready").touch()
-    time.sleep(60)
+    (here / "ready").open("w").close()
+    signal.pause()
 (here / "first").touch()
 """
 
 
 @pytest.fixture
 def wire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for bench/wire. `gap` reports the figures in a file; a wait ends once a file exists."""
+    """A stand-in for bench/wire. `gap` reports the figures in a file. A wait ends when `ready`, a file or a
+    pipe, is read.
+    """
     program = tmp_path / "wire"
     program.write_text(
         f"#!{sys.executable}\n"
-        "import pathlib, sys, time\n"
+        "import pathlib, sys\n"
         "here = pathlib.Path(sys.argv[0]).parent\n"
         "if sys.argv[1] == 'gap':\n"
         "    print('producing', flush=True)\n"
         "    sys.stdin.read()\n"
         "    print((here / 'figures').read_text())\n"
         "else:\n"
-        "    while not (here / 'ready').exists():\n"
-        "        time.sleep(0.01)\n"
+        "    (here / 'ready').open().read()\n"
         "    print('{\"seconds\": 1}')\n"
     )
     program.chmod(0o755)
@@ -65,6 +67,7 @@ def cluster_of(members: list[Member]) -> Cluster:
 
 # Broken if it failed: Apache Kafka could not be measured, which ends until its old session is over.
 def test_a_broker_that_ends_at_its_start_is_started_again(wire: Path) -> None:
+    os.mkfifo(wire / "ready")
     broker = member(0, wire, [sys.executable, "-c", ENDS_ONCE, str(wire)])
     try:
         assert broker.has_ended(20)

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import os
 import select
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -56,7 +56,7 @@ class FakeSource:
         self.requests: list[Request] = []
         self.gone: list[str] = []
         self.replicated: list[tuple[int, int]] = []
-        self.reported: list[tuple[int, int]] = []
+        self.reported: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
 
     def put(self, *requests: FakeRequest) -> None:
         self.requests += requests
@@ -85,6 +85,10 @@ class FakeSource:
     def take_replicated(self) -> list[tuple[int, int]]:
         replicated, self.replicated = self.replicated, []
         return replicated
+
+    def take_reports(self, reports: Sequence[tuple[int, int]]) -> None:
+        for report in reports:
+            self.reported.put_nowait(report)
 
     def leave(self, connection: str) -> None:
         self.gone.append(connection)
@@ -131,7 +135,7 @@ def play(
         )
         source = FakeSource()
         bridge = Bridge(
-            source, informed(), HANDLERS_MAX, lambda *_: None, lambda _: None, source.reported.extend
+            source, informed(), HANDLERS_MAX, lambda *_: None, lambda _: None, source.take_reports
         )
         bridge.start()
         try:
@@ -211,9 +215,7 @@ def test_no_request_is_taken_while_all_handlers_are_at_work(
         source.put(third)
         # Handlers may wait for reports.
         async with asyncio.timeout(PATIENCE):
-            while not source.reported:
-                await asyncio.sleep(0)
-        assert source.reported == [(7, 0)]
+            assert await source.reported.get() == (7, 0)
         assert source.requests == [third]
         gates[2].set()
         assert await answers.get() == (2, {"ok": 2})

@@ -19,11 +19,14 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Way:
-    """The way to the controller: what each attempt to connect gives. A connection ends at once."""
+    """The way to the controller: what each attempt to connect gives. A connection ends at once. After all
+    attempts the next one waits.
+    """
 
     def __init__(self, *attempts: Exception | None) -> None:
         self._attempts = list(attempts)
         self.closed = False
+        self.used_up = asyncio.Event()
 
     @property
     def left(self) -> int:
@@ -31,6 +34,9 @@ class Way:
         return len(self._attempts)
 
     async def connect(self) -> None:
+        if not self._attempts:
+            self.used_up.set()
+            await asyncio.Event().wait()
         attempt = self._attempts.pop(0)
         if attempt is not None:
             raise attempt
@@ -82,13 +88,15 @@ def test_a_controller_that_does_not_listen_yet_is_left_alone(monkeypatch: pytest
     assert (len(nodes.done), way.left) == (1, 0)
 
 
-def test_nothing_is_deleted_while_the_controller_answers_or_is_slow() -> None:
+def test_nothing_is_deleted_while_the_controller_answers_or_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.controller.office._PAUSE_SECONDS", 0)
+
     async def cancelled() -> None:
-        way = Way(*[TimeoutError()] * 3)
+        way = Way(None, TimeoutError(), None, TimeoutError())
         waiting = asyncio.create_task(
             give_up_when_refused(cast(ZooKeeper, nodes), BrokerId(1), 7, cast(Transport, way))
         )
-        await asyncio.sleep(0)
+        await way.used_up.wait()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert way.closed

@@ -121,13 +121,14 @@ class Fixture:
             self.report,
             cast(Any, self.decider),
         )
-        self.reports = 0
+        self.reports, self.reported = 0, asyncio.Event()
         self.manager.broker_epoch = BROKER_EPOCH
         self.sender = Sender(OTHER, CONTROLLER_EPOCH, BROKER_EPOCH)
 
     async def report(self) -> None:
         """Tells the controller of a failed log directory."""
         self.reports += 1
+        self.reported.set()
 
     def send(self, fill: Callable[[Pending], None], sender: Sender | None = None) -> list[dict[str, Any]]:
         """Sends what `fill` puts into a channel. Returns the answers."""
@@ -223,7 +224,7 @@ def test_a_partition_that_is_given_up_is_once_answered_as_on_a_failed_disk(fixtu
     async def give_up() -> None:
         fixture.decider.give_up(TopicPartition("t", 0))
         fixture.decider.give_up(TopicPartition("t", 0))
-        await asyncio.sleep(0)
+        await fixture.reported.wait()
 
     assert fixture.lead(topic(5)) == NONE
     asyncio.run(give_up())

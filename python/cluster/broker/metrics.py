@@ -298,7 +298,7 @@ def _replicas(measured: Measurements, topics: Sequence[TopicInfo]) -> Iterator[M
         for index in topic.partitions
         if (topic.name, index) in led
     ]
-    reassigning = sum(bool(replicas.adding or replicas.removing) for replicas in assignments)
+    reassigning = sum(replicas.is_reassigned for replicas in assignments)
     under_replicated = int(measured.gauges["under_replicated_partitions"])
     offline = sum(failed for *_, failed in measured.partitions) + measured.gauges["offline_logs"]
     for name, text, value in (

@@ -9,7 +9,6 @@ session.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from pathlib import Path
@@ -17,7 +16,8 @@ from pathlib import Path
 from cluster.broker.config import BrokerConfig
 from cluster.broker.errors import BrokerStartError
 from cluster.controller import ZooKeeper, znodes
-from cluster.controller.zookeeper import BadVersionError, Check, Delete, NodeExistsError, NoNodeError
+from cluster.controller.office import depose
+from cluster.controller.zookeeper import NodeExistsError, NoNodeError
 from cluster.model import BrokerId, BrokerInfo, new_topic_id, topic_id_text
 from cluster.properties import PropertiesError, read_properties
 
@@ -137,10 +137,7 @@ async def _remove_own(zk: ZooKeeper, path: str, broker: BrokerId, note: Path) ->
     epoch = await zk.find(znodes.CONTROLLER_EPOCH)
     controller = await zk.find(znodes.CONTROLLER)
     if epoch is not None and controller is not None and controller[1].owner == owner:
-        # Another controller may be elected meanwhile; its election raises the epoch.
-        is_unchanged = Check(znodes.CONTROLLER_EPOCH, epoch[1].version)
-        with contextlib.suppress(BadVersionError, NoNodeError):
-            await zk.transaction([is_unchanged, Delete(znodes.CONTROLLER)])
+        await depose(zk, epoch[1].version)
 
 
 def _write_note(note: Path, session: int) -> None:

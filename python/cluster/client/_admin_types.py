@@ -105,7 +105,10 @@ class AlterConfigOpType(Enum):
 
 
 class ElectionType(Enum):
-    """Who may become leader: the first replica only, or, if none is in sync, any that lives."""
+    """The replicas that an election may choose.
+
+    PREFERRED: the first replica, if it is in sync. UNCLEAN: any that is alive, if none is in sync.
+    """
 
     PREFERRED = 0
     UNCLEAN = 1

@@ -23,7 +23,7 @@ from cluster.controller.actions import Action
 from cluster.controller.channel import Channels, Transport
 from cluster.controller.commands import TopicCommands
 from cluster.controller.executor import Executor
-from cluster.controller.office import give_up_when_refused
+from cluster.controller.office import depose, give_up_when_refused
 from cluster.controller.operations import Balance, Operations
 from cluster.controller.requests import LEADER_AND_ISR, STOP_REPLICA, LiveBrokers, Request, Sender
 from cluster.controller.state import ControllerState, NewIsr
@@ -183,16 +183,16 @@ class Controller:
         """Inside, requests to the brokers are collected, and sent at the end."""
         return self._executor.together()
 
-    async def carry_out(self, actions: Sequence[Action]) -> bool:
-        """Carries out actions. Returns False if some were not, because this broker is not the controller any
-        more, or has to read everything again.
+    async def carry_out(self, actions: Sequence[Action]) -> None:
+        """Carries out actions. If some were not, `require_active` raises from then on, until this broker is
+        elected again.
         """
         if not self._active:
-            return False
+            return
         if self._state.reassignments.is_due:
             self._queue.event("due reassignments", self._complete_reassignments)
         if not actions:
-            return True
+            return
         try:
             await self._executor.run(actions)
         except BadVersionError:
@@ -200,8 +200,6 @@ class Controller:
             log.warning("another controller was elected, or another program wrote a partition's state")
             await self._resign()
             self._queue.event("elect", self._elect)
-            return False
-        return True
 
     async def _complete_reassignments(self) -> None:
         await self.carry_out(self._state.complete_reassignments())
@@ -277,11 +275,12 @@ class Controller:
 
     async def _holds_office(self) -> bool:
         """This session is the controller already: the answer to an earlier attempt was lost."""
+        _, epoch_version = await self._read_epoch()
         found = await self._zk.find(znodes.CONTROLLER)
         if found is None or found[1].owner != self._zk.session_id:
             return False
         if not self._active:
-            await self._zk.delete(znodes.CONTROLLER)
+            await depose(self._zk, epoch_version)
             await self._elect()
         else:
             await self._watch_office()

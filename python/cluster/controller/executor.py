@@ -57,7 +57,8 @@ class Executor:
     async def run(self, actions: Sequence[Action]) -> None:
         """Runs `actions` in order, and then sends the requests that they gave.
 
-        Raises BadVersionError if somebody else wrote a partition's state: the topic must be read again.
+        Raises BadVersionError if another controller was elected, or another program wrote a partition's
+        state.
         """
         try:
             for action in actions:
@@ -114,7 +115,7 @@ class Executor:
         try:
             asked = znodes.decode_reassignments(found[0])
         except znodes.ZnodeError:
-            # Somebody has written over it. The driver has logged that, and ignores it.
+            # Another program has overwritten the znode. The controller ignores it, and has logged why.
             return
         left = {
             partition: replicas

@@ -13,7 +13,14 @@ import logging
 
 from cluster.controller import znodes
 from cluster.controller.channel import Transport
-from cluster.controller.zookeeper import Check, Delete, ZooKeeper, ZooKeeperError
+from cluster.controller.zookeeper import (
+    BadVersionError,
+    Check,
+    Delete,
+    NoNodeError,
+    ZooKeeper,
+    ZooKeeperError,
+)
 from cluster.model import BrokerId
 
 log = logging.getLogger(__name__)
@@ -33,11 +40,19 @@ async def give_up_when_refused(
     try:
         await _refused(transport)
         log.warning("broker %d, the controller, refuses connections: another one is elected", controller)
-        # The znode is gone, or another controller is elected already: then this one has nothing to do.
+        # Without the coordinator the session ends the controller, too.
         with contextlib.suppress(ZooKeeperError):
-            await zk.transaction([Check(znodes.CONTROLLER_EPOCH, epoch_version), Delete(znodes.CONTROLLER)])
+            await depose(zk, epoch_version)
     finally:
         transport.close()
+
+
+async def depose(zk: ZooKeeper, epoch_version: int) -> None:
+    """Deletes the controller's znode. Nothing happens if it is gone, or if another controller was elected
+    since the epoch's znode had the version `epoch_version`: each election raises it.
+    """
+    with contextlib.suppress(BadVersionError, NoNodeError):
+        await zk.transaction([Check(znodes.CONTROLLER_EPOCH, epoch_version), Delete(znodes.CONTROLLER)])
 
 
 async def _refused(transport: Transport) -> None:

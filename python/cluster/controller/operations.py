@@ -72,7 +72,7 @@ class Core(Protocol):
     def zk(self) -> ZooKeeper: ...
     def require_active(self) -> None: ...
     def watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], None]: ...
-    async def carry_out(self, actions: Sequence[Action]) -> bool: ...
+    async def carry_out(self, actions: Sequence[Action]) -> None: ...
     async def write(self, *operations: Operation) -> None: ...
     async def delivered(self) -> None: ...
 
@@ -108,8 +108,8 @@ class Operations:
             results: ReassignmentResults = {}
             async for part in _parts(wanted):
                 found, actions = self._core.state.reassignments.alter({item: wanted[item] for item in part})
-                if not await self._core.carry_out(actions):
-                    raise NotController
+                await self._core.carry_out(actions)
+                self._core.require_active()
                 results |= found
             return results
 
@@ -160,8 +160,8 @@ class Operations:
             results: ElectionResults = {}
             async for part in _parts(partitions):
                 found, actions = self._core.state.elections.requested(part, kind)
-                if not await self._core.carry_out(actions):
-                    raise NotController
+                await self._core.carry_out(actions)
+                self._core.require_active()
                 results |= found
             await self._core.delivered()
             return results

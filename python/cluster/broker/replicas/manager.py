@@ -97,8 +97,9 @@ class ReplicaManager:
         """Led partitions whose next LeaderAndIsr request in the same epoch is answered with
         KAFKA_STORAGE_ERROR, so that the controller elects another leader.
         """
-        isr.on_give_up(self._give_up)
         self._leaving = False
+        """See :meth:`leave`."""
+        isr.on_give_up(self._give_up)
 
     def leave(self) -> None:
         """This broker stops. It follows nobody any more without being in the ISR.
