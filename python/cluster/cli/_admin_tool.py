@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.cli._common import CONNECT_TIMEOUT, CommandError, Parser, client_config, connect, properties_file
 from cluster.cli._java_properties import translate
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from cluster.client import AdminClient, KafkaError
 
 REQUEST_TIMEOUT = 60.0
+
+Value = TypeVar("Value", bound=Hashable)
 
 
 @contextmanager
@@ -33,6 +36,11 @@ def administer(
             yield admin
     except KafkaException as error:
         raise CommandError(f"{bootstrap}: {reason(error.error)}") from None
+
+
+def repeated(values: Iterable[Value]) -> list[Value]:
+    """The values that occur more than once, each once."""
+    return [value for value, times in Counter(values).items() if times > 1]
 
 
 def reason(error: KafkaError) -> str:

@@ -7,6 +7,7 @@ import re
 import socket
 from typing import NamedTuple
 
+from cluster.cli._admin_tool import repeated
 from cluster.cli._common import CommandError, Once, Parser, properties_file
 
 TOPICS, CLIENTS, USERS, BROKERS = "topics", "clients", "users", "brokers"
@@ -140,7 +141,7 @@ def check(options: argparse.Namespace) -> Entities:
 
 
 def _check_types(types: list[str]) -> None:
-    if twice := {kind for kind in types if types.count(kind) > 1}:
+    if twice := repeated(types):
         raise wrong(f"Duplicate entity type(s) specified: {','.join(sorted(twice))}")
     for kind in types:
         if kind not in ENTITY_TYPES:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cluster.cli._admin_tool import compact_json
+from cluster.cli._admin_tool import compact_json, repeated
 from cluster.cli._common import CommandError
 
 if TYPE_CHECKING:
     from cluster.client import PartitionReassignment, TopicPartitionReplica
 
 Partition = tuple[str, int]
-Value = TypeVar("Value")
 
 ANY = "any"
 """The broker chooses the log directory."""
@@ -36,14 +35,14 @@ class Plan:
             raise CommandError("Partition reassignment list cannot be empty")
         if not all(replicas for _, replicas in self.entries):
             raise CommandError("Partition replica list cannot be empty")
-        if twice := _twice([partition for partition, _ in self.entries]):
+        if twice := repeated(partition for partition, _ in self.entries):
             raise CommandError(
                 f"Partition reassignment contains duplicate topic partitions: {names_of(twice)}"
             )
         doubled = [
-            f"{name_of(partition)} contains multiple entries for {','.join(map(str, _twice(replicas)))}"
+            f"{name_of(partition)} contains multiple entries for {','.join(map(str, repeated(replicas)))}"
             for partition, replicas in self.entries
-            if _twice(replicas)
+            if repeated(replicas)
         ]
         if doubled:
             raise CommandError(
@@ -96,7 +95,7 @@ def read_topics(contents: Any) -> list[str]:
         raise CommandError(
             f"--topics-to-move-json-file: each of its topics needs a topic ({type(error).__name__}: {error})"
         ) from None
-    if twice := _twice(topics):
+    if twice := repeated(topics):
         raise CommandError(f"List of topics to reassign contains duplicate entries: [{', '.join(twice)}]")
     return topics
 
@@ -158,8 +157,3 @@ def name_of(partition: Partition) -> str:
 
 def names_of(partitions: Iterable[Partition]) -> str:
     return ",".join(map(name_of, sorted(partitions)))
-
-
-def _twice(values: list[Value]) -> list[Value]:
-    """The values that occur more than once, each once."""
-    return list(dict.fromkeys(value for value in values if values.count(value) > 1))

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from cluster.cli._admin_tool import add_connection, administer, java_exception, json_file, reason
+from cluster.cli._admin_tool import add_connection, administer, java_exception, json_file, reason, repeated
 from cluster.cli._common import CommandError, Once, Parser
 
 if TYPE_CHECKING:
@@ -127,7 +127,6 @@ def read_partitions(contents: Any) -> list[TopicPartition]:
         raise CommandError(
             'Replica election data must have a "topic" and a "partition" for each of its "partitions"'
         ) from None
-    twice = sorted({one for one in found if found.count(one) > 1})
-    if twice:
+    if twice := sorted(repeated(found)):
         raise CommandError(f"Replica election data contains duplicate partitions: [{_names(twice)}]")
     return found

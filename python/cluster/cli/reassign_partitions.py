@@ -17,6 +17,7 @@ from cluster.cli._admin_tool import (
     json_file,
     need,
     reason,
+    repeated,
 )
 from cluster.cli._common import CommandError, Once, Parser
 from cluster.cli._reassignment import (
@@ -134,7 +135,7 @@ def run(arguments: list[str]) -> int:
     if action == "generate":
         topics = read_topics(json_file(options.topics_to_move_json_file, "topics-to-move-json-file"))
         brokers = integers(options.broker_list, "broker-list")
-        if twice := sorted({broker for broker in brokers if brokers.count(broker) > 1}):
+        if twice := sorted(repeated(brokers)):
             raise CommandError(f"Broker list contains duplicate entries: {twice}", status=2)
     elif action != "list":
         plan = read_plan(json_file(options.reassignment_json_file, "reassignment-json-file"))
