@@ -13,9 +13,11 @@ export PYTHON
 export PATH := $(PATH):$(HOME)/.cargo/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# An archive of Spark's classes, with which its tests start in half the time.
+SPARK_ARCHIVE := build/spark.jsa
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name '*.toml' -o -name '*.table' 2>/dev/null) Cargo.toml Cargo.lock
 
-.PHONY: help demo test test-rust test-python clients lint fmt bench bench-broker bench-coordinator bench-cluster fuzz chaos wheel peers clean
+.PHONY: help demo test test-rust test-python clients lint fmt bench bench-broker bench-coordinator bench-cluster bench-groups bench-spark spark-versions fuzz chaos wheel peers clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -52,7 +54,7 @@ demo: $(VENV)/.built  ## real flights through three brokers into a Spark report 
 
 # The peers are downloaded while the extension is built.
 test:  ## every test, as CI runs them
-	@$(MAKE) -j3 $(VENV)/.built peers
+	@$(MAKE) -j3 $(VENV)/.built peers $(SPARK_ARCHIVE)
 	$(MAKE) lint test-rust test-python
 
 test-rust: $(VENV)/.demo  ## the pure crates' tests
@@ -62,7 +64,12 @@ test-rust: $(VENV)/.demo  ## the pure crates' tests
 # order: a file with few tests is not a short one.
 WORKERS ?= 3
 
-test-python: $(VENV)/.dev $(VENV)/.built peers  ## Python's tests, with real clients and Apache Kafka as peers
+$(SPARK_ARCHIVE): $(VENV)/.demo tests/spark/jvm.py
+	@echo "spark: making an archive of its classes (one to three minutes)"
+	mkdir -p build
+	$(PY) -m tests.spark.jvm
+
+test-python: $(VENV)/.dev $(VENV)/.built peers $(SPARK_ARCHIVE)  ## Python's tests, with real clients and Apache Kafka as peers
 	@$(PY) -m pytest -q --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=20 tests
 
 clients: $(VENV)/.dev $(VENV)/.built peers  ## every client, compression and acks with 100,000 records each (10 minutes)
@@ -113,6 +120,22 @@ bench-cluster: $(VENV)/.dev $(VENV)/.dist peers  ## three brokers beside three o
 	@cargo build -q --profile dist --locked -p logcore-bench-wire
 	$(PY) -u bench/three_brokers.py $(CLUSTER)
 
+# Arguments of bench/groups.py: make bench-groups GROUPS="--quick --only commits".
+GROUPS ?=
+
+bench-groups: $(VENV)/.dev $(VENV)/.dist peers  ## groups and transactions beside Apache Kafka 3.9.1, KIP-848 beside 4.1.0
+	@cargo build -q --profile dist --locked -p logcore-bench-wire
+	$(PY) -u bench/groups.py $(GROUPS)
+
+SPARK ?=
+bench-spark: $(VENV)/.dev $(VENV)/.dist peers  ## the Spark source and sink beside Spark's own, in one session
+	@$(PY) -u bench/spark.py $(SPARK)
+
+SPARK_VERSIONS ?= 4.1.4 4.2.1
+
+spark-versions: $(VENV)/.dev $(VENV)/.built peers  ## the tests of the Spark source and sink with Spark 4.1 and 4.2 (15 minutes)
+	@tools/spark_versions.sh $(SPARK_VERSIONS)
+
 # How long each seeded test runs with new seeds.
 MINUTES ?= 10
 
@@ -129,8 +152,8 @@ fuzz: $(VENV)/.dev $(VENV)/.built peers  ## new seeds for the crash histories, t
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_faults.py -k new_seeds
 	$(PY) -m pytest -q -s -o timeout=0 tests/compat/ensemble/test_same_histories.py -k ours
 
-chaos: $(VENV)/.dev $(VENV)/.built  ## new seeds of faults for a cluster of three brokers, MINUTES=10; needs root, iproute2 and strace
-	@LOGCORE_CHAOS_MINUTES=$(MINUTES) $(PY) -m pytest -q -s -o timeout=0 tests/chaos
+chaos: $(VENV)/.dev $(VENV)/.built peers  ## new seeds of faults for a cluster of three brokers, MINUTES=10, then exactly-once copies, Spark's queries and the finished pipelines; needs root, iproute2 and strace
+	@LOGCORE_CHAOS_MINUTES=$(MINUTES) $(PY) -m pytest -q -s -o timeout=0 tests/chaos tests/compat/cluster/test_copies.py tests/spark/test_kills.py tests/spark/test_pipelines_finished.py
 
 wheel: $(VENV)/.demo  ## the wheel, into dist/
 	@$(VENV)/bin/maturin build --profile dist --locked --out dist -q

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from figures import Figure, Goal, shown_spread, table
+from figures import Figure, Goal, shown, shown_spread, table
+from program import RESULTS, machine, revision
 from scenarios import reason_of, say
+from servers import ROOT
 
 WARM_UPS = 2
 
@@ -78,3 +87,46 @@ def section(title: str, figures: Sequence[Figure], ours: str, other: str, short:
     ]
     failures = [f"- {name}: {f.what}: {reason}" for f in figures for name, reason in f.failed.items()]
     return ["", f"## {title}", "", *table(heads, rows), *(["", "Failed:", "", *failures] if failures else [])]
+
+
+def as_json(figures: list[Figure]) -> str:
+    rows = [
+        {"what": f.what, "unit": f.unit, "values": f.values, "failed": f.failed, "missed": f.is_missed}
+        for f in figures
+    ]
+    return json.dumps({"machine": machine(), "revision": revision(), "figures": rows}, indent=1) + "\n"
+
+
+@dataclass
+class Tables:
+    """The tables of a program, and the directory for its servers' data."""
+
+    directory: Path
+    lines: list[str]
+    ours: str
+    figures: list[Figure] = field(default_factory=list)
+
+    def add(self, title: str, other: str, figures: list[Figure]) -> None:
+        """Adds the table of these figures, of ours beside the other."""
+        self.figures += figures
+        self.lines += section(title, figures, self.ours, other, "Kafka")
+
+
+@contextmanager
+def report(options: argparse.Namespace, head: list[str], ours: str) -> Iterator[Tables]:
+    """Writes what was measured, also after a failure: the tables below `head` to bench/results, and the
+    figures of all rounds to the file of `--json`.
+    """
+    begun = time.monotonic()
+    (ROOT / "build").mkdir(exist_ok=True)
+    tables = Tables(Path(tempfile.mkdtemp(prefix="logcore-bench-", dir=options.directory)), head, ours)
+    try:
+        yield tables
+    finally:
+        shutil.rmtree(tables.directory, ignore_errors=True)
+        text = "\n".join(tables.lines) + "\n"
+        (RESULTS / f"{options.results}.md").write_text(text)
+        if options.json:
+            options.json.write_text(as_json(tables.figures))
+    print(text)
+    say(f"took {shown((time.monotonic() - begun) / 60)} minutes")

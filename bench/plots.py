@@ -4,7 +4,7 @@ would be the largest package that the checks install.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 from math import ceil, floor, log10
@@ -86,28 +86,31 @@ def on_log(found: Spread | None) -> Spread | None:
     return found if found and found[0] > 0 else None
 
 
-def legend(names: Iterable[str], x: float, y: float) -> list[str]:
+def legend(colours: Mapping[str, str], x: float, y: float) -> list[str]:
     body = []
-    for name in names:
-        body += [dot(x, y - 4, COLOURS[name]), words(x + 8, y, name)]
+    for name, colour in colours.items():
+        body += [dot(x, y - 4, colour), words(x + 8, y, name)]
         x += 30 + 6.5 * len(name)
     return body
 
 
-def ratios(title: str, figures: Sequence[Figure]) -> str | None:
-    """Our ratios to the better Kafka and to the bare loop: medians as dots, minimum to maximum as bars,
-    goals as ticks.
+def ratios(
+    title: str, figures: Sequence[Figure], others: tuple[str, str] = (BETTER_KAFKA, BARE)
+) -> str | None:
+    """Our ratios to two others, a peer and a limit: medians as dots, minimum to maximum as bars, goals as
+    ticks.
     """
-    rows = [figure for figure in figures if on_log(figure.ratio(BETTER_KAFKA))]
+    colours = dict(zip(others, (COLOURS[BETTER_KAFKA], COLOURS[BARE]), strict=True))
+    rows = [figure for figure in figures if on_log(figure.ratio(others[0]))]
     if not rows:
         return None
     left, top, row_height, width = 400.0, 64.0, 26.0, 480.0
     bottom = top + row_height * len(rows)
-    spreads = [found for figure in rows for to in (BETTER_KAFKA, BARE) if (found := on_log(figure.ratio(to)))]
+    spreads = [found for figure in rows for to in others if (found := on_log(figure.ratio(to)))]
     bounds = [goal.bound for figure in rows for goal in figure.goals if goal.to]
     axis = marks(min([low for low, _, _ in spreads] + bounds), max([high for _, _, high in spreads] + bounds))
     scale = log_scale(axis[0], axis[-1], left, left + width)
-    body = [words(10, 20, title), *legend((BETTER_KAFKA, BARE), left, 42)]
+    body = [words(10, 20, title), *legend(colours, left, 42)]
     for mark in axis:
         x = scale(mark)
         body += [
@@ -119,14 +122,14 @@ def ratios(title: str, figures: Sequence[Figure]) -> str | None:
         body.append(
             words(left - 12, middle + 4, figure.what + ("" if figure.more_is_better else " ↓"), anchor="end")
         )
-        for to, y in ((BETTER_KAFKA, middle - 4), (BARE, middle + 4)):
+        for to, y in zip(others, (middle - 4, middle + 4), strict=True):
             if found := on_log(figure.ratio(to)):
                 low, median, high = map(scale, found)
-                body += [stroke([(low, y), (high, y)], COLOURS[to], 2), dot(median, y, COLOURS[to])]
+                body += [stroke([(low, y), (high, y)], colours[to], 2), dot(median, y, colours[to])]
             for goal in figure.goals:
                 if goal.to == to:
                     x = scale(goal.bound)
-                    body.append(stroke([(x, y - 5), (x, y + 5)], COLOURS[to], 2))
+                    body.append(stroke([(x, y - 5), (x, y + 5)], colours[to], 2))
     body.append(
         words(
             left, bottom + 36, "ours ÷ theirs: minimum, median and maximum; ticks are goals; ↓ less is better"
@@ -180,7 +183,10 @@ def curves(title: str, several: Sequence[Curve]) -> str:
     """
     gap = 60.0
     width, row = 2 * PANEL_WIDTH + gap + 30, PANEL_HEIGHT + 120
-    body = [words(10, 20, title), *legend(SERVERS, 10 + 7 * len(title) + 30, 20)]
+    body = [
+        words(10, 20, title),
+        *legend({name: COLOURS[name] for name in SERVERS}, 10 + 7 * len(title) + 30, 20),
+    ]
     for number, curve in enumerate(several):
         servers = {server: spreads_of(curve, partial(Figure.spread, server=server)) for server in SERVERS}
         others = {to: spreads_of(curve, partial(Figure.ratio, other=to)) for to in (BETTER_KAFKA, BARE)}

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -130,7 +130,7 @@ class Server:
             self.stop()
             raise
 
-    def _wait(self, kafka: bool, timeout: float = 60.0) -> float:
+    def _wait(self, kafka: bool, timeout: float = 180.0) -> float:
         pause = threading.Event()
         while time.monotonic() - self.started < timeout:
             if self.process.poll() is not None:
@@ -233,7 +233,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def ours(directory: Path) -> Iterator[Server]:
+def ours(directory: Path, settings: Sequence[str] = ()) -> Iterator[Server]:
+    """`settings` are further ones, as NAME=VALUE."""
     port = free_port()
     command = [
         sys.executable,
@@ -245,7 +246,7 @@ def ours(directory: Path) -> Iterator[Server]:
         "--port",
         str(port),
     ]
-    for setting in SETTINGS:
+    for setting in (*SETTINGS, *settings):
         command += ["--override", setting]
     broker = Server(OURS, command, port, directory / "ours.out", log_dir=directory / "ours" / "kafka-logs")
     try:
@@ -268,9 +269,11 @@ def jars(version: str) -> str:
     return f"{libs}/*"
 
 
-def broker_settings(listeners: str, log_dir: Path) -> str:
-    """The settings of the server.properties that Kafka ships, and those that a single broker needs."""
-    for_all = "\n".join(SETTINGS)
+def broker_settings(listeners: str, log_dir: Path, settings: Sequence[str] = ()) -> str:
+    """The settings of the server.properties that Kafka ships, those that a single broker needs, and
+    `settings`.
+    """
+    for_all = "\n".join((*SETTINGS, *settings))
     return (
         f"listeners={listeners}\nlog.dirs={log_dir}\nnum.network.threads=3\nnum.io.threads=8\n"
         "socket.send.buffer.bytes=102400\nsocket.receive.buffer.bytes=102400\n"
@@ -280,7 +283,7 @@ def broker_settings(listeners: str, log_dir: Path) -> str:
 
 
 @contextlib.contextmanager
-def kafka_3_9(directory: Path) -> Iterator[Server]:
+def kafka_3_9(directory: Path, settings: Sequence[str] = ()) -> Iterator[Server]:
     """Apache Kafka 3.9.1 in ZooKeeper mode, with the server.properties and the heap that it ships with."""
     classes = ["-cp", jars("3.9.1")]
     zk_port, port = free_port(), free_port()
@@ -292,7 +295,7 @@ def kafka_3_9(directory: Path) -> Iterator[Server]:
     log_dir = directory / "kafka-3.9-logs"
     config = directory / "kafka-3.9.properties"
     config.write_text(
-        broker_settings(f"PLAINTEXT://127.0.0.1:{port}", log_dir)
+        broker_settings(f"PLAINTEXT://127.0.0.1:{port}", log_dir, settings)
         + f"broker.id=0\nzookeeper.connect=127.0.0.1:{zk_port}\n"
     )
     zookeeper = Server(
@@ -320,7 +323,7 @@ def kafka_3_9(directory: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def kafka_4_1(directory: Path) -> Iterator[Server]:
+def kafka_4_1(directory: Path, settings: Sequence[str] = ()) -> Iterator[Server]:
     """Apache Kafka 4.1.0, with broker and KRaft controller in one process, as in its quick start."""
     classes = ["-cp", jars("4.1.0")]
     port, controller_port = free_port(), free_port()
@@ -330,6 +333,7 @@ def kafka_4_1(directory: Path) -> Iterator[Server]:
         broker_settings(
             f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
             log_dir,
+            settings,
         )
         + "process.roles=broker,controller\nnode.id=1\ncontroller.listener.names=CONTROLLER\n"
         f"controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}\n"

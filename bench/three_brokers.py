@@ -25,12 +25,12 @@ from typing import Any
 
 from cluster import Producer
 from clusters import BROKERS, CLUSTERS, Cluster, Member
-from figures import Figure, Goal, shown
+from figures import Figure, Goal
 from loads import CONNECTIONS, touch_memory, wire
-from pairs import WARM_UPS, Run, section
-from program import RESULTS, machine, names, prepare_process, revision
+from pairs import WARM_UPS, Run, report
+from program import machine, names, prepare_process, revision
 from scenarios import say
-from servers import KAFKA_3_9, OURS, ROOT, WIRE
+from servers import KAFKA_3_9, OURS, WIRE
 
 Clusters = Run[Cluster]
 ALL_IN_SYNC = -1
@@ -332,35 +332,13 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def as_json(figures: list[Figure]) -> str:
-    rows = [
-        {"what": f.what, "unit": f.unit, "values": f.values, "failed": f.failed, "missed": f.is_missed}
-        for f in figures
-    ]
-    return json.dumps({"machine": machine(), "revision": revision(), "figures": rows}, indent=1) + "\n"
-
-
 def main() -> int:
     options = arguments()
     prepare_process()
-    begun, lines = time.monotonic(), head(options)
-    everything: list[Figure] = []
-    (ROOT / "build").mkdir(exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix="logcore-bench-", dir=options.directory))
-    try:
+    with report(options, head(options), OURS) as tables:
         for title, scenarios in GROUPS:
             if wanted := [scenario for name, scenario in scenarios.items() if name in options.only]:
-                figures = measured(directory, wanted, options)
-                everything += figures
-                lines += section(title, figures, OURS, KAFKA_3_9, "Kafka")
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        text = "\n".join(lines) + "\n"
-        (RESULTS / f"{options.results}.md").write_text(text)
-        if options.json:
-            options.json.write_text(as_json(everything))
-    print(text)
-    say(f"took {shown((time.monotonic() - begun) / 60)} minutes")
+                tables.add(title, KAFKA_3_9, measured(tables.directory, wanted, options))
     return 0
 
 

@@ -1,21 +1,16 @@
-"""The Spark part of the demo: reads segment files, parses flights, computes figures, and writes all of it as
-Parquet.
+"""The Spark part of the demo: reads segment files, streams the flights into Parquet, and computes figures.
 
-The source is `spark.read.format("logcore")` with the broker's data directory. Its tasks read the segment
-files while the broker has them open. It can be run by itself:
+The source is `format("logcore")` with the brokers and a data directory, as a batch and as a stream. Its tasks
+read the segment files while the broker has them open; the brokers only say how far. The stream decodes each
+value, JSON, straight into columns. It can be run by itself:
 
-    python demo/pipeline.py DIRECTORY OUTPUT_DIRECTORY
+    python demo/pipeline.py BOOTSTRAP DIRECTORY OUTPUT_DIRECTORY
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,24 +19,15 @@ from bands import BANDS, DELAYS, PERCENTILES, TABLES, UNKNOWN, Bands, percentile
 from flights import MISSING, NUMBERS, data_file
 from stages import Stage, timed
 
+from pyspark_logcore.pipeline import _session
+
 if TYPE_CHECKING:
     from check import Table
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TOPIC = "flights"
-JAVA_WANTED = 17  # Spark 4 runs on Java 17 and 21
-
-# Spark's log goes to a file beside the results, not to the terminal.
-_LOG4J = """\
-rootLogger.level = warn
-rootLogger.appenderRef.file.ref = file
-appender.file.type = File
-appender.file.name = file
-appender.file.fileName = {log}
-appender.file.append = false
-appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
-"""
+MICRO_BATCH = 120_000
+"""Records of a micro-batch, so that the year takes three."""
 
 
 @dataclass
@@ -56,80 +42,62 @@ class Results:
 
 def check_java() -> None:
     """Ends the program with one line if there is no Java runtime for Spark."""
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    install = f"run: sudo apt-get install openjdk-{JAVA_WANTED}-jre-headless"
-    if java is None or not os.access(java, os.X_OK):
-        raise SystemExit(
-            f"demo: Spark needs a Java runtime, {JAVA_WANTED} or newer, and none was found; {install}"
-        )
-    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', shown)
-    if version is None or int(version[1]) < JAVA_WANTED:
-        raise SystemExit(
-            f"demo: Spark needs Java {JAVA_WANTED} or newer, but {java} is older or unknown; {install}"
-        )
+    try:
+        _session.check_java()
+    except _session.NoJava as error:
+        raise SystemExit(f"demo: {error}") from None
 
 
 def start_spark(output: Path) -> SparkSession:
-    """A local session on all cores and on loopback. Its workers run in this interpreter."""
-    check_java()
-    # Set before the Java process starts, which inherits them.
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    """A local session on all cores and on loopback. Its workers run in this interpreter. Its log is
+    `output`/spark.log.
+    """
+    # Set before the Java process starts, which inherits it.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    output.mkdir(parents=True, exist_ok=True)
-    log4j = output / "log4j2.properties"
-    log4j.write_text(_LOG4J.format(log=output / "spark.log"), encoding="utf-8")
-    settings = {
-        "spark.pyspark.python": sys.executable,
-        "spark.pyspark.driver.python": sys.executable,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.resolve().as_uri()}",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
-        "spark.sql.warehouse.dir": (output / "warehouse").resolve().as_uri(),
-    }
-    builder = SparkSession.builder.master("local[*]").appName("logcore demo")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    with _errors_to(output / "spark.err"):
-        return builder.getOrCreate()
+    check_java()
+    return _session.start("logcore demo", (output / "spark.log").resolve(), {"spark.master": "local[*]"})
 
 
-@contextmanager
-def _errors_to(path: Path) -> Iterator[None]:
-    """Redirects the standard error of processes that are started meanwhile: Java's and its workers'."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with path.open("wb") as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+@dataclass(frozen=True)
+class Source:
+    """Where the topic is: at brokers, and in the directory of one of them."""
+
+    bootstrap: str
+    directory: Path
+
+    def read(self, spark: SparkSession, schema: str) -> DataFrame:
+        """The topic's records; only the columns of the schema are built."""
+        reader = spark.read.format("logcore").schema(schema).options(**self._options)
+        return reader.load(str(self.directory))
+
+    def stream(self, spark: SparkSession, schema: str) -> DataFrame:
+        """The topic's records with typed values, from the first, in micro-batches of MICRO_BATCH."""
+        reader = spark.readStream.format("logcore").schema(schema).options(**self._options)
+        reader = reader.option("value.format", "json").option("startingOffsets", "earliest")
+        return reader.option("maxOffsetsPerTrigger", str(MICRO_BATCH)).load(str(self.directory))
+
+    @property
+    def _options(self) -> dict[str, str]:
+        return {"subscribe": TOPIC, "kafka.bootstrap.servers": self.bootstrap}
 
 
-def warm_up(spark: SparkSession, log_directory: Path) -> None:
+def warm_up(spark: SparkSession, source: Source) -> None:
     """Reads a record, so that Spark's workers have started and its code is warm before the measurements."""
-    _source(spark, log_directory, "offset bigint").limit(1).collect()
+    source.read(spark, "offset bigint").limit(1).collect()
 
 
-def run(spark: SparkSession, log_directory: Path, output: Path, stages: list[Stage]) -> Results:
+def run(spark: SparkSession, source: Source, output: Path, stages: list[Stage]) -> Results:
     """Reads the topic's segments, writes Parquet to `output`/parquet and returns the report's figures."""
     parquet = output / "parquet"
     with timed(stages, "Spark: read the segments") as stage:
-        partitions, payload = _scan(spark, log_directory)
+        partitions, payload = _scan(spark, source)
         stage.records, stage.payload = sum(count for count, _ in partitions.values()), payload
-    with timed(stages, "Spark: JSON to Parquet") as stage:
-        _parse(spark, log_directory).write.mode("overwrite").parquet(str(parquet / "flights"))
+    with timed(stages, "Spark: stream JSON to Parquet") as stage:
+        writer = _parse(spark, source).writeStream.trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(output / "checkpoint")).start(
+            str(parquet / "flights"), "parquet", "append"
+        )
+        query.awaitTermination()
         stage.records, stage.payload = sum(count for count, _ in partitions.values()), payload
     flights = spark.read.parquet(str(parquet / "flights"))
     with timed(stages, "Spark: weather and figures") as stage:
@@ -140,15 +108,10 @@ def run(spark: SparkSession, log_directory: Path, output: Path, stages: list[Sta
     return Results(tables, partitions, payload, misfiled)
 
 
-def _source(spark: SparkSession, log_directory: Path, schema: str) -> DataFrame:
-    # Only the columns of the schema are built.
-    return spark.read.format("logcore").schema(schema).option("subscribe", TOPIC).load(str(log_directory))
-
-
-def _scan(spark: SparkSession, log_directory: Path) -> tuple[dict[int, tuple[int, int]], int]:
+def _scan(spark: SparkSession, source: Source) -> tuple[dict[int, tuple[int, int]], int]:
     from pyspark.sql import functions as F
 
-    records = _source(spark, log_directory, "key binary, value binary, partition int, offset bigint")
+    records = source.read(spark, "key binary, value binary, partition int, offset bigint")
     rows = (
         records.groupBy("partition")
         .agg(
@@ -163,28 +126,22 @@ def _scan(spark: SparkSession, log_directory: Path) -> tuple[dict[int, tuple[int
     )
 
 
-def _parse(spark: SparkSession, log_directory: Path) -> DataFrame:
+def _parse(spark: SparkSession, source: Source) -> DataFrame:
     from pyspark.sql import functions as F
 
     text = ("carrier", "tailnum", "origin", "dest", "time_hour")
-    fields = ", ".join([*(f"{name} int" for name in sorted(NUMBERS)), *(f"{name} string" for name in text)])
-    records = _source(
-        spark, log_directory, "key binary, value binary, partition int, offset bigint, timestamp timestamp"
+    fields = ", ".join([*(f"{name}: int" for name in sorted(NUMBERS)), *(f"{name}: string" for name in text)])
+    records = source.stream(
+        spark,
+        f"key binary, value struct<{fields}>, partition int, offset bigint, timestamp timestamp",
     )
-    flight = F.from_json(F.col("value").cast("string"), fields).alias("flight")
-    day = F.make_date("flight.year", "flight.month", "flight.day")
+    day = F.make_date("value.year", "value.month", "value.day")
     return records.select(
         "partition",
         "offset",
         F.col("key").cast("string").alias("key"),
         F.col("timestamp").alias("scheduled"),
-        flight,
-    ).select(
-        "partition",
-        "offset",
-        "key",
-        "scheduled",
-        "flight.*",
+        "value.*",
         day.alias("date"),
         (F.weekday(day) + 1).alias("weekday"),
     )
@@ -246,13 +203,13 @@ def _table(flights: DataFrame, name: str, parquet: Path) -> Table:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        raise SystemExit("usage: pipeline.py DIRECTORY OUTPUT_DIRECTORY")
+    if len(sys.argv) != 4:
+        raise SystemExit("usage: pipeline.py BOOTSTRAP DIRECTORY OUTPUT_DIRECTORY")
     measured: list[Stage] = []
-    out = Path(sys.argv[2])
+    out = Path(sys.argv[3])
     session = start_spark(out)
     try:
-        found = run(session, Path(sys.argv[1]), out, measured)
+        found = run(session, Source(sys.argv[1], Path(sys.argv[2])), out, measured)
     finally:
         session.stop()
     for one in measured:

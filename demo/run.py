@@ -1,7 +1,7 @@
 """`make demo`: streams real flights through three brokers into a report, and checks every figure.
 
 1. Start a cluster of three brokers, and stream the flights of 2013 into it with the Python producer.
-2. Read the segment files of one broker with Spark, while the brokers run.
+2. Stream the segment files of one broker into Parquet with Spark, while the brokers run.
 3. Compare every figure with one that is computed from the source rows alone.
 4. Write the report, and stop the brokers.
 
@@ -254,7 +254,8 @@ def demo() -> None:
     pipeline.check_java()
     OUTPUT.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(DATA, ignore_errors=True)
-    shutil.rmtree(OUTPUT / "parquet", ignore_errors=True)
+    for made in ("parquet", "checkpoint"):
+        shutil.rmtree(OUTPUT / made, ignore_errors=True)
 
     step(f"Start {BROKERS} brokers on an empty data directory")
     started = time.perf_counter()
@@ -275,10 +276,11 @@ def demo() -> None:
         started = time.perf_counter()
         spark = pipeline.start_spark(OUTPUT)
         try:
-            pipeline.warm_up(spark, DATA)
+            where = pipeline.Source(bootstrap, DATA)
+            pipeline.warm_up(spark, where)
             console.print(f"  ready after {time.perf_counter() - started:.1f} s")
-            step("Read the segment files with Spark, join the weather, write Parquet")
-            results = pipeline.run(spark, DATA, OUTPUT, stages)
+            step("Read the segment files with Spark, stream them into Parquet, join the weather")
+            results = pipeline.run(spark, where, OUTPUT, stages)
         finally:
             spark.stop()
 

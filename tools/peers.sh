@@ -32,6 +32,8 @@ jars kafka-clients-0.9.0.1 kafka-clients-0.9
 jars zookeeper-3.9.4 zookeeper
 jars zookeeper-3.9.4-ports zookeeper-ports
 jars curator-5.9.0 curator
+jars kafka-streams-3.9.1 streams
+jars spark-kafka-4.2.0 spark-kafka
 
 # debian COMMAND PACKAGE
 debian() {

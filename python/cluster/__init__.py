@@ -12,8 +12,6 @@ coordinator, which are in this package too, need not load the clients.
 What confluent-kafka has and this package does not have yet is missing by name, so a script that needs it
 stops at its import or call:
 
-    transactions     init_transactions, begin_transaction, commit_transaction, abort_transaction,
-                     send_offsets_to_transaction, consumer_group_metadata
     TLS and SASL     set_sasl_credentials; a security.protocol other than plaintext is refused
     schemas          SerializingProducer, DeserializingConsumer, deserialized_key and deserialized_value of a
                      Message, the modules serialization, schema_registry, avro
@@ -25,7 +23,7 @@ stops at its import or call:
 
     Exception
     ├── KafkaException            args[0] (also .error) is a KafkaError: code(), name(), str(), retriable(),
-    │                             fatal()
+    │                             fatal(), txn_requires_abort()
     ├── BufferError               Producer.produce: the queue is full; poll() and try again
     ├── RuntimeError              the client was closed, or made before a fork
     ├── TypeError, ValueError     an argument of the wrong type or value

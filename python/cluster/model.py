@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
@@ -20,6 +20,11 @@ Milliseconds = NewType("Milliseconds", int)
 """A time since 1970 UTC, or a duration."""
 
 TopicId = NewType("TopicId", bytes)
+
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+"""The state topics of the coordinators of groups and transactions (org.apache.kafka.common.internals.Topic).
+"""
 
 NO_TOPIC_ID = TopicId(bytes(16))
 NO_LEADER = BrokerId(-1)
@@ -52,6 +57,16 @@ class Endpoint:
         return f"{self.listener}://{host}:{self.port}"
 
 
+class VersionRange(NamedTuple):
+    """The versions of a feature that a broker supports (KIP-584)."""
+
+    first: int
+    last: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.first <= version <= self.last
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
     """A registered broker. `epoch` is the czxid of its registration (KIP-380)."""
@@ -60,6 +75,7 @@ class BrokerInfo:
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     epoch: int = -1
+    features: Mapping[str, VersionRange] = field(default_factory=dict, hash=False)
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """The endpoint of the listener, if the broker has it."""

@@ -26,10 +26,15 @@ _DESCRIPTORS_FEW = 1024
 
 
 def stop_signal(stack: AsyncExitStack) -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set, until the stack is left."""
+    """An event that SIGINT, SIGTERM and SIGHUP set, until the stack is left.
+
+    SIGHUP comes when a terminal is closed. As in Java, an ignored one (nohup) stays ignored.
+    """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+            continue
         loop.add_signal_handler(number, stopped.set)
         stack.callback(loop.remove_signal_handler, number)
     return stopped

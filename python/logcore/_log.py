@@ -451,7 +451,7 @@ class Log:
         start_time: int | None = None,
         end_time: int | None = None,
         batch_rows: int = 65_536,
-        batch_bytes: int = 64 << 20,
+        batch_bytes: int = 4 << 20,
         aborted: Sequence[tuple[int, int, int | None]] = (),
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> _native.PartitionScan:

@@ -76,6 +76,14 @@ def valid_versions(api_key: int) -> tuple[int, int]:
 def string_hash(utf_16_be: bytes) -> int:
     """Java's hash of a string (String.hashCode), of its UTF-16 in big-endian."""
 
+# ---- regexes ----
+
+def matching_names(expression: str, names: Sequence[str]) -> list[str]:
+    """The names that a regular expression matches as a whole, in RE2's syntax without `\\p`, `\\Q` and `\\C`.
+
+    Takes time linear in the names. Raises ValueError for an expression that is wrong or too large.
+    """
+
 # ---- log ----
 # `logcore.Log` is the public class; see there.
 
@@ -244,6 +252,13 @@ def build_batch(
 def parse_batches(
     batches: Buffer, offset: int = 0, *, aborted: Sequence[tuple[int, int, int | None]] = ...
 ) -> list[Record]: ...
+def build_state_batch(records: Iterable[object], producer: tuple[int, int] | None) -> bytes: ...
+def build_end_marker(
+    producer: tuple[int, int], committed: bool, coordinator_epoch: int, timestamp_ms: int
+) -> bytes: ...
+def parse_state_batches(
+    batches: Buffer, offset: int
+) -> list[tuple[bytes | None, bytes | None, tuple[int, int] | None, bool | None]]: ...
 
 class LogError(Exception):
     """An operation on a log was refused or failed; `code` is Kafka's error code, -1 when there is none."""
@@ -525,6 +540,19 @@ class Server:
         """The outcomes of `append_and_report` since the last call: number and Kafka's error code. Call it
         after `take_requests`.
         """
+    def take_verifications(self) -> list[tuple[int, str, tuple[int, int], tuple[str, int], bool]]:
+        """The questions about transactions since the last call: number, transactional id, producer id and
+        epoch, topic and partition, and whether the partition is to be added. Each is to be answered with
+        `verified`. Call it after `take_requests`.
+        """
+    def verified(self, number: int, code: int) -> None:
+        """Answers a question of `take_verifications` with Kafka's error code."""
+    def set_features(
+        self, supported: list[tuple[str, int, int]], finalized: list[tuple[str, int]], epoch: int
+    ) -> None:
+        """The features that clients are told of (KIP-584): name, first and last version of each supported
+        one, name and version of each finalized one, and the epoch of these (-1: unknown).
+        """
     def create_partition(self, spec: PartitionSpec) -> None:
         """Creates a partition, or sets leader, epoch and settings of an existing one.
 
@@ -777,6 +805,7 @@ class ProducerCore:
 
         Raises BufferError when the queue is full, KafkaException for a record that can never be sent.
         """
+    def _produce_table(self, table: object, topic: str | None) -> int: ...
     def poll(self, timeout: float | None = None) -> int:
         """Waits up to `timeout` seconds for reports and calls their callbacks; returns the number of
         events served.
@@ -790,8 +819,23 @@ class ProducerCore:
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
     def _network(self, log: Callable[[KafkaError], object] | None = None) -> Network: ...
+    def _transactions(self) -> TransactionCore: ...
     def _stop(self) -> int: ...
     def _closed(self) -> bool: ...
+
+@final
+class TransactionCore:
+    """The records of a transactional producer's transaction. It does not keep the producer open."""
+
+    def set_producer(self, id: int, epoch: int) -> None: ...
+    def begin(self) -> None: ...
+    def close(self) -> None: ...
+    def fail(self) -> None: ...
+    def status(self) -> tuple[KafkaError | None, int, bool]:
+        """(first failure, records not written, whether the next transaction needs a later epoch)."""
+    def next_partitions(self, timeout: float) -> list[tuple[str, int]] | None:
+        """Waits for partitions to add to the transaction; None once the producer is closed."""
+    def partitions_added(self, partitions: list[tuple[str, int]]) -> None: ...
 
 @final
 class ConsumerCore:
@@ -857,6 +901,13 @@ class Network:
 
 def client_set_error_types(error: type, exception: type[Exception]) -> None: ...
 def client_after_fork() -> None: ...
+def client_partitions_of_rows(
+    rows: object, partitioner: str, count: int, otherwise: int
+) -> _ArrowRecordBatch:
+    """The partition of each row of a table, int32: its column `partition`, or the partitioner's choice for
+    its key, or `otherwise`.
+    """
+
 def client_partition(partitioner: str, key: bytes | None, count: int) -> int | None:
     """The partition that a partitioner chooses for a key; None when it chooses at random."""
 
@@ -867,9 +918,15 @@ def client_partition(partitioner: str, key: bytes | None, count: int) -> int | N
 
 @type_check_only
 class _ArrowRecordBatch(Protocol):
-    """A record batch that Arrow libraries take without a copy, as in `pyarrow.record_batch(batch)`."""
+    """A record batch, or an array, that Arrow libraries take without a copy, as in `pyarrow.record_batch`."""
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+    def __arrow_c_schema__(self) -> object: ...
+
+@type_check_only
+class _ArrowField(Protocol):
+    """A field or schema of an Arrow library, such as `pyarrow.field`."""
+
     def __arrow_c_schema__(self) -> object: ...
 
 @final
@@ -934,12 +991,112 @@ def partition_splits(
     side.
     """
 
-def partition_offsets(directory: str | os.PathLike[str]) -> tuple[int, int]:
-    """The earliest offset in a partition's directory, and the offset after its last record."""
+def partition_offsets(
+    directory: str | os.PathLike[str], isolation_level: str | None = None
+) -> tuple[int, int]:
+    """The earliest offset in a partition's directory, and the offset after its last record.
+
+    With `isolation_level` "read_uncommitted" or "read_committed", the end is what a consumer may read: the
+    high watermark or the last stable offset. In a broker's directory that is what the broker noted last, up
+    to 5 s ago (`replica.high.watermark.checkpoint.interval.ms`).
+    """
+
+def partition_covers(
+    directory: str | os.PathLike[str],
+    start_offset: int,
+    end_offset: int,
+    leader_epoch: int,
+    isolation_level: str,
+) -> bool:
+    """Whether a replica's directory certainly has these records as the partition's leader has them.
+
+    `end_offset` and `leader_epoch` are the leader's answer to ListOffsets, or lower. False when the records
+    are not there, or may be others that the replica is going to truncate.
+    """
 
 def partition_offset_for_timestamp(directory: str | os.PathLike[str], timestamp: int) -> int | None:
     """The offset of the first record at or after `timestamp` (milliseconds since 1970 UTC), None when
     there is none.
+    """
+
+@final
+class TypedDecoder:
+    """Replaces a binary column of record batches by a struct column: `field` has its name and its type, whose
+    fields are all nullable and may be a part of what the records have.
+
+    A record is malformed when it is not exactly one value, or does not fit the type. Its row is null, or left
+    out with `drop_malformed`. With `corrupt_column`, a binary column of this name is added, which has its
+    bytes. A null record is a null row. More than 64 MiB, or 1,000 levels of JSON, are malformed.
+
+    JSON: numbers may be strings. Integers have no fraction and no exponent, decimals no exponent. A string
+    field takes any plain value. Dates and timestamps are ISO 8601 strings, without a zone in UTC. Binary is
+    base64. CSV: one line a record, as in RFC 4180, without a header; an empty field is null. Avro: `schema`
+    is the reader's; without frames it is also the writer's.
+
+    A type or schema that cannot be used raises ValueError.
+    """
+
+    @staticmethod
+    def json(
+        field: _ArrowField, *, corrupt_column: str | None = None, drop_malformed: bool = False
+    ) -> TypedDecoder: ...
+    @staticmethod
+    def csv(
+        field: _ArrowField,
+        columns: Sequence[str],
+        delimiter: str = ",",
+        *,
+        corrupt_column: str | None = None,
+        drop_malformed: bool = False,
+    ) -> TypedDecoder:
+        """`columns` are all columns of a line, in their order."""
+
+    @staticmethod
+    def avro(
+        field: _ArrowField,
+        schema: str,
+        framed: bool = False,
+        *,
+        corrupt_column: str | None = None,
+        drop_malformed: bool = False,
+    ) -> TypedDecoder:
+        """With `framed`, a record begins with a zero byte and the 4-byte id of its writer's schema, which
+        `add_schema` makes known (Confluent's wire format).
+        """
+
+    @staticmethod
+    def protobuf(
+        field: _ArrowField,
+        descriptors: bytes,
+        message: str,
+        framed: bool = False,
+        *,
+        corrupt_column: str | None = None,
+        drop_malformed: bool = False,
+    ) -> TypedDecoder:
+        """`descriptors` is a `FileDescriptorSet` with everything that `message`, a full name, refers to. With
+        `framed`, a record begins with a zero byte, a schema's 4-byte id, and the message's position in its
+        file (Confluent's wire format); the id is not used. An absent field, and one that is not optional and
+        has its default value, is null.
+        """
+
+    def unknown_schemas(self, batch: _ArrowRecordBatch) -> list[int]:
+        """The ids in a batch that `add_schema` must make known before `decode`."""
+
+    def add_schema(self, id: int, schema: str | None) -> None:
+        """Records of a schema that is None, or does not resolve to the reader's, are malformed."""
+
+    def decode(self, batch: _ArrowRecordBatch) -> tuple[_ArrowRecordBatch, int, tuple[int, str] | None]:
+        """The batch, how many records are malformed, and row and reason of the first."""
+
+def avro_schema(schema: str) -> _ArrowField:
+    """The Arrow schema of the columns for an Avro schema of a record, with the types that Spark's Avro source
+    has; a UUID is binary. Raises ValueError for a type without a column type, such as a union of two types.
+    """
+
+def protobuf_schema(descriptors: bytes, message: str) -> _ArrowField:
+    """The Arrow schema of the columns for a Protobuf message. Unsigned integers have a wider type, durations
+    are strings. Raises ValueError for a message that contains itself, or Any, Struct, Value or ListValue.
     """
 
 # ---- tools ----

@@ -27,23 +27,43 @@ transactions. With `isolation_level="read_committed"` a scan finds out itself wh
 without the GIL, and nothing is written. Of a directory that a broker appends to, a scan reads what was there
 when it began.
 
+`TypedDecoder` makes a struct column of keys or values that are JSON, CSV, Avro or Protobuf. Rows of malformed
+records are null, or are left out:
+
+>>> fields = [("carrier", pyarrow.string()), ("delay", pyarrow.int32())]
+>>> wanted = pyarrow.field("value", pyarrow.struct(fields))
+>>> records = pyarrow.record_batch({"value": [b'{"carrier": "UA", "delay": 2}', b'{"carrier": "B6"']})
+>>> decoded, malformed, first = TypedDecoder.json(wanted).decode(records)
+>>> pyarrow.record_batch(decoded)["value"].to_pylist()
+[{'carrier': 'UA', 'delay': 2}, None]
+>>> malformed, first
+(1, (1, 'the JSON object is cut off'))
+
 `partition_splits` divides a partition into ranges for readers that work side by side.
 """
 
 from logcore._log import COLUMNS
 from logcore._native import (
     PartitionScan,
+    TypedDecoder,
+    avro_schema,
     decode_batches,
+    partition_covers,
     partition_offset_for_timestamp,
     partition_offsets,
     partition_splits,
+    protobuf_schema,
 )
 
 __all__ = [
     "COLUMNS",
     "PartitionScan",
+    "TypedDecoder",
+    "avro_schema",
     "decode_batches",
+    "partition_covers",
     "partition_offset_for_timestamp",
     "partition_offsets",
     "partition_splits",
+    "protobuf_schema",
 ]

@@ -8,23 +8,34 @@ mod message;
 mod network;
 mod producer;
 mod settings;
+mod transactions;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrow_array::Int32Array;
 use logcore_client::ClientError;
+use logcore_client::partitioner::Partitioner;
 use logcore_client::runtime::{note_fork, slice_until};
-use pyo3::exceptions::{PyBufferError, PyRuntimeError};
+use logcore_columns::ProduceRows;
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3_arrow::PyArray;
+
+use crate::errors::columns_error;
+use crate::log::table;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<message::Message>()?;
     module.add_class::<producer::ProducerCore>()?;
+    module.add_class::<transactions::TransactionCore>()?;
     module.add_class::<consumer::ConsumerCore>()?;
     module.add_class::<network::Network>()?;
     module.add_function(wrap_pyfunction!(client_set_error_types, module)?)?;
     module.add_function(wrap_pyfunction!(client_after_fork, module)?)?;
     module.add_function(wrap_pyfunction!(client_partition, module)?)?;
+    module.add_function(wrap_pyfunction!(client_partitions_of_rows, module)?)?;
     Ok(())
 }
 
@@ -48,12 +59,40 @@ fn client_after_fork() {
 /// The partition of a key among `count`; `None` when the partitioner chooses at random.
 #[pyfunction]
 fn client_partition(partitioner: &str, key: Option<&[u8]>, count: i32) -> PyResult<Option<i32>> {
-    match logcore_client::partitioner::Partitioner::from_name(partitioner) {
+    match Partitioner::from_name(partitioner) {
         Some(partitioner) => Ok(partitioner.partition(key, count)),
-        None => Err(pyo3::exceptions::PyValueError::new_err(format!(
-            "no partitioner is named {partitioner:?}"
-        ))),
+        None => Err(no_partitioner(partitioner)),
     }
+}
+
+fn no_partitioner(name: &str) -> PyErr {
+    PyValueError::new_err(format!("no partitioner is named {name:?}"))
+}
+
+/// The partition of each row of a table among `count`: what its column `partition` says, or what the
+/// partitioner chooses for its key, or `otherwise`.
+#[pyfunction]
+fn client_partitions_of_rows(
+    py: Python<'_>,
+    rows: &Bound<'_, PyAny>,
+    partitioner: &str,
+    count: i32,
+    otherwise: i32,
+) -> PyResult<PyArray> {
+    let Some(partitioner) = Partitioner::from_name(partitioner) else {
+        return Err(no_partitioner(partitioner));
+    };
+    let (batches, _) = table::import(rows, ProduceRows::check)?;
+    let mut partitions = Vec::new();
+    for batch in &batches {
+        let rows = ProduceRows::new(batch).map_err(|error| columns_error(py, &error))?;
+        partitions.extend((0..rows.len()).map(|row| {
+            rows.partition(row)
+                .or_else(|| partitioner.partition(rows.key(row), count))
+                .unwrap_or(otherwise)
+        }));
+    }
+    Ok(PyArray::from_array_ref(Arc::new(Int32Array::from(partitions))))
 }
 
 /// The `KafkaError` for a failure of the client crate.
@@ -87,6 +126,7 @@ pub(crate) fn exception(py: Python<'_>, error: &ClientError) -> PyErr {
         | ClientError::OffsetReset { .. }
         | ClientError::Unsupported { .. }
         | ClientError::NoOffset { .. }
+        | ClientError::NoTransaction(_)
         | ClientError::Purged
         | ClientError::Config(_) => kafka_exception(py, error).unwrap_or_else(|failure| failure),
     }

@@ -158,8 +158,29 @@ fn decode_batches(
 }
 
 #[pyfunction]
-fn partition_offsets(py: Python<'_>, directory: PathBuf) -> PyResult<(i64, i64)> {
-    py.detach(|| columns::partition_offsets(&directory))
+#[pyo3(signature = (directory, isolation_level=None))]
+fn partition_offsets(
+    py: Python<'_>,
+    directory: PathBuf,
+    isolation_level: Option<&str>,
+) -> PyResult<(i64, i64)> {
+    let readable = isolation_level.map(isolation).transpose()?;
+    py.detach(|| columns::partition_offsets(&directory, readable))
+        .map_err(|error| columns_error(py, &error))
+}
+
+#[pyfunction]
+fn partition_covers(
+    py: Python<'_>,
+    directory: PathBuf,
+    start_offset: i64,
+    end_offset: i64,
+    leader_epoch: i32,
+    isolation_level: &str,
+) -> PyResult<bool> {
+    let isolation = isolation(isolation_level)?;
+    let range = (start_offset, end_offset);
+    py.detach(|| columns::partition_covers(&directory, range, leader_epoch, isolation))
         .map_err(|error| columns_error(py, &error))
 }
 
@@ -210,6 +231,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode_batches, module)?)?;
     module.add_function(wrap_pyfunction!(partition_splits, module)?)?;
     module.add_function(wrap_pyfunction!(partition_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(partition_covers, module)?)?;
     module.add_function(wrap_pyfunction!(partition_offset_for_timestamp, module)?)?;
     Ok(())
 }

@@ -139,7 +139,8 @@ pub(crate) fn columns_error(py: Python<'_>, error: &ColumnsError) -> PyErr {
         | ColumnsError::BadTimes { .. }
         | ColumnsError::NoParts
         | ColumnsError::NothingToAppend
-        | ColumnsError::BadRow { .. } => return PyValueError::new_err(text),
+        | ColumnsError::BadRow { .. }
+        | ColumnsError::Typed { .. } => return PyValueError::new_err(text),
         ColumnsError::ColumnType { .. } => return PyTypeError::new_err(text),
         ColumnsError::Encode(error) => return record_error(py, error),
         ColumnsError::Storage(error) => return storage_error(py, error),

@@ -7,11 +7,13 @@ mod errors;
 mod log;
 mod measurements;
 mod quorum;
+mod regexes;
 mod server;
 mod server_admin;
 mod server_errors;
 mod tls;
 mod tools;
+mod typed;
 
 use pyo3::prelude::*;
 
@@ -25,7 +27,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     measurements::register(module)?;
     client::register(module)?;
     columns::register(module)?;
+    typed::register(module)?;
     tools::register(module)?;
     quorum::register(module)?;
+    regexes::register(module)?;
     Ok(())
 }

@@ -13,16 +13,17 @@ mod follow;
 mod handle;
 mod record;
 mod settings;
-mod table;
+mod state_topics;
+pub(crate) mod table;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use logcore_columns::{Aborted, AbortedTransaction, EncodeOptions, LogSource, encode_rows};
+use logcore_columns::{Aborted, AbortedTransaction, EncodeOptions, LogSource, check_schema, encode_rows};
 use logcore_records::{BatchBuilder, Compression};
 use logcore_storage::{IsolationLevel, Log, LogSlice, StandaloneLog, StorageError};
 use parking_lot::Mutex;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView};
 
@@ -44,6 +45,9 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(directory::partition_of_directory, module)?)?;
     module.add_function(wrap_pyfunction!(encode::build_batch, module)?)?;
     module.add_function(wrap_pyfunction!(decode::parse_batches, module)?)?;
+    module.add_function(wrap_pyfunction!(state_topics::build_state_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(state_topics::build_end_marker, module)?)?;
+    module.add_function(wrap_pyfunction!(state_topics::parse_state_batches, module)?)?;
     Ok(())
 }
 
@@ -146,13 +150,7 @@ impl PyLog {
             batch_bytes: batch_bytes.unwrap_or(limit).min(limit),
             now_ms: system_now_ms(),
         };
-        if !table.hasattr("__arrow_c_stream__")? && !table.hasattr("__arrow_c_array__")? {
-            return Err(PyTypeError::new_err(format!(
-                "an Arrow table or record batch is needed, not {}",
-                table.get_type().name()?
-            )));
-        }
-        let (rows, schema) = table::import(table)?;
+        let (rows, schema) = table::import(table, check_schema)?;
         let mut bytes = py
             .detach(|| encode_rows(&schema, &rows, &options))
             .map_err(|error| columns_error(py, &error))?;

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logcore_protocol::{Direction, schema};
+use logcore_protocol::{Direction, ErrorCode, schema};
 use logcore_server::{
-    AnsweredBy, Api, BrokerAddress, ClientQuota, ControlRequest, ListenerSpec, PartitionSpec, Properties,
-    Replica, Server, ServerError as CoreError, ServerOptions, WaitsFor,
+    AnsweredBy, Api, BrokerAddress, ClientQuota, ControlRequest, Features, ListenerSpec, PartitionSpec,
+    Properties, Replica, Server, ServerError as CoreError, ServerOptions, WaitsFor,
 };
 use logcore_storage::LoadProgress;
 use parking_lot::Mutex;
@@ -154,6 +154,9 @@ impl PyLoadProgress {
 /// Topic, partition, leader's epoch, broker and kind of a fact about a follower.
 type PyReplicaFact = (String, i32, i32, i32, &'static str);
 
+/// Number, transactional id, producer (id and epoch) and partition (topic and index) of a question.
+type PyQuestion = (u64, String, (i64, i16), (String, i32), bool);
+
 /// User, client id and values of a client quota.
 type PyClientQuota = (Option<String>, Option<String>, HashMap<String, f64>);
 
@@ -237,6 +240,35 @@ impl PyServer {
     fn take_replicated(&self) -> Vec<(u64, i16)> {
         let taken = self.0.take_replicated().into_iter();
         taken.map(|(number, code)| (number, code.0)).collect()
+    }
+
+    fn take_verifications(&self) -> Vec<PyQuestion> {
+        let taken = self.0.take_verifications().into_iter();
+        taken
+            .map(|asked| {
+                let producer = (asked.producer_id, asked.producer_epoch);
+                let partition = (asked.topic, asked.partition);
+                (
+                    asked.number,
+                    asked.transactional_id,
+                    producer,
+                    partition,
+                    asked.adds,
+                )
+            })
+            .collect()
+    }
+
+    fn verified(&self, number: u64, code: i16) {
+        self.0.verified(number, ErrorCode(code));
+    }
+
+    fn set_features(&self, supported: Vec<(String, i16, i16)>, finalized: Vec<(String, i16)>, epoch: i64) {
+        self.0.set_features(Features {
+            supported,
+            finalized,
+            epoch,
+        });
     }
 
     fn take_log_lines<'py>(&self, py: Python<'py>) -> PyResult<Vec<(i32, String, Bound<'py, PyDict>)>> {

@@ -55,17 +55,28 @@ class Limit:
             raise ValueError(f"option {self.option!r} names partitions that are not read: {', '.join(extra)}")
 
 
-def parse_starting(options: Mapping[str, str]) -> Limit:
-    """The start of a read, by default the earliest offset. The options' names are in lower case."""
-    return _parse(options, "starting", EARLIEST, refused=LATEST)
+def parse_starting(options: Mapping[str, str], *, stream: bool) -> Limit:
+    """The start of a read, by default the earliest offset, and the latest one for a stream. The options'
+    names are in lower case.
+    """
+    return _parse(options, "starting", LATEST if stream else EARLIEST, refused=None if stream else LATEST)
 
 
 def parse_ending(options: Mapping[str, str]) -> Limit:
-    """The end of a read (exclusive), by default the latest offset. The options' names are in lower case."""
+    """The end of a batch read (exclusive), by default the latest offset. The options' names are in lower
+    case.
+    """
     return _parse(options, "ending", LATEST, refused=EARLIEST)
 
 
-def _parse(options: Mapping[str, str], prefix: str, default: int, refused: int) -> Limit:
+def refuse_ending(options: Mapping[str, str]) -> None:
+    """Raises ValueError if an option ends the read: a stream has no end."""
+    for option in ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"):
+        if option.lower() in options:
+            raise ValueError(f"option {option!r} cannot be set for a stream, which has no end")
+
+
+def _parse(options: Mapping[str, str], prefix: str, default: int, refused: int | None) -> Limit:
     # Of several options the first counts. The order is Spark's: one timestamp, timestamps, offsets.
     option = f"{prefix}Timestamp"
     if (text := options.get(option.lower())) is not None:
@@ -92,7 +103,7 @@ def _parse(options: Mapping[str, str], prefix: str, default: int, refused: int) 
     return Limit(option, Kind.OFFSET, each=each)
 
 
-def _refuse(option: str, number: int, refused: int) -> None:
+def _refuse(option: str, number: int, refused: int | None) -> None:
     if number == refused:
         name = "latest" if refused == LATEST else "earliest"
         raise ValueError(f"option {option!r} cannot be {name} ({refused}) in a batch read")

@@ -8,11 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from pyspark_logcore._limits import Limit, parse_ending, parse_starting
+from pyspark_logcore._limits import Limit, parse_ending, parse_starting, refuse_ending
+from pyspark_logcore._typed import OPTIONS, TypedOptions, parse_typed
 
 # Spelled as in Spark's documentation. Spark passes them on in upper or lower case.
 _KNOWN = (
     "path",
+    "paths",
+    "access",
+    "isolation.level",
     "subscribe",
     "topic",
     "subscribePattern",
@@ -28,6 +32,12 @@ _KNOWN = (
     "maxRecordsPerPartition",
     "includeHeaders",
     "failOnDataLoss",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "commitGroup",
+    *OPTIONS,
     # Settings of Spark's JVM consumer. They have no effect here, but a job may have them.
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
@@ -35,6 +45,7 @@ _KNOWN = (
     "groupIdPrefix",
 )
 _BOOTSTRAP = "kafka.bootstrap.servers"
+_ISOLATION = ("read_uncommitted", "read_committed")
 _CHOICES = ("subscribe", "topic", "subscribePattern", "assign")
 
 # The source sets these itself, as Spark's Kafka source does.
@@ -79,21 +90,53 @@ class TopicChoice:
 
 
 @dataclass(frozen=True)
+class Trigger:
+    """How much a micro-batch of a stream reads, in offsets of all partitions together."""
+
+    most: int | None
+    most_bytes: int | None
+    """About so many bytes as they are stored."""
+    least: int | None
+    """Fewer new offsets wait for more, until `delay` seconds have passed since the last micro-batch."""
+    delay: float
+
+    @property
+    def has_limits(self) -> bool:
+        return (self.most, self.most_bytes, self.least) != (None, None, None)
+
+
+@dataclass(frozen=True)
 class SourceOptions:
-    """The user's options. The records are at `path`, or at the brokers that `client` names; one of the two is
-    set.
+    """The user's options. The records are in the log directories `paths`, at the brokers that `client` names,
+    or at both.
     """
 
-    path: str | None
+    paths: tuple[str, ...]
     client: Mapping[str, str]
+    access: str
+    """Where tasks read: "files", "brokers", or "auto" for files, and brokers where they do not suffice."""
+    isolation: str
     choice: TopicChoice
-    starting: Limit
-    ending: Limit
+    limits: Mapping[str, str]
+    """The options of the start and the end, which batches and streams treat differently."""
     latest_when_too_late: bool
     min_partitions: int | None
     max_records: int | None
     include_headers: bool
     fail_on_data_loss: bool
+    trigger: Trigger
+    commit_group: str | None
+    typed: TypedOptions | None
+
+    def starting(self, *, stream: bool) -> Limit:
+        """Where the read starts. Raises ValueError that names a bad option."""
+        if stream:
+            refuse_ending(self.limits)
+        return parse_starting(self.limits, stream=stream)
+
+    def ending(self) -> Limit:
+        """Where a batch read ends. Raises ValueError that names a bad option."""
+        return parse_ending(self.limits)
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -103,38 +146,87 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """
     options = {name.lower(): value for name, value in given.items()}
     _refuse_unknown(options)
-    path = None if (given_path := options.get("path")) is None else _local_path(given_path)
+    paths = _paths(options)
     client = {name[len("kafka.") :]: value for name, value in options.items() if name.startswith("kafka.")}
-    if path is not None and client:
-        raise ValueError("set a path to read files, or kafka.* options to read from brokers, not both")
-    if path is None and not client.get("bootstrap.servers", "").strip():
-        raise ValueError(f"set a log directory, with load(path), or brokers, with option {_BOOTSTRAP!r}")
+    brokers = bool(client.get("bootstrap.servers", "").strip())
+    if client and not brokers:
+        raise ValueError(f"set the brokers' addresses, with option {_BOOTSTRAP!r}, or no option kafka.*")
     for name in sorted(_REFUSED_CLIENT & client.keys()):
         raise ValueError(f"option 'kafka.{name}' is not supported: the source sets it itself")
     choice = _parse_choice(options)
-    if path is None and choice.everything:
+    if not paths and choice.everything:
         raise ValueError(f"reading from brokers needs one of the options {', '.join(_CHOICES)}")
+    isolation = options.get("isolation.level", client.get("isolation.level", _ISOLATION[0])).strip().lower()
+    if isolation not in _ISOLATION:
+        raise ValueError(
+            f"option 'isolation.level' must be one of {', '.join(_ISOLATION)}, not {isolation!r}"
+        )
     if client:
         # Imported here: reading files does not need the clients.
-        from pyspark_logcore._client_options import client_settings
+        from pyspark_logcore._client_options import CONSUMER, client_settings
 
-        client = client_settings(client)
+        client = {**client_settings(client, CONSUMER), "isolation.level": isolation}
+    group = options.get("commitgroup")
+    if group is not None and not client:
+        raise ValueError(f"option 'commitGroup' needs brokers that keep the group: set {_BOOTSTRAP!r}")
     return SourceOptions(
-        path=path,
+        paths=paths,
         client=client,
+        access=_access(options, paths, brokers),
+        isolation=isolation,
         choice=choice,
-        starting=parse_starting(options),
-        ending=parse_ending(options),
+        limits={name: text for name, text in options.items() if name.startswith(("starting", "ending"))},
         latest_when_too_late=_one_of(options, "startingOffsetsByTimestampStrategy", ("error", "latest"))
         == "latest",
-        min_partitions=_positive(options, "minPartitions"),
-        max_records=_positive(options, "maxRecordsPerPartition"),
-        include_headers=_boolean(options, "includeHeaders", False),
-        fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
+        min_partitions=positive(options, "minPartitions"),
+        max_records=positive(options, "maxRecordsPerPartition"),
+        include_headers=boolean(options, "includeHeaders", False),
+        fail_on_data_loss=boolean(options, "failOnDataLoss", True),
+        trigger=_trigger(options),
+        commit_group=group,
+        typed=parse_typed(options, choice.topics),
     )
 
 
-def _local_path(text: str) -> str:
+def _access(options: Mapping[str, str], paths: tuple[str, ...], brokers: bool) -> str:
+    access = _one_of(options, "access", ("auto", "files", "brokers"))
+    if not paths and not brokers:
+        raise ValueError(f"set a log directory, with load(path), or brokers, with option {_BOOTSTRAP!r}")
+    if access == "files" and not paths:
+        raise ValueError("option 'access' is files, but no path is set")
+    if access == "brokers" and not brokers:
+        raise ValueError(f"option 'access' is brokers, but {_BOOTSTRAP!r} is not set")
+    if access == "auto" and not (paths and brokers):
+        return "files" if paths else "brokers"
+    return access
+
+
+def _trigger(options: Mapping[str, str]) -> Trigger:
+    most, least = positive(options, "maxOffsetsPerTrigger"), positive(options, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise ValueError(f"option 'minOffsetsPerTrigger' ({least}) is above 'maxOffsetsPerTrigger' ({most})")
+    most_bytes = positive(options, "maxBytesPerTrigger")
+    return Trigger(most, most_bytes, least, _seconds(options, "maxTriggerDelay", 15 * 60))
+
+
+def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The log directories: `path`, or those of `load([...])`, which Spark passes as a JSON list."""
+    given = options.get("paths")
+    if given is None:
+        return () if "path" not in options else (local_path(options["path"]),)
+    expected = "option 'paths' must be a JSON list of directories"
+    try:
+        found = json.loads(given)
+    except ValueError as error:
+        raise ValueError(f"{expected}: {error}") from None
+    if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
+        raise ValueError(f"{expected}, not {given}")
+    if "path" in options:
+        raise ValueError("set the option 'path' or 'paths', not both")
+    return tuple(dict.fromkeys(map(local_path, found)))
+
+
+def local_path(text: str) -> str:
     """A path, also from a URL as Spark writes it: file:///var/lib/logcore."""
     scheme, colon, _ = text.partition(":")
     if not colon or "/" in scheme:
@@ -154,6 +246,11 @@ def _local_path(text: str) -> str:
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:
     known = {name.lower() for name in _KNOWN}
+    if any(name.startswith("option.") for name in options):
+        raise ValueError(
+            "a table of Spark's catalog cannot have the format logcore: when it is read, Spark hands its "
+            "options to no Python data source; use CREATE TEMPORARY VIEW … USING logcore OPTIONS (…)"
+        )
     unknown = sorted(name for name in options if name not in known and not name.startswith("kafka."))
     if unknown:
         raise ValueError(
@@ -211,17 +308,39 @@ def _one_of(options: Mapping[str, str], name: str, values: tuple[str, ...]) -> s
     return value
 
 
-def _boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
+def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
     text = options.get(name.lower())
     if text is None:
         return default
     return _one_of(options, name, ("true", "false")) == "true"
 
 
-def _positive(options: Mapping[str, str], name: str) -> int | None:
+def positive(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
     if not text.strip().isdecimal() or int(text) == 0:
         raise ValueError(f"option {name!r} must be a positive number, not {text!r}")
     return int(text)
+
+
+_UNITS = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
+}
+
+
+def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    """A time as Spark writes it, such as 15m; without a unit, milliseconds."""
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    if found is None or (found[2] and found[2] not in _UNITS):
+        raise ValueError(f"option {name!r} must be a time such as 15m or 90s, not {text!r}")
+    return int(found[1]) * _UNITS[found[2] or "ms"]

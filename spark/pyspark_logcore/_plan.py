@@ -1,4 +1,4 @@
-"""The plan of a read: which offsets of which partitions are read, and how they are split into tasks.
+"""The plan of a batch read: which offsets of which partitions are read, and how they are split into tasks.
 
 Runs once a query, in Spark's planning process. It does no I/O itself: a `Catalog` reads the files or asks the
 brokers.
@@ -7,13 +7,19 @@ brokers.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import Protocol
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_logcore._filters import Wanted
 from pyspark_logcore._limits import EARLIEST, LATEST, Kind, Limit
 from pyspark_logcore._options import SourceOptions, TopicChoice
+
+logger = logging.getLogger("pyspark_logcore")
 
 
 @dataclass(frozen=True)
@@ -26,58 +32,111 @@ class OffsetRange(InputPartition):
     partition: int
     start: int
     end: int
+    leader_epoch: int = -1
+    """The leader's latest epoch when it declared `end` readable; -1 when no broker was asked."""
 
     @property
     def size(self) -> int:
         return self.end - self.start
 
 
+class Bounds(NamedTuple):
+    """What a reader may read of a partition."""
+
+    earliest: int
+    latest: int
+    """The offset after the last record: the high watermark, or with read_committed the last stable offset."""
+    leader_epoch: int = -1
+    """The leader's latest epoch; -1 when no broker was asked."""
+    log_end: int = -1
+    """Of a directory, the offset after the last record, replicated or not; -1 at brokers."""
+
+
+Key: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+
 class Catalog(Protocol):
     """Answers the plan's questions about partitions."""
 
-    def partitions(self, choice: TopicChoice) -> list[tuple[str, int]]:
+    def partitions(self, choice: TopicChoice) -> list[Key]:
         """The chosen partitions, sorted. Raises ValueError when a named one does not exist."""
         ...
 
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """The earliest offset, and the offset after the last record."""
+    def bounds(self, partitions: Sequence[Key]) -> dict[Key, Bounds]:
+        """What may be read of each of these partitions."""
         ...
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
         """The offset of the first record at or after `timestamp` (ms), None when there is none."""
         ...
 
+    def stored_bytes(self, partitions: Sequence[Key]) -> dict[Key, int]:
+        """The size of each partition on disk."""
+        ...
 
-def plan(options: SourceOptions, catalog: Catalog) -> list[OffsetRange]:
-    """Turns the limits into ranges of offsets and splits these into tasks. Empty ranges are left out."""
+    def cut(self, one: OffsetRange, parts: int) -> list[int]:
+        """Offsets that cut a range into at most so many parts of about the same size, its ends included."""
+        ...
+
+
+def plan(options: SourceOptions, catalog: Catalog, wanted: Wanted | None = None) -> list[OffsetRange]:
+    """Turns the limits into ranges of offsets and splits these into tasks.
+
+    Left out are empty ranges, and what has no row that is wanted (default: all are).
+    """
+    wanted = Wanted() if wanted is None else wanted
+    starting, ending = options.starting(stream=False), options.ending()
     partitions = catalog.partitions(options.choice)
-    options.starting.check_covers(partitions)
-    options.ending.check_covers(partitions)
-    ranges = [_resolve(options, catalog, topic, partition) for topic, partition in partitions]
-    return split([one for one in ranges if one.size > 0], options.min_partitions, options.max_records)
+    starting.check_covers(partitions)
+    ending.check_covers(partitions)
+    partitions = [key for key in partitions if wanted.has(*key)]
+    bounds = catalog.bounds(partitions)
+    ranges = []
+    for key in partitions:
+        one = _resolve(options, (starting, ending), catalog, key, bounds[key])
+        start, end = wanted.within(one.start, one.end, partial(catalog.offset_at, *key))
+        if start < end:
+            ranges.append(replace(one, start=start, end=end))
+    return split(ranges, options.min_partitions, options.max_records, catalog.cut)
 
 
-def _resolve(options: SourceOptions, catalog: Catalog, topic: str, partition: int) -> OffsetRange:
-    earliest, latest = catalog.bounds(topic, partition)
+def offset_of(limit: Limit, catalog: Catalog, key: Key, bounds: Bounds) -> int | None:
+    """The offset that a limit stands for; None when no record is at or after its time."""
+    number = limit.of(*key)
+    if limit.kind is Kind.TIMESTAMP:
+        return catalog.offset_at(*key, number)
+    return {EARLIEST: bounds.earliest, LATEST: bounds.latest}.get(number, number)
 
-    def at(limit: Limit) -> int | None:
-        number = limit.of(topic, partition)
-        if limit.kind is Kind.TIMESTAMP:
-            return catalog.offset_at(topic, partition, number)
-        return {EARLIEST: earliest, LATEST: latest}.get(number, number)
 
-    start, end = at(options.starting), at(options.ending)
-    if start is None:
-        if not options.latest_when_too_late:
-            raise ValueError(
-                f"no record of {topic}-{partition} is at or after {options.starting.of(topic, partition)} "
-                f"(option {options.starting.option!r}); set startingOffsetsByTimestampStrategy to latest "
-                "to read no record of it"
-            )
-        start = latest
+def start_of(options: SourceOptions, starting: Limit, catalog: Catalog, key: Key, bounds: Bounds) -> int:
+    """The offset that a read starts at. Raises ValueError when its time is too late, unless the option
+    startingOffsetsByTimestampStrategy allows that.
+    """
+    start = offset_of(starting, catalog, key, bounds)
+    if start is not None:
+        return start
+    if not options.latest_when_too_late:
+        topic, partition = key
+        raise ValueError(
+            f"no record of {topic}-{partition} is at or after {starting.of(topic, partition)} "
+            f"(option {starting.option!r}); set startingOffsetsByTimestampStrategy to latest "
+            "to read no record of it"
+        )
+    return bounds.latest
+
+
+def _resolve(
+    options: SourceOptions, limits: tuple[Limit, Limit], catalog: Catalog, key: Key, bounds: Bounds
+) -> OffsetRange:
+    starting, ending = limits
+    topic, partition = key
+    earliest, latest, leader_epoch, _ = bounds
+    start = start_of(options, starting, catalog, key, bounds)
+    end = offset_of(ending, catalog, key, bounds)
     if end is None:
         end = latest
-    for limit, offset in ((options.starting, start), (options.ending, end)):
+    for limit, offset in ((starting, start), (ending, end)):
         if options.fail_on_data_loss and not earliest <= offset <= latest:
             raise ValueError(
                 f"offset {offset} of {topic}-{partition} (option {limit.option!r}) is not in the log, "
@@ -85,30 +144,48 @@ def _resolve(options: SourceOptions, catalog: Catalog, topic: str, partition: in
             )
     if options.fail_on_data_loss and start > end:
         raise ValueError(
-            f"{topic}-{partition}: the start {start} (option {options.starting.option!r}) is after "
-            f"the end {end} (option {options.ending.option!r})"
+            f"{topic}-{partition}: the start {start} (option {starting.option!r}) is after "
+            f"the end {end} (option {ending.option!r})"
         )
-    return OffsetRange(topic, partition, max(start, earliest), min(end, latest))
+    return OffsetRange(topic, partition, max(start, earliest), min(end, latest), leader_epoch)
+
+
+def say_lost(task: OffsetRange, offset: int, earliest: int) -> None:
+    """Logs that a task with failOnDataLoss=false goes on behind records that are gone."""
+    logger.warning(
+        "offsets [%d, %d) of %s-%d were deleted after the plan was made; the records behind them are read",
+        offset,
+        min(earliest, task.end),
+        task.topic,
+        task.partition,
+    )
+
+
+def cut_evenly(one: OffsetRange, parts: int) -> list[int]:
+    """Parts with equally many offsets."""
+    return [one.start + one.size * index // parts for index in range(parts + 1)]
 
 
 def split(
-    ranges: list[OffsetRange], min_partitions: int | None, max_records: int | None
+    ranges: list[OffsetRange],
+    min_partitions: int | None,
+    max_records: int | None,
+    cut: Callable[[OffsetRange, int], list[int]] = cut_evenly,
 ) -> list[OffsetRange]:
     """Splits ranges into tasks.
 
     Without the two options, each range is one task. With `min_partitions` and fewer ranges than that, a range
-    gets its share of that many tasks, in proportion to its number of offsets. With `max_records`, a task has
-    at most so many offsets. The parts of a range have equally many offsets, so a cut may fall inside a batch.
+    gets its share of that many tasks, in proportion to its number of offsets, and `cut` cuts it. With
+    `max_records`, a task has at most so many offsets, and the parts of a range have equally many. A cut may
+    fall inside a batch.
     """
     total = sum(one.size for one in ranges)
     tasks: list[OffsetRange] = []
     for one in ranges:
         parts = 1
         if min_partitions is not None and len(ranges) < min_partitions:
-            parts = max(parts, round(one.size * min_partitions / total))
-        if max_records is not None:
-            parts = max(parts, -(-one.size // max_records))
-        parts = min(parts, one.size)
-        edges = [one.start + one.size * index // parts for index in range(parts + 1)]
-        tasks += [OffsetRange(one.topic, one.partition, low, high) for low, high in itertools.pairwise(edges)]
+            parts = min(max(parts, round(one.size * min_partitions / total)), one.size)
+        fewest = 1 if max_records is None else -(-one.size // max_records)
+        edges = cut_evenly(one, max(parts, fewest)) if fewest > 1 else cut(one, parts)
+        tasks += [replace(one, start=low, end=high) for low, high in itertools.pairwise(edges)]
     return tasks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -40,14 +42,19 @@ def kafka_schema(include_headers: bool) -> StructType:
     return StructType([StructField(name, _COLUMNS[name]) for name in names])
 
 
-def check_schema(schema: StructType) -> None:
-    """Raises ValueError when `schema` has an unknown column, or a column of another type."""
+def check_schema(schema: StructType, typed: Collection[str] = ()) -> None:
+    """Raises ValueError when `schema` has an unknown column, or a column of another type. The columns `typed`
+    are not checked.
+    """
+    known = ", ".join(dict.fromkeys([*_COLUMNS, *typed]))
     if not schema.fields:
-        raise ValueError(f"the schema names no column; choose from {', '.join(_COLUMNS)}")
+        raise ValueError(f"the schema names no column; choose from {known}")
     for field in schema.fields:
+        if field.name in typed:
+            continue
         expected = _COLUMNS.get(field.name)
         if expected is None:
-            raise ValueError(f"there is no column {field.name!r}; the columns are {', '.join(_COLUMNS)}")
+            raise ValueError(f"there is no column {field.name!r}; the columns are {known}")
         if field.dataType != expected:
             raise ValueError(
                 f"column {field.name!r} is {expected.simpleString()}, not {field.dataType.simpleString()}; "

@@ -6,16 +6,18 @@ connections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from cluster.client.batches import EARLIEST, LATEST, BatchClient
+from cluster.errors import OffsetOutOfRange
 from logcore.columns import decode_batches
 from pyspark_logcore._options import TopicChoice
-from pyspark_logcore._plan import OffsetRange
+from pyspark_logcore._plan import Bounds, Key, OffsetRange, cut_evenly, say_lost
 
 FETCH_BYTES = 8 << 20
 """Bytes of a Fetch response, unless the user set `kafka.max.partition.fetch.bytes`."""
@@ -26,6 +28,8 @@ class BrokerLog:
     """The topics of a cluster. Pickled into tasks, so it has the client's settings only."""
 
     client: Mapping[str, str]
+    may_lose: bool = False
+    """Whether a task leaves out records that were deleted after the plan (failOnDataLoss=false)."""
 
     @contextmanager
     def catalog(self) -> Iterator[_BrokerCatalog]:
@@ -34,14 +38,30 @@ class BrokerLog:
             yield _BrokerCatalog(client, self.client["bootstrap.servers"])
 
     def read(self, task: OffsetRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yields the task's rows as Arrow batches."""
-        offset = task.start
-        with self._connect() as client:
+        """Yields the task's rows as Arrow batches. One response is fetched while Spark takes the rows of the
+        one before.
+        """
+        topic, partition, offset = task.topic, task.partition, task.start
+        with self._connect() as client, ThreadPoolExecutor(1, "logcore-fetch") as ahead:
+            fetched = ahead.submit(client.fetch, topic, partition, offset)
             while offset < task.end:
-                records, aborted = client.fetch(task.topic, task.partition, offset)
+                try:
+                    records, aborted = fetched.result()
+                except OffsetOutOfRange:
+                    [(earliest, _)] = client.offsets([(topic, partition)], EARLIEST).values()
+                    if not self.may_lose or earliest <= offset:
+                        raise
+                    say_lost(task, offset, earliest)
+                    offset = earliest
+                    fetched = ahead.submit(client.fetch, topic, partition, offset)
+                    continue
+                if not records:
+                    return
                 batches, offset = decode_batches(
-                    records, task.topic, task.partition, columns, offset, task.end, aborted=aborted
+                    records, topic, partition, columns, offset, task.end, aborted=aborted
                 )
+                if offset < task.end:
+                    fetched = ahead.submit(client.fetch, topic, partition, offset)
                 for batch in batches:
                     yield pa.record_batch(batch)
 
@@ -54,9 +74,10 @@ class _BrokerCatalog:
         self._client = client
         self._servers = servers
 
-    def partitions(self, choice: TopicChoice) -> list[tuple[str, int]]:
+    def partitions(self, choice: TopicChoice) -> list[Key]:
+        named = sorted({topic for topic, _ in choice.required()})
         chosen = []
-        for topic, (internal, partitions) in self._client.topics().items():
+        for topic, (internal, partitions) in self._client.topics(named or None).items():
             # As in Kafka's consumer, a pattern does not match the cluster's own topics.
             if not (internal and choice.pattern):
                 chosen += [(topic, number) for number in partitions if choice.wants(topic, number)]
@@ -66,8 +87,18 @@ class _BrokerCatalog:
                 raise ValueError(f"{what} is not at {self._servers}")
         return sorted(chosen)
 
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        return self._client.offset(topic, partition, EARLIEST), self._client.offset(topic, partition, LATEST)
+    def bounds(self, partitions: Sequence[Key]) -> dict[Key, Bounds]:
+        earliest, latest = (
+            self._client.offsets(partitions, EARLIEST),
+            self._client.offsets(partitions, LATEST),
+        )
+        return {key: Bounds(earliest[key].offset, *latest[key]) for key in partitions}
+
+    def stored_bytes(self, partitions: Sequence[Key]) -> dict[Key, int]:
+        return self._client.stored_bytes(partitions)
+
+    def cut(self, one: OffsetRange, parts: int) -> list[int]:
+        return cut_evenly(one, parts)
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
         offset = self._client.offset(topic, partition, timestamp)

@@ -21,9 +21,10 @@ from cluster.broker import bridge as bridge_module
 from cluster.broker import collector
 from cluster.broker.bridge import Bridge
 from cluster.broker.context import Body, Context, Request
+from cluster.broker.verification import Question
 from cluster.errors import NotController, UnknownServerError
 
-KEY, JOIN, METADATA = 32, 11, 3
+KEY, JOIN, METADATA, HEARTBEAT = 32, 11, 3, 12
 HANDLERS_MAX = 2
 PATIENCE = 30
 
@@ -86,6 +87,9 @@ class FakeSource:
         replicated, self.replicated = self.replicated, []
         return replicated
 
+    def take_verifications(self) -> list[Question]:
+        return []
+
     def take_reports(self, reports: Sequence[tuple[int, int]]) -> None:
         for report in reports:
             self.reported.put_nowait(report)
@@ -114,6 +118,12 @@ class FakeHandler:
         return {"unfit": 1} if request.body.get("unfit") else {"error": code}
 
 
+def answer(context: Context, request: Request) -> Body:
+    if "raises" in request.body:
+        raise request.body["raises"]
+    return {"at once": cast(FakeRequest, request).number, **request.body}
+
+
 Answers = asyncio.Queue[tuple[int, Body | None]]
 
 
@@ -131,11 +141,20 @@ def play(
 ) -> None:
     async def run() -> None:
         monkeypatch.setattr(
-            bridge_module, "HANDLERS", dict.fromkeys((KEY, JOIN, METADATA), FakeHandler(handle))
+            bridge_module,
+            "HANDLERS",
+            dict.fromkeys((KEY, JOIN, METADATA, HEARTBEAT), FakeHandler(handle)),
         )
+        monkeypatch.setattr(bridge_module, "ANSWERS", {HEARTBEAT: answer})
         source = FakeSource()
         bridge = Bridge(
-            source, informed(), HANDLERS_MAX, lambda *_: None, lambda _: None, source.take_reports
+            source,
+            informed(),
+            HANDLERS_MAX,
+            lambda *_: None,
+            lambda _: None,
+            source.take_reports,
+            lambda _: None,
         )
         bridge.start()
         try:
@@ -191,6 +210,33 @@ def test_a_failing_handler_affects_only_its_own_request(monkeypatch: pytest.Monk
         assert await answers.get() == (3, None)
         source.put(unfit)
         assert await answers.get() == (4, None)
+
+    play(monkeypatch, handle, script)
+
+
+def test_a_handler_that_never_waits_answers_before_tasks_begin_and_in_its_connections_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = asyncio.Event()
+
+    async def handle(request: FakeRequest) -> Body:
+        await gate.wait()
+        return {"ok": request.number}
+
+    async def script(source: FakeSource, answers: Answers, bridge: Bridge) -> None:
+        def beat(number: int, connection: str, **body: object) -> FakeRequest:
+            return FakeRequest(number, connection, answers, api_key=HEARTBEAT, body=body)
+
+        source.put(FakeRequest(1, "a", answers), beat(2, "a"))
+        source.put(beat(3, "b"), beat(5, "b", raises=NotController()))
+        source.put(beat(6, "b", raises=RuntimeError("a mistake")), beat(7, "c", unfit=True))
+        assert await answers.get() == (3, {"at once": 3})
+        assert await answers.get() == (5, {"error": NotController.code})
+        assert await answers.get() == (6, {"error": UnknownServerError.code})
+        assert await answers.get() == (7, None)
+        gate.set()
+        assert await answers.get() == (1, {"ok": 1})
+        assert await answers.get() == (2, {"ok": 2})
 
     play(monkeypatch, handle, script)
 

@@ -18,8 +18,8 @@ import pytest
 from cluster.broker import Broker, BrokerConfig
 from cluster.client import AdminClient, Consumer, NewTopic, Producer
 from cluster.coordinator import CoordinatorServer
-from cluster.groups.records import partition_of
 from cluster.model import TopicInfo
+from cluster.state_topics import partition_of
 
 WAIT_SECONDS = 60.0
 ALL = (0, 1, 2)

@@ -51,3 +51,20 @@ def test_a_request_to_a_controller_that_hangs_fails_once_there_is_another() -> N
             assert await link.request(METADATA, VERSION, {"topics": []}) == {"from": "here"}
 
     run(main)
+
+
+def test_a_controller_here_that_waits_for_its_coordinator_ends_no_request_later_than_another() -> None:
+    """Otherwise a broker that is the controller would never stop without its coordinator."""
+
+    async def never(_api_key: int, _version: int, _body: Body) -> Body:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def main() -> None:
+        metadata = MetadataCache("cluster")
+        metadata.set_controller(LOCAL)
+        link = ControllerLink(metadata, LOCAL, "PLAINTEXT", 10, never)
+        with pytest.raises(TimeoutError):
+            await link.request(METADATA, VERSION, {"topics": []})
+
+    run(main)

@@ -19,8 +19,7 @@ from cluster.broker import Broker, BrokerConfig, BrokerStartError, BrokerStopErr
 from cluster.controller import ZooKeeper, znodes
 from cluster.coordinator import CoordinatorServer
 from cluster.errors import UnknownMemberId, for_code
-from cluster.groups import GroupMachine
-from cluster.groups.messages import Action
+from cluster.groups import GroupCoordinator
 from cluster.model import Milliseconds
 
 from .wire import Wire
@@ -165,13 +164,13 @@ def test_groups_get_all_deleted_topics_of_a_request_at_once(
 ) -> None:
     """Each time they go through every committed offset, before the request is answered."""
     reported: list[list[str]] = []
-    forget = GroupMachine.topics_deleted
+    forget = GroupCoordinator.topics_deleted
 
-    def topics_deleted(machine: GroupMachine, names: Sequence[str], now: int) -> list[Action]:
+    def topics_deleted(groups: GroupCoordinator, names: Sequence[str]) -> None:
         reported.append(list(names))
-        return forget(machine, names, now)
+        forget(groups, names)
 
-    monkeypatch.setattr(GroupMachine, "topics_deleted", topics_deleted)
+    monkeypatch.setattr(GroupCoordinator, "topics_deleted", topics_deleted)
 
     async def run() -> None:
         async with embedded(tmp_path) as broker, Wire(broker.bootstrap) as wire:

@@ -35,6 +35,22 @@ EXAMPLES: dict[int, dict[str, Any]] = {
     15: {"groups": ["g"]},
     19: {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}], "timeout_ms": 1},
     21: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}], "timeout_ms": 1},
+    27: {
+        "markers": [
+            {
+                "producer_id": 1,
+                "producer_epoch": 0,
+                "transaction_result": True,
+                "coordinator_epoch": 0,
+                "topics": [{"name": "t", "partition_indexes": [0]}],
+            }
+        ]
+    },
+    28: {
+        "transactional_id": "x",
+        "group_id": "g",
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
+    },
     32: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
     33: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
     34: {"dirs": [{"path": "/d", "topics": [{"name": "t", "partitions": [0]}]}]},
@@ -44,6 +60,8 @@ EXAMPLES: dict[int, dict[str, Any]] = {
     44: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
     49: {"entries": [{"entity": [{"entity_type": "user", "entity_name": "u"}]}]},
     61: {"topics": [{"name": "t", "partition_indexes": [0]}]},
+    65: {"transactional_ids": ["x"]},
+    69: {"group_ids": ["g"]},
 }
 
 
@@ -59,6 +77,11 @@ def example(key: int, version: int) -> dict[str, Any]:
         return {"coordinator_keys": ["g"]} if version >= 4 else {"key": "g"}
     if key == 20:
         return {"topics": [{"name": "t"}]} if version >= 6 else {"topic_names": ["t"]}
+    if key == 24:
+        topics = [{"name": "t", "partitions": [0]}]
+        if version >= 4:
+            return {"transactions": [{"transactional_id": "x", "topics": topics}]}
+        return {"v3_and_below_transactional_id": "x", "v3_and_below_topics": topics}
     return EXAMPLES.get(key, {})
 
 

@@ -77,7 +77,7 @@ def test_a_group_cannot_write_lines_of_the_log(start_broker: StartBroker, log_fo
     asyncio.run(commit_what_fits_nowhere())
     line = broker.wait_output("its record could not be written").rstrip("\n")
     assert broker.stop() == 0
-    assert re.match(r"\{.*\}$" if log_format == "json" else r"\d{4}-.* WARNING cluster\.groups\.", line)
+    assert re.match(r"\{.*\}$" if log_format == "json" else r"\d{4}-.* WARNING cluster\.state_topics\.", line)
     message = json.loads(line)["message"] if log_format == "json" else line
     assert f"group {ESCAPED}: its record could not be written: " in message
     assert not any(line.startswith(FORGED) for line in broker.output().splitlines())
@@ -95,7 +95,15 @@ def test_the_client_id_of_a_failed_request_is_one_field(
             return {}
 
     monkeypatch.setattr(bridge_module, "HANDLERS", {15: Failing()})
-    bridge = Bridge(cast(Any, None), cast(Context, None), 1, lambda *_: None, lambda _: None, lambda _: None)
+    bridge = Bridge(
+        cast(Any, None),
+        cast(Context, None),
+        1,
+        lambda *_: None,
+        lambda _: None,
+        lambda _: None,
+        lambda _: None,
+    )
     request = FakeRequest(15, 0, {}, client_id=NAME)
     asyncio.run(bridge._answer(cast(Request, request)))
     assert request.answers == [{}]

@@ -175,6 +175,7 @@ def check_cluster(samples: Samples) -> None:
         ("kafka_controller_kafkacontroller_activecontrollercount", 1),
         ("kafka_controller_kafkacontroller_offlinepartitionscount", 0),
         ("kafka_controller_kafkacontroller_globaltopiccount", 1),
+        ("kafka_controller_controllerstats_uncleanleaderelections_total", 0),
         ("kafka_controller_kafkacontroller_globalpartitioncount", 2),
         ("kafka_log_logmanager_offlinelogdirectorycount", 0),
         ("kafka_log_logmanager_remaininglogstorecover", 0),
@@ -188,6 +189,10 @@ def check_cluster(samples: Samples) -> None:
         name = "kafka_server_delayedoperationpurgatory_purgatorysize"
         assert value(samples, name, delayedOperation=operation) == 0
     assert 0 <= value(samples, "kafka_network_socketserver_networkprocessoravgidle_percent") <= 1
+    # The controller has read the brokers once.
+    times = "kafka_controller_controllerstats_leaderelectionrateandtimems"
+    assert value(samples, f"{times}_count") >= 1
+    assert value(samples, f"{times}_bucket", le="+Inf") == value(samples, f"{times}_count")
     assert value(samples, "logcore_uptime_seconds") > 0
     assert value(samples, "process_resident_memory_bytes") > 0
 

@@ -32,15 +32,19 @@ PER_PARTITION = 120
 def context(committed: dict[TopicPartition, CommittedOffset], error: int = 0) -> Context:
     groups = SimpleNamespace(
         status=lambda group, empty_allowed: error,
-        machine=SimpleNamespace(committed=lambda group: committed),
+        committed=lambda group: committed,
+        check_fetch=lambda group, member, epoch: 0,
     )
     return cast(Context, SimpleNamespace(groups=groups))
+
+
+GROUP = {"group_id": "g", "member_id": None, "member_epoch": -1}
 
 
 def fetch(version: int, topics: list[dict[str, Any]] | None) -> FakeRequest:
     if version < 8:
         return FakeRequest(KEY, version, {"group_id": "g", "topics": topics})
-    return FakeRequest(KEY, version, {"groups": [{"group_id": "g", "topics": topics}]})
+    return FakeRequest(KEY, version, {"groups": [GROUP | {"topics": topics}]})
 
 
 def decoded(version: int, answer: Body) -> dict[str, Any]:

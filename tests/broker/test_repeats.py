@@ -145,13 +145,13 @@ def test_a_partitions_producers_are_looked_up_once() -> None:
 
 
 def test_a_coordinator_is_found_once() -> None:
-    asked = []
+    asked: list[str] = []
 
-    async def ensure_offsets_topic() -> None:
-        asked.append(1)
+    async def ensure_state_topic(name: str) -> None:
+        asked.append(name)
 
     context = SimpleNamespace(
-        auto_topics=SimpleNamespace(ensure_offsets_topic=ensure_offsets_topic),
+        auto_topics=SimpleNamespace(ensure_state_topic=ensure_state_topic),
         metadata=SimpleNamespace(topic=lambda name: None),
     )
     keys = ["g"] * 1000 + ["h", "g"]

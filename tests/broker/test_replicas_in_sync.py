@@ -14,9 +14,8 @@ import pytest
 
 from cluster.broker import Broker
 from cluster.controller import znodes
-from cluster.controller.names import GROUP_METADATA_TOPIC
 from cluster.errors import NONE, CoordinatorNotAvailable, NotEnoughReplicas
-from cluster.model import BrokerId, LeaderEpoch, Replicas, new_topic_id
+from cluster.model import GROUP_METADATA_TOPIC, BrokerId, LeaderEpoch, Replicas, new_topic_id
 
 from ..compat.test_data_plane import batch
 from .test_topic_logs import SET, alter, run, served

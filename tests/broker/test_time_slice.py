@@ -55,6 +55,14 @@ QUOTAS = [{"entity": [{"entity_type": "nobody", "entity_name": name}], "ops": []
 
 REASSIGNED = [{"partition_index": number, "replicas": [0]} for number in NUMBERS]
 ELECTED = [{"topic": "there", "partitions": NUMBERS}]
+TRANSACTION = {"producer_id": 1, "producer_epoch": 0, "topics": [{"name": "there", "partitions": [0]}]}
+TRANSACTIONS = [{"transactional_id": name, "verify_only": False} | TRANSACTION for name in NAMES]
+ENDED = {"producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0}
+REPEATED = [{"name": "there", "partitions": [0] * MANY}]
+MARKED = [
+    {"name": "unknown", "partition_indexes": NUMBERS},
+    {"name": "there", "partition_indexes": [0] * MANY},
+]
 
 REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
     ("CreateTopics", 4, TOPICS),
@@ -75,6 +83,29 @@ REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
         5,
         {"group_id": "g", "topics": [{"name": name, "partition_indexes": [0]} for name in NAMES]},
     ),
+    (
+        "TxnOffsetCommit",
+        3,
+        {"transactional_id": "x", "group_id": "g", "topics": [{"name": "unknown", "partitions": COMMITS}]},
+    ),
+    ("AddPartitionsToTxn", 4, {"transactions": TRANSACTIONS}),
+    (
+        "AddPartitionsToTxn",
+        3,
+        {
+            "v3_and_below_transactional_id": "x",
+            "v3_and_below_topics": [{"name": "there", "partitions": NUMBERS}],
+        },
+    ),
+    (
+        "AddPartitionsToTxn",
+        4,
+        {"transactions": [TRANSACTION | {"transactional_id": "x", "verify_only": True, "topics": REPEATED}]},
+    ),
+    ("WriteTxnMarkers", 1, {"markers": [ENDED | {"topics": MARKED}]}),
+    ("WriteTxnMarkers", 1, {"markers": [ENDED | {"topics": []}] * MANY}),
+    ("DescribeTransactions", 0, {"transactional_ids": NAMES}),
+    ("ConsumerGroupDescribe", 0, {"group_ids": NAMES}),
     ("DeleteRecords", 1, {"topics": [{"name": "there", "partitions": DELETIONS}], "timeout_ms": 60_000}),
     ("DescribeProducers", 0, {"topics": NAMED}),
     ("AlterReplicaLogDirs", 1, {"dirs": MOVES}),

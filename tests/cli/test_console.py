@@ -79,3 +79,11 @@ def test_an_old_flag_and_its_new_name_together_are_refused(command: str, old: st
     given = ("--bootstrap-server", "localhost:1", "--topic", "t", old, "a=b", new, "a=b")
     status, _, said = run(command, *given)
     assert (status, said) == (2, f"logcore {command}: {old} and {new} cannot be used together\n")
+
+
+def test_a_number_that_no_request_can_hold_is_refused_without_a_traceback(broker: BrokerProcess) -> None:
+    server = ("--bootstrap-server", broker.bootstrap)
+    status, _, said = run("topics", "--create", "--topic", "many", "--partitions", "9999999999", *server)
+    assert status == 2
+    assert said.startswith("logcore topics: a value does not fit into Kafka's request: ")
+    assert "\n" not in said.rstrip("\n")

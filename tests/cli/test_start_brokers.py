@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.broker._processes import _of_broker
 from cluster.client import AdminClient, NewTopic, Producer
 
 WAIT_SECONDS = 60.0
@@ -99,6 +101,40 @@ def test_one_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_every_process_ends_with_the_terminal_or_a_killed_start(tmp_path: Path, number: int) -> None:
+    """The brokers lose their coordinator too after SIGKILL. One of them is the controller."""
+    process, addresses = started(tmp_path, "--brokers", "2")
+    try:
+        assert len(addresses) == 2
+        ends = [os.pidfd_open(pid_of(tmp_path / f"broker-{n}.properties")) for n in range(2)]
+        process.send_signal(number)
+        for end in ends:
+            assert select.select([end], [], [], WAIT_SECONDS)[0], "a broker stayed behind"
+            os.close(end)
+        process.communicate(timeout=WAIT_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_each_broker_has_a_port_for_its_metrics() -> None:
+    """With one port for all only the first broker would start."""
+    first = _of_broker(0, {"metrics.listener": "127.0.0.1:9404", "num.partitions": "2"})
+    assert first == {"metrics.listener": "127.0.0.1:9404", "num.partitions": "2"}
+    assert _of_broker(2, first)["metrics.listener"] == "127.0.0.1:9406"
+    assert _of_broker(2, {"metrics.listener": "[::1]:0"})["metrics.listener"] == "[::1]:0"
+    assert _of_broker(2, {"metrics.listener": "wrong"})["metrics.listener"] == "wrong"
+    assert _of_broker(2, {}) == {}
+
+
+def test_a_port_with_too_few_above_it_is_named() -> None:
+    command = [sys.executable, "-m", "cluster.cli", "start", "--brokers", "3", "--port", "65534"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    assert done.returncode == 2
+    assert "--port 65534 leaves no port up to 65535 for 3 brokers" in done.stderr
 
 
 def test_a_broker_that_cannot_start_ends_the_start_with_its_reason(tmp_path: Path) -> None:

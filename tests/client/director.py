@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cluster import Consumer
-from cluster.client._group import Event, Membership, Standing
-from cluster.client._group_protocol import GenerationEnded
+from cluster.client._group import Event, GenerationEnded, Membership, Standing
 from tests.client.conftest import WAIT
 
 
@@ -31,11 +30,12 @@ class Director:
         """Every point the thread has come to."""
         self.next_heartbeat: Exception | None = None
         """The next heartbeat raises this in place of the coordinator's answer."""
-        group = self._group = consumer._group
-        protocol: Any = group._protocol
-        for name in ("join", "sync", "heartbeat", "leave"):
+        group: Any = consumer._group
+        self._group = group
+        protocol = group._protocol
+        for name in {"join", "sync", "heartbeat", "leave"}.intersection(dir(protocol)):
             setattr(protocol, name, self._around(name, getattr(protocol, name)))
-        group._topics.find = self._around("find", group._topics.find)  # type: ignore[method-assign]
+        group._topics.find = self._around("find", group._topics.find)
         post = group._post
 
         def stop_and_post(event: Event) -> None:
@@ -61,8 +61,8 @@ class Director:
             finally:
                 self._wait_while(lambda: False)
 
-        group._next_membership = wait_for_membership  # type: ignore[method-assign]
-        group._is_revoking = wait_for_revocation  # type: ignore[method-assign]
+        group._next_membership = wait_for_membership
+        group._is_revoking = wait_for_revocation
 
     def _wait_while(self, waits: Callable[[], bool]) -> None:
         with self._changed:
@@ -130,6 +130,10 @@ class Director:
     def rebalance(self) -> None:
         """The coordinator ends the generation."""
         self.next_heartbeat = GenerationEnded(lost=False)
+
+    def fence(self) -> None:
+        """The coordinator says that it has removed the member."""
+        self.next_heartbeat = GenerationEnded(lost=True)
 
     def remove_member(self) -> None:
         """The coordinator removes the member."""

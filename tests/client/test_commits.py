@@ -387,6 +387,10 @@ def test_a_commit_is_tried_again_while_the_coordinator_is_not_ready(
     assert consumer.committed([TopicPartition(topic, 0)], WAIT)[0].offset == 2
 
 
+_OFFSET_FETCH = 9
+"""The version that the client speaks with this broker."""
+
+
 # Were this broken, a consumer would begin before the offset of an open transaction, and read records again.
 def test_an_assignment_waits_for_an_offset_that_a_transaction_may_change(
     broker: BrokerProcess,
@@ -398,11 +402,11 @@ def test_an_assignment_waits_for_an_offset_that_a_transaction_may_change(
     produce(broker.bootstrap, topic, [b"v"] * 5)
     call = Coordinator.call
 
-    def unstable(self: Coordinator, api: str, message: dict[str, Any], **where: Any) -> dict[str, Any]:
+    def unstable(self: Coordinator, api: str, message: Any, **where: Any) -> dict[str, Any]:
         response = call(self, api, message, **where)
         if api == "OffsetFetch":
-            asked.append(message.get("require_stable", False))
-            [answer] = response["topics"][0]["partitions"]
+            asked.append(message(_OFFSET_FETCH).get("require_stable", False))
+            [answer] = response["groups"][0]["topics"][0]["partitions"]
             if len(asked) == 1:
                 answer.update(committed_offset=-1, error_code=KafkaError.UNSTABLE_OFFSET_COMMIT)
         return response
@@ -434,7 +438,7 @@ def test_a_partition_whose_offset_cannot_be_looked_up_is_reported_and_not_read(
     def refuse_first(self: Coordinator, api: str, message: dict[str, Any], **where: Any) -> dict[str, Any]:
         response = call(self, api, message, **where)
         if api == "OffsetFetch":
-            for answer in response["topics"][0]["partitions"]:
+            for answer in response["groups"][0]["topics"][0]["partitions"]:
                 if answer["partition_index"] == 0:
                     answer["error_code"] = TOPIC_AUTHORIZATION_FAILED
         return response

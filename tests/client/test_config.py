@@ -36,6 +36,7 @@ def test_an_unknown_property_is_named() -> None:
         ({"batch.num.messages": 0}, "outside allowed range 1..1000000"),
         ({"compression.type": "rar"}, "compression.type"),
         ({"acks": 7}, "acks"),
+        ({"transaction.timeout.ms": 999}, "outside allowed range 1000"),
         ({"enable.idempotence": "maybe"}, "true or false"),
         ({"bootstrap.servers": "localhost:port"}, "host:port"),
         ({"bootstrap.servers": "localhost:²"}, "host:port"),
@@ -49,9 +50,23 @@ def test_a_bad_value_names_its_property(config: Mapping[str, object], words: str
 
 
 def test_properties_that_would_be_unsafe_to_ignore_are_refused() -> None:
-    for config in ({"security.protocol": "SSL"}, {"transactional.id": "t"}):
-        assert error_of(config) == KafkaError._NOT_IMPLEMENTED
-    assert error_of({"group.protocol": "consumer"}, "c") == KafkaError._NOT_IMPLEMENTED
+    assert error_of({"security.protocol": "SSL"}) == KafkaError._NOT_IMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy", "group.protocol.type"],
+)
+def test_settings_of_the_classic_protocol_are_refused_with_the_consumer_protocol(name: str) -> None:
+    """They would have no effect, and a program would count on them."""
+    values = {"partition.assignment.strategy": "range", "group.protocol.type": "consumer"}
+    given = {"group.id": "g", name: values.get(name, 6000)}
+    error = error_of({**given, "group.protocol": "consumer"}, "c")
+    assert error == KafkaError._INVALID_ARG
+    assert f"`{name}`" in error.str()
+    config = _config.parse([given], "c", {})
+    _config.finish_consumer(config)
+    assert config.values["group.protocol"] == "classic"
 
 
 def test_known_settings_without_effect_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:

@@ -116,6 +116,86 @@ def test_a_group_with_a_confluent_kafka_member_is_shared(
     poll_until([ours], lambda: len(owned(ours)) == 4)
 
 
+COOPERATIVE = {
+    "partition_assignment_strategy": "cooperative-sticky",
+    "session_timeout_ms": 6000,
+    "heartbeat_interval_ms": 100,
+}
+
+
+def test_a_cooperative_member_reads_on_while_another_joins_and_leaves(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
+) -> None:
+    topic, group = new_topic(4), uuid.uuid4().hex
+    changes: list[tuple[str, set[int]]] = []
+
+    def record(what: str) -> Callable[[Consumer, list[TopicPartition]], None]:
+        return lambda _, partitions: changes.append((what, {partition.partition for partition in partitions}))
+
+    first = new_consumer(group_id=group, auto_commit_interval_ms=0, **COOPERATIVE)
+    first.subscribe(
+        [topic], on_assign=record("assigned"), on_revoke=record("revoked"), on_lost=record("lost")
+    )
+    poll_until([first], lambda: owned(first) == {0, 1, 2, 3})
+    for partition in range(4):
+        produce(broker.bootstrap, topic, [b"%d" % partition], partition=partition)
+    read(first, 4)
+    second = new_consumer(group_id=group, **COOPERATIVE)
+    second.subscribe([topic])
+    poll_until([first, second], shared(first, second, count=4))
+    assert changes[0] == ("assigned", {0, 1, 2, 3})
+    [(_, moved)] = [change for change in changes if change[0] == "revoked"]
+    assert moved == owned(second)
+    assert len(moved) == 2
+    # What was read before is committed when a partition is given up, in the generation that takes it.
+    offsets = second.committed([TopicPartition(topic, partition) for partition in moved], WAIT)
+    assert [found.offset for found in offsets] == [1, 1]
+    second.close()
+    poll_until([first], lambda: owned(first) == {0, 1, 2, 3})
+    assert [change for change in changes[1:] if change[1]] == [("revoked", moved), ("assigned", moved)]
+    # Retained partitions are committed for in each generation.
+    produce(broker.bootstrap, topic, [b"again"], partition=0)
+    [message] = read(first, 1)
+    [result] = first.commit(message, asynchronous=False) or []
+    assert (result.offset, result.error) == (2, None)
+    first.close()
+    assert changes[-1] == ("revoked", {0, 1, 2, 3})
+
+
+@pytest.mark.parametrize("ours_leads", [True, False])
+def test_a_cooperative_group_with_a_confluent_kafka_member_is_shared(
+    broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer, ours_leads: bool
+) -> None:
+    topic, group = new_topic(4), uuid.uuid4().hex
+    settings = {name.replace("_", "."): value for name, value in COOPERATIVE.items()}
+    theirs = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0, **settings}
+    )
+    ours = new_consumer(group_id=group, **COOPERATIVE)
+
+    def other() -> set[int]:
+        theirs.poll(0.05)
+        return {partition.partition for partition in theirs.assignment()}
+
+    if ours_leads:
+        ours.subscribe([topic])
+        poll_until([ours], lambda: len(owned(ours)) == 4)
+        theirs.subscribe([topic])
+    else:
+        theirs.subscribe([topic])
+        poll_until([], lambda: len(other()) == 4)
+        ours.subscribe([topic])
+
+    def split() -> bool:
+        found = other()
+        assert not found & owned(ours)
+        return len(found) == len(owned(ours)) == 2
+
+    poll_until([ours], split)
+    theirs.close()
+    poll_until([ours], lambda: len(owned(ours)) == 4)
+
+
 def test_what_was_consumed_is_committed_when_a_member_goes(
     broker: BrokerProcess, new_topic: NewTopicFactory, new_consumer: NewConsumer
 ) -> None:

@@ -54,12 +54,16 @@ from cluster import (
 )
 from cluster.client import (
     ClientQuota,
+    ConsumerGroupMetadata,
     FetchedReplica,
     LogDirDescription,
     PartitionReassignment,
+    ProducerState,
     QuotaFilter,
     ReplicaInfo,
     TopicPartitionReplica,
+    TransactionDescription,
+    TransactionListing,
 )
 from tests.client.conftest import NewConsumer, NewTopicFactory, produce, read
 from tests.conftest import BrokerProcess
@@ -87,6 +91,7 @@ VALUES = [
     ConfigResource("topic", "t", {"a": "1"}),
     ConsumerGroupDescription("g", False, [], "range", ConsumerGroupState.STABLE, NODE),
     ConsumerGroupListing("g", False),
+    ConsumerGroupMetadata("g", 3, "m", "i"),
     ConsumerGroupTopicPartitions("g", [PARTITION]),
     DescribeClusterResult(NODE, [NODE], "id"),
     GroupMember("m", "client", "host", b"1", b"2"),
@@ -105,10 +110,13 @@ VALUES = [
     OffsetSpec.for_timestamp(5),
     PartitionMetadata(1, 2, [2], [2], ERROR),
     PartitionReassignment([1, 2], [2], [1]),
+    ProducerState(1, 2, 3, 4, 5, -1),
     QuotaFilter("user", "u"),
     ReplicaInfo(1, 2, False),
     SCRAM,
     TopicCollection(["t"]),
+    TransactionDescription(0, "x", 1, 2, "Ongoing", 60_000, 5, [PARTITION]),
+    TransactionListing("x", 1, "Ongoing"),
     TopicDescription("t", Uuid(1, 2), False, [TopicPartitionInfo(0, NODE, [NODE], [NODE])]),
     TopicMetadata("t", {1: PartitionMetadata(1)}, ERROR),
     PARTITION,

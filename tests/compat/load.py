@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 PATIENCE_SECONDS = 60.0
 ASK_AGAIN_SECONDS = 0.1
@@ -33,9 +34,16 @@ class Load:
     """An idempotent producer with acks=all that never pauses. Every record must be acknowledged."""
 
     def __init__(
-        self, bootstrap: str, topic: str, producer: type[Producer] = Producer, in_flight: int = IN_FLIGHT
+        self,
+        bootstrap: str,
+        topic: str,
+        producer: type[Producer] = Producer,
+        in_flight: int = IN_FLIGHT,
+        requests_at_once: int = 5,
     ) -> None:
-        """`producer` is librdkafka's class, or ours of the same shape."""
+        """`producer` is librdkafka's class, or ours of the same shape. At most `in_flight` records are not
+        acknowledged, in at most so many requests at once.
+        """
         self.acknowledged: dict[int, list[tuple[int, int]]] = {}
         """By partition, in the order of acknowledgement: each record's offset and number."""
         self.refused: list[KafkaError] = []
@@ -46,6 +54,7 @@ class Load:
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
                 "enable.idempotence": True,
+                "max.in.flight.requests.per.connection": requests_at_once,
                 "linger.ms": 5,
                 "message.timeout.ms": int(PATIENCE_SECONDS * 1000),
                 "log_level": 0,
@@ -133,6 +142,9 @@ class Group:
             "session.timeout.ms": 6000,
             "log_level": 0,
         }
+        self.errors: list[KafkaError] = []
+        self._topic = topic
+        self._settings = settings
         self._threads = [threading.Thread(target=self._run, args=(settings, topic)) for _ in range(2)]
         for thread in self._threads:
             thread.start()
@@ -142,9 +154,42 @@ class Group:
         consumer.subscribe([topic])
         while not self._stopping.is_set():
             for message in consumer.consume(500, 0.2):
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     self.seen.add((message.partition(), message.offset()))
+                else:
+                    self.errors.append(error)
         consumer.close()
+
+    def until_seen(self, written: set[tuple[int, int]]) -> None:
+        """Waits until each of these records, by partition and offset, was read."""
+        try:
+            until(lambda: self.seen >= written, "the group has read every acknowledged record")
+        except AssertionError as late:
+            missing = sorted(written - self.seen)
+            raise AssertionError(
+                f"{late}; {len(missing)} are missing: {missing[:10]}; errors: {self.errors[-10:]}; "
+                f"{self._state()}"
+            ) from late
+
+    def _state(self) -> str:
+        """What the group's coordinator says of it."""
+        admin = AdminClient({"bootstrap.servers": self._settings["bootstrap.servers"]})
+        reader = Consumer(self._settings)
+        try:
+            (described,) = admin.describe_consumer_groups(["group"]).values()
+            group = described.result(PATIENCE_SECONDS)
+            partitions = [TopicPartition(self._topic, number) for number in range(PARTITIONS)]
+            committed = {each.partition: each.offset for each in reader.committed(partitions, 10)}
+            members = {
+                member.member_id: [each.partition for each in member.assignment.topic_partitions]
+                for member in group.members
+            }
+            return f"{group.state} at broker {group.coordinator}, members {members}, committed {committed}"
+        except KafkaException as error:
+            return f"its coordinator says: {error}"
+        finally:
+            reader.close()
 
     def stop(self) -> None:
         self._stopping.set()

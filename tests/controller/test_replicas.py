@@ -244,6 +244,15 @@ def test_a_log_that_cannot_be_opened_is_an_error_of_its_partition(fixture: Fixtu
     assert fixture.decider.led == set()
 
 
+# If this failed, a topic would count as deleted while a disk that failed before the start keeps its records.
+def test_a_deletion_waits_for_a_log_on_a_failed_disk(fixture: Fixture) -> None:
+    fixture.logs.fails = True
+    assert fixture.lead(topic(1)) == KafkaStorageError.code
+    assert fixture.stop(topic(1), delete=True) == KafkaStorageError.code
+    assert fixture.stop(topic(1), delete=False) == NONE
+    assert fixture.stop(topic(1), delete=True) == KafkaStorageError.code
+
+
 def test_a_stop_of_an_older_epoch_is_refused_and_a_deletion_is_above_any_epoch(fixture: Fixture) -> None:
     assert fixture.lead(topic(5)) == NONE
     assert fixture.stop(topic(4), delete=False) == FencedLeaderEpoch.code

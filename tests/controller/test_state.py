@@ -267,6 +267,7 @@ def test_only_members_of_the_isr_lead_unless_unclean_elections_are_allowed() -> 
     own = controller(ONE, unclean_election=True)
     load(own, {0: (TWO, ONE)}, {0: partition(TWO, 7, TWO)}, {"unclean.leader.election.enable": "false"})
     assert of(own).leader == NO_LEADER
+    assert (state.elections.unclean, own.elections.unclean) == (1, 0)
 
 
 def test_unclean_elections_may_be_allowed_later() -> None:

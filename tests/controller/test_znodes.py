@@ -157,3 +157,18 @@ def test_topic_ids_as_text() -> None:
 def test_user_and_client_names_as_znodes(name: str, node: str) -> None:
     assert znodes.sanitize(name) == node
     assert znodes.desanitize(node) == name
+
+
+@pytest.mark.parametrize(
+    "replicas", ["[3000000000]", "[-3000000000]", "[Infinity]", "[NaN]", '"012"', "[[0]]", "[" * 100_000]
+)
+def test_replicas_that_no_request_can_hold_are_refused(replicas: str) -> None:
+    """Otherwise no LeaderAndIsr could be sent any more to the brokers of such a partition."""
+    asked = f'{{"version":1,"partitions":[{{"topic":"t","partition":0,"replicas":{replicas}}}]}}'
+    with pytest.raises(znodes.ZnodeError):
+        znodes.decode_reassignments(asked.encode())
+    with pytest.raises(znodes.ZnodeError):
+        znodes.decode_topic("t", f'{{"version":1,"partitions":{{"0":{replicas}}}}}'.encode())
+    state = f'{{"leader":0,"leader_epoch":0,"isr":{replicas},"controller_epoch":1,"version":1}}'
+    with pytest.raises(znodes.ZnodeError):
+        znodes.decode_state("t", 0, state.encode(), 0)

@@ -23,8 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cluster.errors import NONE, for_code
-from cluster.groups.group import CommittedOffset
-from cluster.groups.machine import GroupMachine
+from cluster.groups.committed import CommittedOffset
 from cluster.groups.messages import (
     Action,
     Commit,
@@ -33,12 +32,14 @@ from cluster.groups.messages import (
     Join,
     JoinResult,
     Leaving,
-    Respond,
     Sync,
     SyncResult,
     Write,
 )
+from cluster.groups.partition import PartitionGroups
 from cluster.model import TopicPartition
+from cluster.state_topics import Respond
+from tests.groups.logs import expire_all
 
 
 def error_name(code: int) -> str:
@@ -50,8 +51,8 @@ class Player:
 
     def __init__(self, limits: GroupLimits) -> None:
         numbers = itertools.count(1)
-        self.machine = GroupMachine(limits, lambda: str(next(numbers)))
-        self.machine.read_subscription = lambda data: frozenset(data.decode().split("+"))
+        self.machine = PartitionGroups(limits, lambda: str(next(numbers)))
+        self.machine.offsets.read_subscription = lambda data: frozenset(data.decode().split("+"))
         self.now = 0
         self.output: list[str] = []
         self._names: dict[int, str] = {}
@@ -209,15 +210,15 @@ class Player:
             self.output.append(f"{item}={kept.offset}")
 
     def do_expire(self, names: list[str], options: dict[str, str]) -> None:
-        self.show(self.machine.expire_offsets(self.now))
+        self.show(expire_all(self.machine, self.now))
 
     def do_delete(self, names: list[str], options: dict[str, str]) -> None:
-        code, actions = self.machine.delete("g", self.now)
+        code, actions = self.machine.delete("g")
         self.output.append(f"delete {error_name(code)}")
         self.show(actions)
 
     def do_topics_deleted(self, names: list[str], options: dict[str, str]) -> None:
-        self.show(self.machine.topics_deleted(names, self.now))
+        self.show(self.machine.topics_deleted(names))
 
 
 def play(path: Path) -> str:

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from cluster.errors import NONE, InconsistentGroupProtocol
 from cluster.groups import GroupLimits, Join, Leaving
-from cluster.groups.group import Group, GroupState, Member, Protocols
-from cluster.groups.machine import GroupMachine
-from cluster.groups.messages import JoinResult, Respond, StoredGroup, StoredMember
+from cluster.groups.classic.group import Group, GroupState, Member
+from cluster.groups.messages import JoinResult, Protocols, StoredGroup, StoredMember
+from cluster.groups.partition import PartitionGroups
+from cluster.state_topics import Respond
 
 NAMES = "abcd"
 
@@ -73,11 +74,11 @@ def test_a_name_that_a_member_has_twice_counts_once(first: list[str], second: li
 
 
 def test_loaded_members_are_counted() -> None:
-    machine = GroupMachine(GroupLimits(), lambda: "id")
+    machine = PartitionGroups(GroupLimits(), lambda: "id")
     stored = StoredMember("m", None, "c", "/h", 1, 1, b"", b"")
     for _ in range(2):
-        machine.load_group(StoredGroup("g", "consumer", 1, "range", "m", 0, (stored,)), "g")
-        assert machine.groups["g"].supported == {"range": 1}
+        machine.classic.load(StoredGroup("g", "consumer", 1, "range", "m", 0, (stored,)), "g")
+        assert machine.table.groups["g"].supported == {"range": 1}
 
 
 class Watched(tuple[tuple[str, bytes], ...]):
@@ -92,7 +93,7 @@ class Watched(tuple[tuple[str, bytes], ...]):
 
 def test_a_join_iterates_over_its_own_names_only() -> None:
     numbers = itertools.count(1)
-    machine = GroupMachine(GroupLimits(), lambda: str(next(numbers)))
+    machine = PartitionGroups(GroupLimits(), lambda: str(next(numbers)))
     there = Watched((f"a{number}", b"") for number in range(2000))
     assert join(machine, there) == []
     before = there.passes
@@ -102,7 +103,7 @@ def test_a_join_iterates_over_its_own_names_only() -> None:
     assert there.passes == before
 
 
-def join(machine: GroupMachine, protocols: Protocols) -> list[JoinResult]:
+def join(machine: PartitionGroups, protocols: Protocols) -> list[JoinResult]:
     """The results for a new member, which waits if there are none."""
     request = Join("g", "", None, "c", "/127.0.0.1", 20_000, 10_000, "consumer", protocols)
     results = [action.result for action in machine.join(1, request, 0) if isinstance(action, Respond)]
@@ -129,9 +130,9 @@ def test_a_vote_looks_up_its_own_names_only() -> None:
 def test_a_member_may_join_after_all_others_left_during_the_initial_delay() -> None:
     """As in Kafka, whose count of a name is 0 then, like the number of members."""
     numbers = itertools.count(1)
-    machine = GroupMachine(GroupLimits(), lambda: str(next(numbers)))
+    machine = PartitionGroups(GroupLimits(), lambda: str(next(numbers)))
     assert join(machine, (("range", b""),)) == []
-    group = machine.groups["g"]
+    group = machine.table.groups["g"]
     machine.leave("g", [Leaving(next(iter(group.members)))], 0)
     assert (group.state, len(group.members)) == (GroupState.PREPARING, 0)
     assert join(machine, (("sticky", b""),)) == []

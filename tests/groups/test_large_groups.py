@@ -16,12 +16,13 @@ import pytest
 
 from cluster.errors import NONE
 from cluster.groups import GroupCoordinator, GroupLimits, Join, Leaving
-from cluster.groups.driver import _TIMERS_AT_ONCE
-from cluster.groups.group import GroupState, Member
-from cluster.groups.machine import GroupMachine
-from cluster.groups.messages import Action, Respond, StoredGroup, StoredMember
+from cluster.groups.classic.group import GroupState, Member
+from cluster.groups.messages import Action, StoredGroup, StoredMember
+from cluster.groups.partition import PartitionGroups
+from cluster.state_topics import Respond
+from cluster.state_topics.runtime import _TIMERS_AT_ONCE
 
-from .test_stalls import NoLog
+from .logs import NoLog
 
 MANY = 1_000
 SESSION_MS = 10_000
@@ -57,10 +58,10 @@ class LargeGroup:
     def __init__(self, instances: bool = False) -> None:
         numbers = itertools.count(1)
         self.tokens = itertools.count(1)
-        self.machine = GroupMachine(GroupLimits(), lambda: str(next(numbers)))
-        self.machine.load_group(stored(SESSION_MS, instances), "g")
+        self.machine = PartitionGroups(GroupLimits(), lambda: str(next(numbers)))
+        self.machine.classic.load(stored(SESSION_MS, instances), "g")
         self.machine.loaded(0)
-        self.group = self.machine.groups["g"]
+        self.group = self.machine.table.groups["g"]
         self.names = list(self.group.members)
         self.group.members = Walked(self.group.members)
         Walked.steps = 0
@@ -142,14 +143,14 @@ def test_other_work_runs_while_many_sessions_end() -> None:
     async def run() -> list[int]:
         coordinator = GroupCoordinator(GroupLimits(), NoLog(), 600_000)
         coordinator.start()
-        coordinator.led(0, new=True)
-        machine, loop = coordinator.machine, asyncio.get_running_loop()
-        machine.load_group(stored(1), "g")
-        coordinator._do(machine.loaded(coordinator.now()))
+        coordinator.partitions.led(0, 0, new=True)
+        machine, loop = coordinator.partitions.machine("g"), asyncio.get_running_loop()
+        machine.classic.load(stored(1), "g")
+        coordinator.partitions.do_in_all(PartitionGroups.loaded)
         left, empty = [MANY], asyncio.Event()
 
         def turn() -> None:
-            group = machine.groups["g"]
+            group = machine.table.groups["g"]
             left.append(len(group.members))
             if group.state is GroupState.EMPTY:
                 empty.set()

@@ -24,12 +24,15 @@ from cluster.errors import (
     UnknownMemberId,
 )
 from cluster.groups import Commit, CommittedOffset, GroupCoordinator, GroupLimits, Join, Leaving, Sync
-from cluster.groups.group import Group, GroupState, Member, group_bytes
-from cluster.groups.machine import GroupMachine
-from cluster.groups.messages import JoinResult, Respond, StoredGroup, StoredMember, Write
+from cluster.groups.classic.group import Group, GroupState, Member
+from cluster.groups.memory import group_bytes
+from cluster.groups.messages import JoinResult, StoredGroup, StoredMember, Write
+from cluster.groups.partition import PartitionGroups
 from cluster.model import TopicPartition
+from cluster.state_topics import Respond
+from tests.groups.logs import expire_all
 
-from .test_stalls import NoLog
+from .logs import NoLog
 
 LITTLE, MUCH, MOST = 2_000, 60_000, 150_000
 ITEM = TopicPartition("t", 0)
@@ -41,7 +44,7 @@ class Groups:
     def __init__(self) -> None:
         numbers = itertools.count(1)
         limits = GroupLimits(initial_delay_ms=0, members_bytes_max=MOST)
-        self.machine = GroupMachine(limits, lambda: str(next(numbers)))
+        self.machine = PartitionGroups(limits, lambda: str(next(numbers)))
 
     def join(
         self,
@@ -98,7 +101,7 @@ class Groups:
 
     def nothing_is_left(self) -> bool:
         machine = self.machine
-        return not machine.groups and not machine.memory.bytes and not machine.timers._queued
+        return not machine.table.groups and not machine.memory.bytes and not machine.table.timers._queued
 
     def until_refused(self, join: Callable[[int], JoinResult]) -> list[JoinResult]:
         """The members that are accepted before the first one that is not. Far more may come."""
@@ -118,7 +121,7 @@ def test_the_memory_of_all_members_is_bounded() -> None:
     assert (first.error, second.error) == (NONE, NONE)
     refused = groups.join("c", MUCH)
     assert refused.error == CoordinatorNotAvailable.code
-    assert list(groups.machine.groups) == ["a", "b"]
+    assert list(groups.machine.table.groups) == ["a", "b"]
     # It gets no id either, with which it could only be refused again.
     assert groups.join("c", MUCH, known_id_required=True).error == CoordinatorNotAvailable.code
     groups.machine.leave("a", [Leaving(first.member)], 0)
@@ -157,7 +160,7 @@ def test_the_memory_of_all_assignments_is_bounded() -> None:
     assert [groups.sync(name, joined[name], MUCH) for name in "ab"] == [NONE, NONE]
     held = groups.machine.memory.bytes
     assert groups.sync("c", joined["c"], MUCH) == CoordinatorNotAvailable.code
-    assert groups.machine.groups["c"].state is GroupState.COMPLETING
+    assert groups.machine.table.groups["c"].state is GroupState.COMPLETING
     assert groups.machine.memory.bytes == held
     assert groups.join("d", MUCH).error == CoordinatorNotAvailable.code
     groups.machine.leave("a", [Leaving(joined["a"].member)], 0)
@@ -200,7 +203,7 @@ def test_ids_are_counted(known_id_required: bool) -> None:
     )
     assert 0 < len(let_in) <= 2 * MOST // len(long)
     groups.machine.advance(20_000)
-    groups.machine.expire_offsets(20_000)
+    expire_all(groups.machine, 20_000)
     assert groups.machine.memory.bytes == 0
     assert groups.join("g", MUCH).error == NONE
 
@@ -219,15 +222,15 @@ def test_loaded_and_deleted_groups_are_counted() -> None:
     machine = Groups().machine
     member = StoredMember("m", "i", "c", "/h", 1, 1, bytes(100), bytes(50))
     for _ in range(2):
-        machine.load_group(StoredGroup("g", "consumer", 1, "range", "m", 0, (member,)), "g")
-        assert machine.memory.bytes == group_bytes("g") + machine.groups["g"].members["m"].memory_bytes
-    machine.load_offset("g", TopicPartition("t", 0), CommittedOffset(1))
-    machine.load_group(None, "g")
+        machine.classic.load(StoredGroup("g", "consumer", 1, "range", "m", 0, (member,)), "g")
+        assert machine.memory.bytes == group_bytes("g") + machine.table.groups["g"].members["m"].memory_bytes
+    machine.offsets.load("g", TopicPartition("t", 0), CommittedOffset(1))
+    machine.classic.load(None, "g")
     assert machine.memory.bytes == 0
     groups = Groups()
     assert groups.join("g", 0, known_id_required=True).error == MemberIdRequired.code
     assert groups.machine.memory.bytes > 0
-    assert groups.machine.delete("g", 0)[0] == NONE
+    assert groups.machine.delete("g")[0] == NONE
     assert groups.machine.memory.bytes == 0
 
 
@@ -295,10 +298,10 @@ def test_groups_without_offsets_are_counted() -> None:
     assert held.bytes == 0
     joined = groups.join("g", 0)
     assert held.bytes == with_member - own
-    groups.machine.topics_deleted(["t"], 0)
+    groups.machine.topics_deleted(["t"])
     assert held.bytes == with_member
     groups.leave("g", joined.member)
-    groups.machine.expire_offsets(0)
+    expire_all(groups.machine, 0)
     assert groups.nothing_is_left()
 
 
@@ -306,7 +309,7 @@ def test_groups_with_offsets_refuse_no_member() -> None:
     groups = Groups()
     for number in range(MOST // 100):
         groups.commit(f"g{number}")
-        groups.machine.load_offset(f"loaded {number}", ITEM, CommittedOffset(1))
+        groups.machine.offsets.load(f"loaded {number}", ITEM, CommittedOffset(1))
     assert groups.join("new", MUCH).error == NONE
 
 
@@ -319,7 +322,7 @@ def test_groups_whose_members_left_are_bounded_until_they_expire() -> None:
         return joined
 
     groups.until_refused(come_and_go)
-    groups.machine.expire_offsets(0)
+    expire_all(groups.machine, 0)
     assert groups.nothing_is_left()
     assert groups.join("g", MUCH).error == NONE
 
@@ -329,32 +332,32 @@ def test_nothing_is_left_of_a_group_that_ends_during_a_rebalance() -> None:
     joined = groups.join("g", 0)
     groups.machine.heartbeat("g", joined.generation, joined.member, None, 0)
     groups.join("g", 0, known_id_required=True)
-    groups.machine.load_group(None, "g")
+    groups.machine.classic.load(None, "g")
     assert groups.nothing_is_left()
 
 
 def test_a_tombstone_leaves_no_group_while_the_log_is_read() -> None:
     groups = Groups()
-    groups.machine.load_offset("g", ITEM, CommittedOffset(1))
-    groups.machine.load_offset("g", ITEM, None)
+    groups.machine.offsets.load("g", ITEM, CommittedOffset(1))
+    groups.machine.offsets.load("g", ITEM, None)
     assert groups.nothing_is_left()
 
 
 def test_a_stored_group_without_a_generation_is_not_loaded() -> None:
     groups = Groups()
     for name in "gh":
-        groups.machine.load_group(StoredGroup(name, "consumer", 0, None, None, -1, ()), name)
-    groups.machine.load_offset("h", ITEM, CommittedOffset(1))
+        groups.machine.classic.load(StoredGroup(name, "consumer", 0, None, None, -1, ()), name)
+    groups.machine.offsets.load("h", ITEM, CommittedOffset(1))
     groups.machine.loaded(0)
-    assert list(groups.machine.groups) == ["h"]
-    groups.machine.topics_deleted(["t"], 0)
+    assert list(groups.machine.table.groups) == ["h"]
+    groups.machine.topics_deleted(["t"])
     assert groups.nothing_is_left()
 
 
 @pytest.mark.parametrize("stays", ["the group", "an id", "a member", "a static member"])
 def test_the_real_memory_is_at_most_the_counted_memory(stays: str) -> None:
     groups = Groups()
-    groups.machine.limits = GroupLimits(initial_delay_ms=0)
+    groups.machine.memory.bytes_max = sys.maxsize
     instance = stays == "a static member"
 
     def come(number: int) -> None:
@@ -382,9 +385,9 @@ def test_the_real_memory_is_at_most_the_counted_memory(stays: str) -> None:
 
 def test_a_group_frees_memory_when_its_many_members_have_left() -> None:
     groups = Groups()
-    groups.machine.limits = GroupLimits(initial_delay_ms=0)
+    groups.machine.memory.bytes_max = sys.maxsize
     groups.join("g", 0)
-    group = groups.machine.groups["g"]
+    group = groups.machine.table.groups["g"]
     names = [f"member {number}" for number in range(1_000)]
     own = (("range", b""),)
     for name in names:
@@ -412,7 +415,7 @@ class Unwalked(dict[str, Group]):
 
 def test_a_join_does_not_iterate_over_all_groups() -> None:
     groups = Groups()
-    groups.machine.groups = Unwalked()
+    groups.machine.table.groups = Unwalked()
     joined = groups.join("a", MUCH)
     assert groups.sync("a", joined, MUCH) == NONE
     assert groups.join("b", MUCH).error == CoordinatorNotAvailable.code
@@ -437,7 +440,7 @@ def test_the_log_says_once_a_minute_why_members_are_refused(caplog: pytest.LogCa
         coordinator = GroupCoordinator(limits, NoLog(), 600_000)
         coordinator._clock.now = lambda: now  # type: ignore[method-assign]
         coordinator.start()
-        coordinator.led(0, new=True)
+        coordinator.partitions.led(0, 0, new=True)
         joined = await coordinator.join(alone("a", b""))
         await refused(coordinator, joined)
         now += 60_000

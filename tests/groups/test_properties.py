@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from cluster.errors import NONE
-from cluster.groups.group import CommittedOffset, GroupState, group_bytes, ids_bytes
-from cluster.groups.machine import GroupMachine
+from cluster.groups.classic.group import GroupState
+from cluster.groups.committed import CommittedOffset
+from cluster.groups.memory import group_bytes, ids_bytes
 from cluster.groups.messages import (
     Action,
     Commit,
@@ -25,31 +26,33 @@ from cluster.groups.messages import (
     Join,
     JoinResult,
     Leaving,
-    Respond,
     StoredGroup,
     StoredMember,
     Sync,
     SyncResult,
     Write,
 )
+from cluster.groups.partition import PartitionGroups
 from cluster.model import TopicPartition
+from cluster.state_topics import Respond
+from tests.groups.logs import expire_all
 
 PARTITIONS = [f"p{number}" for number in range(4)]
 SESSION_MS = 10_000
 REBALANCE_MS = 20_000
 
 
-def check_what_is_kept(machine: GroupMachine) -> None:
+def check_what_is_kept(machine: PartitionGroups) -> None:
     """Counts and sums equal those computed from the groups. Nothing is kept of removed members and groups."""
     held = 0
     known = set()
-    for group in machine.groups.values():
+    for group in machine.table.groups.values():
         names = (name for member in group.members.values() for name in dict(member.protocols))
         assert group.supported == Counter(names)
         assert group.awaiting_join == sum(member.join_token is not None for member in group.members.values())
         held += sum(member.memory_bytes for member in group.members.values())
         held += sum(ids_bytes(member_id) for member_id in group.pending)
-        if not group.offsets and not group.pending_commits:
+        if not group.offsets:
             held += group_bytes(group.id)
             stored = group.generation > 0
             assert stored or group.pending or group.state is not GroupState.EMPTY, "the group is not used"
@@ -58,8 +61,8 @@ def check_what_is_kept(machine: GroupMachine) -> None:
         if group.state is not GroupState.EMPTY:
             known |= {(group.id, "join", ""), (group.id, "sync", "")}
     assert machine.memory.bytes == held
-    assert machine.timers._queued.keys() <= known
-    assert sorted(machine.timers._numbered.values()) == sorted(machine.timers._queued)
+    assert machine.table.timers._queued.keys() <= known
+    assert sorted(machine.table.timers._numbered.values()) == sorted(machine.table.timers._queued)
 
 
 class GroupLife(RuleBasedStateMachine):
@@ -73,7 +76,7 @@ class GroupLife(RuleBasedStateMachine):
         super().__init__()
         self.ids = itertools.count(1)
         self.tokens = itertools.count(1)
-        self.machine = GroupMachine(GroupLimits(initial_delay_ms=500), lambda: str(next(self.ids)))
+        self.machine = PartitionGroups(GroupLimits(initial_delay_ms=500), lambda: str(next(self.ids)))
         self.now = 1_000
         self.writes: list[Write] = []
         self.waiting: dict[int, str] = {}
@@ -152,14 +155,14 @@ class GroupLife(RuleBasedStateMachine):
     @rule(target=members, comes=st.booleans())
     def new_member_by_an_id(self, comes: bool) -> object:
         self.join_as("", None, ("range",), known_id_required=True)
-        given = list(self.machine.groups["g"].pending)[-1:]
+        given = list(self.machine.table.groups["g"].pending)[-1:]
         if not comes or not given:
             return multiple()
         self.join_as(given[0], None, ("range",))
         return multiple((given[0], None, ("range",)))
 
     def known(self) -> list[str]:
-        group = self.machine.groups.get("g")
+        group = self.machine.table.groups.get("g")
         return [] if group is None else list(group.members)
 
     @rule(member=members)
@@ -217,13 +220,13 @@ class GroupLife(RuleBasedStateMachine):
 
     @invariant()
     def generation_never_goes_back(self) -> None:
-        group = self.machine.groups.get("g")
+        group = self.machine.table.groups.get("g")
         if group is not None:
             assert group.generation >= self.generation_seen
 
     @invariant()
     def members_are_consistent(self) -> None:
-        group = self.machine.groups.get("g")
+        group = self.machine.table.groups.get("g")
         if group is None:
             return
         assert set(group.static.values()) <= set(group.members)
@@ -240,7 +243,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_without_a_deadline(self) -> None:
-        group = self.machine.groups.get("g")
+        group = self.machine.table.groups.get("g")
         if group is None or not self.waiting:
             return
         if group.state is GroupState.PREPARING:
@@ -263,7 +266,7 @@ class GroupLife(RuleBasedStateMachine):
             self.now += 10 * 60_000
             self.take(self.machine.advance(self.now))
         assert not self.waiting
-        group = self.machine.groups.get("g")
+        group = self.machine.table.groups.get("g")
         assert group is None or group.state is GroupState.EMPTY
 
 
@@ -283,14 +286,14 @@ class ManyGroups(RuleBasedStateMachine):
         super().__init__()
         self.ids = itertools.count(1)
         limits = GroupLimits(initial_delay_ms=500, members_max=3, offsets_retention_ms=30_000)
-        self.machine = GroupMachine(limits, lambda: str(next(self.ids)))
+        self.machine = PartitionGroups(limits, lambda: str(next(self.ids)))
         self.now = 1_000
         self.writes: list[Write] = []
         self.seen: list[str] = ["stored", "stranger"]
 
     def take(self, actions: list[Action]) -> None:
         self.writes += [action for action in actions if isinstance(action, Write)]
-        for group in self.machine.groups.values():
+        for group in self.machine.table.groups.values():
             self.seen += [name for name in (*group.members, *group.pending) if name not in self.seen]
 
     def a_member(self, number: int) -> str:
@@ -306,13 +309,13 @@ class ManyGroups(RuleBasedStateMachine):
         for group, kind in records:
             if kind.endswith("offset"):
                 kept = None if kind.startswith("no") else CommittedOffset(1)
-                self.machine.load_offset(group, ITEMS[0], kept)
+                self.machine.offsets.load(group, ITEMS[0], kept)
             else:
                 members = (STORED,) if kind == "members" else ()
                 stored = StoredGroup(
                     group, "consumer", 1, "range", members[0].id if members else None, 0, members
                 )
-                self.machine.load_group(None if kind.startswith("no") else stored, group)
+                self.machine.classic.load(None if kind.startswith("no") else stored, group)
             check_what_is_kept(self.machine)
         self.take(self.machine.loaded(self.now))
 
@@ -351,10 +354,13 @@ class ManyGroups(RuleBasedStateMachine):
 
     @rule(group=GROUPS, size=st.integers(0, 10))
     def sync(self, group: str, size: int) -> None:
-        found = self.machine.groups.get(group)
+        found = self.machine.table.groups.get(group)
         for member_id in [] if found is None else list(found.members):
             request = Sync(
-                group, self.machine.groups[group].generation, member_id, assignments={member_id: bytes(size)}
+                group,
+                self.machine.table.groups[group].generation,
+                member_id,
+                assignments={member_id: bytes(size)},
             )
             self.take(self.machine.sync(0, request, self.now))
 
@@ -389,15 +395,15 @@ class ManyGroups(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        self.take(self.machine.expire_offsets(self.now))
+        self.take(expire_all(self.machine, self.now))
 
     @rule(item=st.sampled_from(ITEMS))
     def delete_topic(self, item: TopicPartition) -> None:
-        self.take(self.machine.topics_deleted([item.topic], self.now))
+        self.take(self.machine.topics_deleted([item.topic]))
 
     @rule(group=GROUPS)
     def delete_group(self, group: str) -> None:
-        self.take(self.machine.delete(group, self.now)[1])
+        self.take(self.machine.delete(group)[1])
 
     @invariant()
     def nothing_is_kept_of_what_is_gone(self) -> None:
@@ -410,8 +416,8 @@ class ManyGroups(RuleBasedStateMachine):
                 self.write_ends(NONE)
             self.time_passes(10 * 60_000)
         self.expire()
-        assert not self.machine.groups
-        assert not self.machine.timers._queued
+        assert not self.machine.table.groups
+        assert not self.machine.table.timers._queued
         assert self.machine.memory.bytes == 0
 
 

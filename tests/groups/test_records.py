@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.groups.group import CommittedOffset, GroupState
-from cluster.groups.machine import GroupMachine
+from cluster.groups.classic.group import GroupState
+from cluster.groups.committed import CommittedOffset
 from cluster.groups.messages import GroupLimits, StoredGroup, StoredMember, Write
-from cluster.groups.records import encode_write, load_records, partition_of, read_subscription
+from cluster.groups.partition import PartitionGroups
+from cluster.groups.records import encode_write, read_subscription
 from cluster.model import TopicPartition
+from cluster.state_topics import Entry, partition_of
+from tests.groups.logs import expire_all
 
 
 def text(value: str) -> bytes:
@@ -61,28 +64,57 @@ def test_group_bytes_are_kafkas() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("leader", "members"),
+    [
+        ("m", [("m", None), ("m", None)]),
+        ("m", [("m", "i"), ("n", "i")]),
+        ("x", [("m", None)]),
+        (None, [("m", None)]),
+    ],
+    ids=["member twice", "instance twice", "unknown leader", "no leader"],
+)
+def test_a_group_that_cannot_be_is_skipped(leader: str | None, members: list[tuple[str, str | None]]) -> None:
+    """Its partition holds the offsets of other groups, too."""
+    stored = StoredGroup(
+        "g",
+        "consumer",
+        4,
+        "range",
+        leader,
+        9,
+        tuple(StoredMember(id, instance, "c", "/h", 60, 10, b"", b"") for id, instance in members),
+    )
+    machine = PartitionGroups(GroupLimits(), lambda: "id")
+    records = encode_write(Write(1, "g", stored=stored))
+    records += encode_write(Write(2, "h", offsets={TopicPartition("t", 0): CommittedOffset(6)}))
+    assert machine.load([Entry(*record) for record in records]) == 1
+    machine.loaded(100)
+    assert [each.group for each in machine.list_groups()] == ["h"]
+
+
 def test_written_records_are_read_again() -> None:
     item = TopicPartition("t", 1)
     member = StoredMember(
         "m", "i", "client", "/host", 60_000, 10_000, b"\0\0\0\0\0\1\0\1t\0\0\0\0", b"assign"
     )
     stored = StoredGroup("g", "consumer", 4, "range", "m", 9, (member,))
-    machine = GroupMachine(GroupLimits(), lambda: "id")
-    machine.read_subscription = read_subscription
+    machine = PartitionGroups(GroupLimits(), lambda: "id")
     records = encode_write(Write(1, "g", stored=stored, offsets={item: CommittedOffset(5, commit_ms=3)}))
     records += encode_write(Write(2, "only offsets", offsets={item: CommittedOffset(6)}))
     records += encode_write(Write(3, "gone", offsets={item: CommittedOffset(7)}))
     records += encode_write(Write(4, "gone", offsets={item: None}, remove_group=True))
-    assert load_records(machine, [*records, (None, b"x"), (b"\0\1", b"y"), (b"\0\x63", None)]) == 3
+    damaged = [Entry(None, b"x"), Entry(b"\0\1", b"y"), Entry(b"\0\x63", None)]
+    assert machine.load([*(Entry(*record) for record in records), *damaged]) == 3
     machine.loaded(100)
-    group = machine.groups["g"]
+    group = machine.table.groups["g"]
     assert (group.state, group.generation, group.leader) == (GroupState.STABLE, 4, "m")
     assert machine.describe("g").members[0].assignment == b"assign"
     assert machine.committed("g")[item].offset == 5
     assert machine.committed("only offsets")[item].offset == 6
-    assert "gone" not in machine.groups
+    assert "gone" not in machine.table.groups
     assert machine.heartbeat("g", 4, "m", "i", 101) == 0
-    machine.expire_offsets(GroupLimits().offsets_retention_ms + 10)
+    expire_all(machine, GroupLimits().offsets_retention_ms + 10)
     assert machine.committed("g"), "its members read the topic"
     assert not machine.committed("only offsets")
     assert machine.next_deadline() == 10_100

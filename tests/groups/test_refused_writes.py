@@ -6,7 +6,6 @@ If one failed, clients that retry at once would fill the broker's log with thous
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -18,24 +17,19 @@ from cluster.errors import (
     NotEnoughReplicas,
 )
 from cluster.groups import Commit, CommittedOffset, GroupCoordinator, GroupLimits
-from cluster.groups.records import Record
 from cluster.model import TopicPartition
+from cluster.state_topics import Batch
+
+from .logs import NoLog
 
 
-class RefusingLog:
+class RefusingLog(NoLog):
     """A log that refuses every write and is empty."""
 
     error: KafkaProtocolError = NotEnoughReplicas("too few")
 
-    def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
+    def append(self, topic: str, partition: int, batch: Batch, now_ms: int, timeout_ms: int) -> None:
         raise self.error
-
-    def partition_of(self, group: str) -> int:
-        return 0
-
-    async def read(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
-        return
-        yield
 
 
 def test_the_reason_of_a_refused_write_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -44,7 +38,7 @@ def test_the_reason_of_a_refused_write_is_logged_once_a_minute(caplog: pytest.Lo
         coordinator = GroupCoordinator(GroupLimits(), log, 600_000)
         coordinator._clock.now = lambda: now  # type: ignore[method-assign]
         coordinator.start()
-        coordinator.led(0, new=True)
+        coordinator.partitions.led(0, 0, new=True)
 
         async def lines(code: int) -> int:
             caplog.clear()

@@ -7,11 +7,11 @@ dead ones for ever.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from cluster.errors import NONE, UnknownMemberId
 from cluster.groups import GroupCoordinator, GroupLimits, Join, Sync
-from cluster.groups.records import Record
+from tests.groups.logs import NoLog
 
 SESSION_MS = 10_000
 
@@ -25,20 +25,6 @@ class SkippingLoop(asyncio.SelectorEventLoop):
         return super().time() + self.skipped
 
 
-class NoLog:
-    """A log that accepts everything and is empty."""
-
-    def append(self, group: str, records: Sequence[Record], now_ms: int) -> None:
-        pass
-
-    def partition_of(self, group: str) -> int:
-        return 0
-
-    async def read(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
-        return
-        yield
-
-
 Script = Callable[[SkippingLoop, GroupCoordinator, str], Awaitable[None]]
 
 
@@ -50,7 +36,7 @@ def play(script: Script) -> None:
         coordinator = GroupCoordinator(GroupLimits(initial_delay_ms=0), NoLog(), 600_000)
         coordinator._clock.now = lambda: int(loop.time() * 1000)  # type: ignore[method-assign]
         coordinator.start()
-        coordinator.led(0, new=True)
+        coordinator.partitions.led(0, 0, new=True)
         member = await joined(coordinator)
         await script(loop, coordinator, member)
         await coordinator.stop()
@@ -87,7 +73,7 @@ async def joined(coordinator: GroupCoordinator) -> str:
 def test_a_member_whose_heartbeat_waits_behind_a_stall_stays() -> None:
     async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
         for _ in range(3):
-            served = seen(coordinator.machine, "advance")
+            served = seen(coordinator.partitions.machine("g"), "advance")
             loop.skipped += 2.5 * SESSION_MS / 1000
             # The timer runs before requests that were read at the same time.
             await served.wait()
@@ -98,7 +84,7 @@ def test_a_member_whose_heartbeat_waits_behind_a_stall_stays() -> None:
 
 def test_a_silent_member_on_a_running_loop_is_removed() -> None:
     async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
-        out = seen(coordinator.machine, "_drop")
+        out = seen(coordinator.partitions.machine("g").classic.members, "_drop")
 
         def tick() -> None:
             loop.skipped += SESSION_MS / 1000 / 100
@@ -119,13 +105,13 @@ def test_a_member_whose_connection_ended_does_not_delay_the_join() -> None:
     """
 
     async def script(loop: SkippingLoop, coordinator: GroupCoordinator, member: str) -> None:
-        asked = seen(coordinator.machine, "join")
+        asked = seen(coordinator.partitions.machine("g"), "join")
         other = asyncio.ensure_future(joined(coordinator))
         await asked.wait()
-        assert len(coordinator._waiting) == 1
+        assert len(coordinator.partitions._partitions[0].waiting) == 1
         other.cancel()
         await asyncio.gather(other, return_exceptions=True)
-        assert not coordinator._waiting
+        assert not coordinator.partitions._partitions[0].waiting
         again = Join(
             "g",
             member,
@@ -141,6 +127,6 @@ def test_a_member_whose_connection_ended_does_not_delay_the_join() -> None:
         )
         result = await coordinator.join(again)
         assert (result.error, result.generation, len(result.members)) == (NONE, 2, 2)
-        assert not coordinator._waiting
+        assert not coordinator.partitions._partitions[0].waiting
 
     play(script)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.groups._timers import _STALE_MIN, TimerKey, Timers
+from cluster.groups.timers import _STALE_MIN, TimerKey, Timers
 
 DUES: list[TimerKey] = [("g", "session", str(number)) for number in range(4)]
 

@@ -1,4 +1,4 @@
-"""What `logcore` returns is data: it can be compared, hashed, copied, pickled and printed. Open files
+"""What `logcore` returns is data: it can be compared, hashed, copied, pickled and printed. Handles
 cannot be pickled.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow
 import pytest
 
 import logcore
@@ -40,8 +41,14 @@ VALUES: dict[type, Any] = {
 }
 """Of each class whose objects are data, one object."""
 
-OPEN_FILES = {logcore.Appender, logcore.Log, logcore.LogDirectory, logcore.columns.PartitionScan}
-"""The public classes whose objects stand for open files or running threads."""
+HANDLES = {
+    logcore.Appender,
+    logcore.Log,
+    logcore.LogDirectory,
+    logcore.columns.PartitionScan,
+    logcore.columns.TypedDecoder,
+}
+"""The public classes whose objects stand for open files, running threads or a decoder's memory."""
 
 INTERNAL = {
     # What the broker, the coordinator and the clients are built on. None of it is public.
@@ -64,6 +71,7 @@ INTERNAL = {
     _native.Server,
     _native.SnapshotSink,
     _native.SnapshotSource,
+    _native.TransactionCore,
     _native.Watch,
 }
 
@@ -81,7 +89,7 @@ def test_every_class_is_covered() -> None:
     for module in (logcore, logcore.columns, logcore.quorum, _native):
         found = set(classes(module))
         errors |= {each for each in found if issubclass(each, Exception)}
-        assert found - errors - OPEN_FILES - INTERNAL <= VALUES.keys(), module.__name__
+        assert found - errors - HANDLES - INTERNAL <= VALUES.keys(), module.__name__
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=lambda value: type(value).__name__)
@@ -151,7 +159,7 @@ def another(old: Any) -> Any:
 
 
 @pytest.fixture
-def open_files(tmp_path: Path) -> Iterator[list[Any]]:
+def handles(tmp_path: Path) -> Iterator[list[Any]]:
     with ExitStack() as stack:
         log = stack.enter_context(logcore.open(tmp_path / "flights-0"))
         log.append(b"landed")
@@ -159,14 +167,15 @@ def open_files(tmp_path: Path) -> Iterator[list[Any]]:
         appender = stack.enter_context(logcore.Appender(log))
         directory = stack.enter_context(logcore.open_dir(tmp_path / "logs"))
         directory.create("flights")
-        yield [log, scan, appender, directory]
+        decoder = logcore.columns.TypedDecoder.json(pyarrow.schema([("flight", pyarrow.int32())]))
+        yield [log, scan, appender, directory, decoder]
 
 
 # Broken if it failed: a pickled log would open in another process without its lock, or an unhelpful error
 # would be raised.
-def test_open_files_refuse_to_be_pickled(open_files: list[Any]) -> None:
-    assert {type(each) for each in open_files} == OPEN_FILES
-    for each in open_files:
+def test_handles_refuse_to_be_pickled(handles: list[Any]) -> None:
+    assert {type(each) for each in handles} == HANDLES
+    for each in handles:
         with pytest.raises(TypeError, match="cannot pickle"):
             pickle.dumps(each)
         with pytest.raises(TypeError, match="cannot pickle"):
@@ -175,8 +184,8 @@ def test_open_files_refuse_to_be_pickled(open_files: list[Any]) -> None:
 
 # Broken if it failed: a directory would not equal itself, could not be in a set, or a comparison would open
 # every log.
-def test_open_files_equal_only_themselves(open_files: list[Any], tmp_path: Path) -> None:
-    for each in open_files:
+def test_handles_equal_only_themselves(handles: list[Any], tmp_path: Path) -> None:
+    for each in handles:
         assert each == each
         assert {each: True}[each]
     with (

@@ -363,7 +363,8 @@ public final class KafkaCodec {
             ObjectNode node = JsonNodeFactory.instance.objectNode();
             for (JsonNode field : fields) {
                 boolean tagged = within(field.path("taggedVersions").asText("none"), version);
-                if (within(field.get("versions").asText(), version) && !(tagged && dice.nextInt(4) == 0)) {
+                String versions = field.path("versions").asText(field.path("taggedVersions").asText("none"));
+                if (within(versions, version) && !(tagged && dice.nextInt(4) == 0)) {
                     node.set(camelCase(field.get("name").asText()), field(field, structs, version));
                 }
             }

@@ -76,7 +76,7 @@ ODD: dict[str, tuple[bytes, Outcome]] = {
     "no client id": (request(18, 0, client_id=b"\xff\xff"), served),
     "bytes after the body": (request(18, 0, bytes(5)), served),
     "ApiVersions with half a body": (request(18, 3, b"\0\5kc"), closed),
-    "Produce of a later release's version": (request(0, 12, b"\0\0\0\1\0\0\0\0\1\0"), closed),
+    "Produce of a later release's version": (request(0, 13, b"\0\0\0\1\0\0\0\0\1\0"), closed),
     "Produce of the version before the first": (request(0, -1), closed),
     "Fetch of a later release's version": (request(1, 18, b"\0" + bytes(17) + b"\1\1\1\0"), closed),
     "Metadata of a later release's version": (request(3, 13, b"\0\0\0\0\0"), closed),

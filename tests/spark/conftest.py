@@ -12,7 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.columns.segment_files import sample, write_partition
+from tests.spark.jvm import start_quickly
 
+start_quickly()
+
+ROOT = Path(__file__).resolve().parents[2]
+SPARK_KAFKA = ROOT / "build" / "peers" / "spark-kafka-4.2.0"
 # Records of each partition of the sample directory.
 ORDERS = {0: 100, 1: 40, 2: 60}
 
@@ -34,6 +39,8 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.catalogImplementation", "in-memory")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
+        # Spark's own Kafka source, for the tests beside it.
+        .config("spark.jars", ",".join(map(str, sorted(SPARK_KAFKA.glob("*.jar")))))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

@@ -5,17 +5,36 @@ Broken if they failed: jobs would read the wrong offsets, or a misspelt option w
 
 from __future__ import annotations
 
+import dataclasses
+import operator
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+import logcore
+from pyspark_logcore._directory import DirectoryLog
+from pyspark_logcore._filters import Wanted
 from pyspark_logcore._options import TopicChoice, parse_options
-from pyspark_logcore._plan import OffsetRange, plan, split
+from pyspark_logcore._plan import Bounds, Key, OffsetRange, cut_evenly, plan, split
 from pyspark_logcore._schema import check_schema, kafka_schema
+from tests.columns.segment_files import sample, write_partition
 
 
 class FakeLog:
@@ -27,8 +46,14 @@ class FakeLog:
     def partitions(self, choice: TopicChoice) -> list[tuple[str, int]]:
         return sorted(("t", number) for number in self._bounds if choice.wants("t", number))
 
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        return self._bounds[partition]
+    def bounds(self, partitions: Sequence[Key]) -> dict[Key, Bounds]:
+        return {key: Bounds(*self._bounds[key[1]]) for key in partitions}
+
+    def stored_bytes(self, partitions: Sequence[Key]) -> dict[Key, int]:
+        raise AssertionError("batches do not ask for sizes")
+
+    def cut(self, one: OffsetRange, parts: int) -> list[int]:
+        return cut_evenly(one, parts)
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
         low, high = self._bounds[partition]
@@ -44,9 +69,110 @@ def planned(bounds: Mapping[int, tuple[int, int]], **options: str) -> list[tuple
 TWO = {0: (5, 20), 1: (0, 8)}
 
 
+def at_ms(time: int) -> datetime:
+    return datetime.fromtimestamp(time / 1000, UTC)
+
+
 # Broken if it failed: a read without options would leave records out.
 def test_everything_by_default() -> None:
     assert planned(TWO) == [(0, 5, 20), (1, 0, 8)]
+
+
+OFFSETS = st.integers(-2, 25)
+FILTERS = st.one_of(
+    st.builds(EqualTo, st.just(("topic",)), st.sampled_from("tu")),
+    st.builds(In, st.just(("topic",)), st.lists(st.sampled_from("stu"), min_size=1).map(tuple)),
+    *(
+        st.builds(kind, st.just((column,)), OFFSETS)
+        for kind in (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
+        for column in ("partition", "offset")
+    ),
+    *(
+        st.builds(In, st.just((column,)), st.lists(OFFSETS, min_size=1).map(tuple))
+        for column in ("partition", "offset")
+    ),
+    *(
+        st.builds(kind, st.just(("timestamp",)), st.integers(-5, 250).map(at_ms))
+        for kind in (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
+    ),
+    st.builds(Not, st.builds(EqualTo, st.just(("offset",)), OFFSETS)),
+    st.just(IsNotNull(("value",))),
+)
+
+
+def passes(one: Filter, row: Mapping[str, object]) -> bool:
+    """What Spark finds."""
+    match one:
+        case Not(child=child):
+            return not passes(child, row)
+        case IsNotNull():
+            return True
+        case In(attribute=(column,), value=values):
+            return row[column] in values
+        case (
+            EqualTo(attribute=(column,), value=value)
+            | GreaterThan(attribute=(column,), value=value)
+            | GreaterThanOrEqual(attribute=(column,), value=value)
+            | LessThan(attribute=(column,), value=value)
+            | LessThanOrEqual(attribute=(column,), value=value)
+        ):
+            return bool(COMPARISONS[type(one)](row[column], value))
+    raise AssertionError(one)
+
+
+COMPARISONS = {
+    EqualTo: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+}
+
+
+# Broken if it failed: a row that passes a query's filters would not be read.
+@given(st.lists(FILTERS, max_size=4))
+def test_filters_lose_no_row(filters: list[Filter]) -> None:
+    log = FakeLog(TWO)
+    tasks = plan(parse_options({"path": "/logs"}), log, Wanted(filters))
+    read = [(task.partition, offset) for task in tasks for offset in range(task.start, task.end)]
+    assert len(read) == len(set(read))
+    for partition, (low, high) in TWO.items():
+        for offset in range(low, high):
+            row = {"topic": "t", "partition": partition, "offset": offset, "timestamp": at_ms(10 * offset)}
+            if all(passes(one, row) for one in filters):
+                assert (partition, offset) in read
+
+
+# Broken if it failed: a job that may lose records would end because retention was quicker than its task.
+def test_records_that_were_deleted_after_the_plan(tmp_path: Path) -> None:
+    write_partition(tmp_path / "t-0", sample(30)[10:])
+    log = DirectoryLog((str(tmp_path),), "read_uncommitted")
+    with pytest.raises(ValueError, match=r"offsets .0, 20. of t-0 cannot be read"):
+        list(log.read(OffsetRange("t", 0, 0, 20), ["offset"]))
+    log = dataclasses.replace(log, may_lose=True)
+    for end, expected in ((20, list(range(10, 20))), (5, [])):
+        read = log.read(OffsetRange("t", 0, 0, end), ["offset"])
+        assert [row["offset"] for batch in read for row in batch.to_pylist()] == expected
+
+
+# Broken if it failed: a query would read offsets that its filters exclude. The plan keeps the value that a
+# strict comparison names.
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ([EqualTo(("topic",), "u")], []),
+        ([In(("partition",), (0, 7)), GreaterThan(("offset",), 9)], [(0, 9, 20)]),
+        ([In(("offset",), (3, 6)), LessThan(("offset",), 6)], [(0, 5, 7), (1, 3, 7)]),
+        ([GreaterThanOrEqual(("timestamp",), at_ms(75))], [(0, 8, 20)]),
+        ([EqualTo(("timestamp",), at_ms(500))], []),
+        # Times that have another meaning in a request.
+        ([GreaterThan(("timestamp",), at_ms(-1))], [(0, 5, 20), (1, 0, 8)]),
+        ([GreaterThan(("timestamp",), at_ms(-5_000_000))], [(0, 5, 20), (1, 0, 8)]),
+    ],
+)
+def test_filters_leave_out(filters: list[Filter], expected: list[tuple[int, int, int]]) -> None:
+    tasks = plan(parse_options({"path": "/logs"}), FakeLog(TWO), Wanted(filters))
+    assert [(task.partition, task.start, task.end) for task in tasks] == expected
 
 
 # Broken if it failed: Spark would start tasks that read nothing.
@@ -78,8 +204,14 @@ def test_limits(options: dict[str, str], expected: list[tuple[int, int, int]]) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingOffset": "earliest"}, "unknown option 'startingoffset'; the options are path, subscribe"),
-        ({"kafka.bootstrap.servers": "h:1"}, "not both"),
+        ({"startingOffset": "earliest"}, "unknown option 'startingoffset'; the options are path, paths"),
+        ({"kafka.client.id": "job"}, "set the brokers' addresses"),
+        ({"access": "brokers"}, "'access' is brokers, but 'kafka.bootstrap.servers' is not set"),
+        ({"isolation.level": "committed"}, "'isolation.level' must be one of"),
+        ({"commitGroup": "g"}, "'commitGroup' needs brokers"),
+        ({"paths": '["/a"]'}, "the option 'path' or 'paths', not both"),
+        ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "'minOffsetsPerTrigger' .6. is above"),
+        ({"maxTriggerDelay": "soon"}, "'maxTriggerDelay' must be a time such as 15m"),
         ({"subscribe": "t", "assign": '{"t":[0]}'}, "only one of the options"),
         ({"subscribe": " , "}, "names no topic"),
         ({"subscribePattern": "("}, "not a regular expression"),
@@ -141,6 +273,7 @@ def test_options_of_kafkas_consumer_are_taken_over_or_ignored(caplog: pytest.Log
     assert client == {
         "bootstrap.servers": "h:1",
         "client.id": "job",
+        "isolation.level": "read_uncommitted",
         "max.partition.fetch.bytes": "65536",
         "security.protocol": "PLAINTEXT",
         "socket.timeout.ms": "300000",
@@ -173,7 +306,7 @@ def test_an_unknown_setting_is_refused_by_name() -> None:
     ],
 )
 def test_a_path_may_be_a_file_url(given: str, path: str) -> None:
-    assert parse_options({"path": given}).path == path
+    assert parse_options({"path": given}).paths == (path,)
 
 
 # Broken if it failed: a path on another file system would look like a missing directory.
@@ -214,6 +347,18 @@ def test_a_split_covers_every_offset_once(
         assert edge == one.end
     if min_partitions is None and max_records is None:
         assert tasks == ranges
+
+
+# Broken if it failed: of two tasks of a partition, one would have most of the work.
+def test_files_are_cut_by_bytes(tmp_path: Path) -> None:
+    with logcore.open(tmp_path / "t-0") as written:
+        for value, count in ((b"x", 1000), (b"y" * 1000, 100)):
+            for _ in range(count // 10):
+                written.append_records([(None, value)] * 10)
+    log = DirectoryLog((str(tmp_path),), "read_uncommitted")
+    start, middle, end = log.cut(OffsetRange("t", 0, 0, 1100), 2)
+    assert (start, end) == (0, 1100)
+    assert 1000 < middle < 1100
 
 
 # Broken if it failed: a large partition would be one slow task.

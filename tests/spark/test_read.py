@@ -20,6 +20,8 @@ from tests.columns.segment_files import sample, write_partition
 from tests.conftest import BrokerProcess
 from tests.spark.conftest import ORDERS
 
+pytestmark = pytest.mark.timeout(600)
+
 
 def read(
     spark: SparkSession, path: Path, schema: str | StructType | None = None, **options: str
@@ -84,6 +86,32 @@ def test_offsets_and_tasks(spark: SparkSession, log_directory: Path) -> None:
     assert sorted(row.offset for row in times.collect()) == list(range(90, 100))
 
 
+# Broken if it failed: a query would read whole partitions for a few rows, lose rows to its filters, or fail
+# because Spark's switch is off.
+@pytest.mark.parametrize("pushed", [False, True])
+def test_filters(spark: SparkSession, log_directory: Path, pushed: bool) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", str(pushed).lower())
+    try:
+        found = read(spark, log_directory)
+        some = found.where("topic = 'orders' and partition in (0, 2) and offset > 50 and value is not null")
+        assert some.rdd.getNumPartitions() == (2 if pushed else 4)
+        rows = [(row.partition, row.offset) for row in some.collect()]
+        values = {record.offset for record in sample(100) if record.value is not None}
+        assert Counter(rows) == Counter(
+            (partition, offset)
+            for partition in (0, 2)
+            for offset in range(51, ORDERS[partition])
+            if offset in values
+        )
+        time = sample(100)[90].timestamp
+        late = found.where(f"timestamp >= timestamp_millis({time}) and topic = 'orders'")
+        assert late.rdd.getNumPartitions() == (1 if pushed else 4)
+        assert sorted(row.offset for row in late.collect()) == list(range(90, 100))
+        assert found.where("offset < 0").count() == 0
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 # Broken if it failed: a query without records would fail.
 def test_nothing_to_read_is_an_empty_frame(spark: SparkSession, log_directory: Path) -> None:
     assert read(spark, log_directory, subscribePattern="nothing.*").count() == 0
@@ -122,6 +150,17 @@ def test_errors_reach_the_user(
         read(spark, log_directory, **options).count()
 
 
+# Broken if it failed: those who write SQL could not read a log, or would not learn why a table is none.
+def test_sql(spark: SparkSession, log_directory: Path) -> None:
+    options = f"USING logcore OPTIONS (path '{log_directory}', subscribe 'orders')"
+    spark.sql(f"CREATE TEMPORARY VIEW orders {options}")
+    found = spark.sql("SELECT partition, count(*) AS rows FROM orders GROUP BY partition")
+    assert {row.partition: row.rows for row in found.collect()} == ORDERS
+    spark.catalog.dropTempView("orders")
+    with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE orders {options}")
+
+
 # Broken if it failed: a misspelt path would look like a log without records.
 def test_a_missing_directory_and_an_empty_one(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="does not exist"):
@@ -141,17 +180,7 @@ def test_a_damaged_segment_fails_the_job(spark: SparkSession, tmp_path: Path) ->
         read(spark, tmp_path).collect()
 
 
-# Broken if it failed: a streaming job would end in an error of PySpark that does not mention streams.
-@pytest.mark.timeout(300)
-def test_a_stream_is_refused_in_one_line(spark: SparkSession, log_directory: Path) -> None:
-    stream = spark.readStream.format("logcore").load(log_directory.as_uri())
-    query = stream.writeStream.format("noop").start()
-    with pytest.raises(Exception, match="format 'logcore' cannot be read as a stream yet"):
-        query.awaitTermination()
-
-
 # Broken if it failed: a script in a virtual environment would need PYSPARK_PYTHON to find the source.
-@pytest.mark.timeout(300)
 def test_a_driver_that_imports_the_package_needs_to_set_nothing(
     spark: SparkSession, log_directory: Path
 ) -> None:
@@ -208,7 +237,8 @@ def test_from_a_broker_as_from_its_files(spark: SparkSession, broker: BrokerProc
     over_wire = sorted(fetched.load().collect(), key=lambda row: (row.partition, row.offset))
     partition = next(broker.data_dir.rglob("wire-0"))
     from_files = sorted(
-        read(spark, partition.parent, **options).collect(), key=lambda row: (row.partition, row.offset)
+        fetched.options(path=str(partition.parent), access="files").load().collect(),
+        key=lambda row: (row.partition, row.offset),
     )
     assert over_wire == from_files
     assert len(over_wire) == len(written)

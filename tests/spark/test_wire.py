@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from aiokafka.record.util import calc_crc32c
 
 import pyspark_logcore
-from cluster.client import batches
+from cluster import AdminClient, TopicPartition
+from cluster.client import batches, delete_records
+from cluster.errors import OffsetOutOfRange
 from logcore import _native, build_batch
 from pyspark_logcore._options import parse_options
 from pyspark_logcore._plan import OffsetRange, plan
@@ -35,6 +38,22 @@ def test_read_committed_reads_what_is_committed(broker: BrokerProcess) -> None:
         [task] = plan(options, catalog)
     values = [value for batch in log.read(task, ["value"]) for value in batch.column("value").to_pylist()]
     assert values == [b"%d" % number for number in range(30)]
+
+
+# Broken if it failed: a job that may lose records would end because retention was quicker than its task.
+def test_records_that_were_deleted_after_the_plan(broker: BrokerProcess) -> None:
+    produce(broker.bootstrap, "shrinks", [b"%d" % number for number in range(30)], partition=0)
+    options = parse_options({"kafka.bootstrap.servers": broker.bootstrap, "assign": '{"shrinks":[0]}'})
+    log = BrokerLog(dict(options.client))
+    with log.catalog() as catalog:
+        [task] = plan(options, catalog)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    delete_records(admin, {TopicPartition("shrinks", 0): 12})
+    admin.close()
+    with pytest.raises(OffsetOutOfRange):
+        list(log.read(task, ["offset"]))
+    read = dataclasses.replace(log, may_lose=True).read(task, ["offset"])
+    assert [row["offset"] for batch in read for row in batch.to_pylist()] == list(range(12, 30))
 
 
 class _Leader:
@@ -75,6 +94,33 @@ def test_aborted_records_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     found = log.read(OffsetRange("t", 0, 0, 3), ["offset", "value"])
     rows = [row for batch in found for row in batch.to_pylist()]
     assert rows == [{"offset": 0, "value": b"a"}, {"offset": 2, "value": b"b"}]
+
+
+class _Compacted(_Leader):
+    """A leader that has deleted every record from offset 1 to its end, 4, after it has delayed the client."""
+
+    answers: ClassVar[list[list[dict[str, Any]]]] = []
+
+    def request(self, key: int, version: int, body: bytes, **_where: object) -> bytes:
+        return _native.encode_response(key, version, {"responses": self.answers.pop(0)})
+
+
+# Broken if it failed: a read of a compacted topic would fail, because its last records are gone.
+def test_a_hole_at_the_end_ends_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(records: bytes) -> list[dict[str, Any]]:
+        return [
+            {
+                "topic": "t",
+                "partitions": [{"partition_index": 0, "high_watermark": 4, "records": records}],
+            }
+        ]
+
+    first = build_batch([b"a"])
+    _Compacted.answers = [[], answer(first), answer(b""), answer(b"")]
+    monkeypatch.setattr("logcore._native.Network", _Compacted)
+    found = BrokerLog({"bootstrap.servers": "h:1"}).read(OffsetRange("t", 0, 0, 4), ["offset", "value"])
+    assert [row for batch in found for row in batch.to_pylist()] == [{"offset": 0, "value": b"a"}]
+    assert _Compacted.answers == []
 
 
 def transactional(offset: int, producer: int, value: bytes) -> bytes:

@@ -18,14 +18,21 @@ use rustix::time::Timespec;
 
 use crate::error::BenchError;
 use crate::frames::Frames;
-use crate::load::Requests;
-use crate::messages;
 
-/// Responses to Produce are small.
+/// Responses to these requests are small.
 const READ_BUFFER: usize = 4 << 10;
 const EVENTS: usize = 256;
 /// A run fails after so long without a response.
 const STALLED: Duration = Duration::from_secs(30);
+
+/// The encoded requests of a load, and the check of their responses.
+pub(crate) trait Source: Clone + Send {
+    /// The request `number` of a connection.
+    fn get(&mut self, connection: usize, number: u64) -> &[u8];
+
+    /// Checks a response to the request `number` of a connection.
+    fn check(frame: &[u8], number: u64) -> Result<(), BenchError>;
+}
 
 struct Connection {
     /// Its index among all connections of the run.
@@ -58,7 +65,7 @@ impl Connection {
     }
 
     /// Writes the unsent requests until the socket is full.
-    fn write(&mut self, requests: &mut Requests) -> Result<(), BenchError> {
+    fn write(&mut self, requests: &mut impl Source) -> Result<(), BenchError> {
         while !self.full
             && let Some(due) = self.unsent.front()
         {
@@ -67,7 +74,7 @@ impl Connection {
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.full = true,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(BenchError::io("sending a produce request")(error)),
+                Err(error) => return Err(BenchError::io("sending a request")(error)),
             }
             if self.written == request.len() {
                 self.unanswered.push_back(*due);
@@ -80,11 +87,11 @@ impl Connection {
     }
 
     /// Reads until the socket is empty, and calls `on_response` with the due time of each answered request.
-    fn read(&mut self, mut on_response: impl FnMut(Instant)) -> Result<(), BenchError> {
+    fn read<S: Source>(&mut self, mut on_response: impl FnMut(Instant)) -> Result<(), BenchError> {
         loop {
             let more = self.frames.fill()?;
             while let Some(frame) = self.frames.buffered()? {
-                messages::check_produce_response(frame, self.answered as i32)?;
+                S::check(frame, self.answered)?;
                 self.answered += 1;
                 let due = self
                     .unanswered
@@ -100,10 +107,10 @@ impl Connection {
 }
 
 /// The connections of one thread.
-pub(crate) struct Connections {
+pub(crate) struct Connections<S> {
     epoll: OwnedFd,
     connections: Vec<Connection>,
-    requests: Requests,
+    requests: S,
     /// The number of requests that are due and not answered.
     open: u64,
     answered: u64,
@@ -111,16 +118,16 @@ pub(crate) struct Connections {
     completed: Vec<(usize, Instant)>,
 }
 
-fn failed(what: &str) -> impl FnOnce(Errno) -> BenchError {
+pub(crate) fn failed(what: &str) -> impl FnOnce(Errno) -> BenchError {
     move |error| BenchError::io(what)(error.into())
 }
 
-fn timespec(time: Duration) -> Result<Timespec, BenchError> {
+pub(crate) fn timespec(time: Duration) -> Result<Timespec, BenchError> {
     Timespec::try_from(time).map_err(|_| BenchError::Usage("the time is too long".to_owned()))
 }
 
-impl Connections {
-    fn new(requests: Requests) -> Result<Self, BenchError> {
+impl<S: Source> Connections<S> {
+    fn new(requests: S) -> Result<Self, BenchError> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC).map_err(failed("creating an epoll"))?,
             connections: Vec::new(),
@@ -196,7 +203,7 @@ impl Connections {
             if flags.contains(EventFlags::OUT) {
                 connection.full = false;
             }
-            connection.read(|due| completed.push((index, due)))?;
+            connection.read::<S>(|due| completed.push((index, due)))?;
             connection.write(&mut self.requests)?;
         }
         self.open -= self.completed.len() as u64;
@@ -237,11 +244,11 @@ impl Connections {
 }
 
 /// Divides the sockets among `threads` threads, or fewer if there are fewer sockets.
-pub(crate) fn split(
+pub(crate) fn split<S: Source>(
     streams: Vec<TcpStream>,
     threads: u32,
-    requests: &Requests,
-) -> Result<Vec<Connections>, BenchError> {
+    requests: &S,
+) -> Result<Vec<Connections<S>>, BenchError> {
     let count = (threads as usize).clamp(1, streams.len().max(1));
     let mut groups = (0..count)
         .map(|_| Connections::new(requests.clone()))
@@ -253,9 +260,9 @@ pub(crate) fn split(
 }
 
 /// Runs `work` on each group in a thread of its own. Returns the number of answered requests.
-pub(crate) fn run(
-    mut groups: Vec<Connections>,
-    work: impl Fn(usize, &mut Connections) -> Result<(), BenchError> + Sync,
+pub(crate) fn run<S: Source>(
+    mut groups: Vec<Connections<S>>,
+    work: impl Fn(usize, &mut Connections<S>) -> Result<(), BenchError> + Sync,
 ) -> Result<u64, BenchError> {
     thread::scope(|scope| {
         let work = &work;

@@ -25,6 +25,10 @@ pub(crate) enum BenchError {
         code: i16,
     },
 
+    /// The broker refused a request that is of no partition.
+    #[error("{api} failed with Kafka error code {code}")]
+    Refused { api: &'static str, code: i16 },
+
     /// A batch could not be built or read.
     #[error("record batch: {0}")]
     Record(#[from] RecordError),
@@ -36,6 +40,10 @@ pub(crate) enum BenchError {
     /// The broker stopped answering.
     #[error("{open} requests were not answered: the peer sent nothing for 30 s")]
     Stalled { open: u64 },
+
+    /// A group's rebalance did not end.
+    #[error("the groups did not settle in {seconds} s; {open} members wait for a rebalance")]
+    Unsettled { seconds: u64, open: usize },
 
     /// A broker's Metadata misses a leader or an in-sync replica.
     #[error("broker {broker} does not know the wanted leaders of {topics} topics yet, the first is {first}")]

@@ -38,6 +38,10 @@ impl<R: Read> Frames<R> {
         &self.reader
     }
 
+    pub(crate) fn into_inner(self) -> R {
+        self.reader
+    }
+
     /// The content of the next frame. `None` if the peer closed the connection between frames.
     pub(crate) fn next(&mut self) -> Result<Option<&mut [u8]>, BenchError> {
         loop {

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use logcore_records::{BatchBuilder, Compression};
 
 use crate::args::{Args, Count, Size};
+use crate::connections::Source;
 use crate::error::BenchError;
 use crate::messages;
 use crate::report::Report;
@@ -105,15 +106,20 @@ pub(crate) struct Requests {
     connections: u64,
 }
 
-impl Requests {
-    /// The request `number` of a connection.
-    pub(crate) fn get(&mut self, connection: usize, number: u64) -> &[u8] {
+impl Source for Requests {
+    fn get(&mut self, connection: usize, number: u64) -> &[u8] {
         let partition = partition_of(connection as u64, number, self.connections, self.partitions);
         messages::set_correlation_id(&mut self.bytes, number as i32);
         self.bytes[self.partition_at.clone()].copy_from_slice(&partition.to_be_bytes());
         &self.bytes
     }
 
+    fn check(frame: &[u8], number: u64) -> Result<(), BenchError> {
+        messages::check_produce_response(frame, number as i32).map(|_| ())
+    }
+}
+
+impl Requests {
     /// Adds the figures of the answered requests to a report.
     pub(crate) fn report(
         &self,

@@ -2,15 +2,17 @@
 //!
 //! `produce`, `paced`, `fetch` and `latency` send load to a broker. `bare-broker` and `bare-sendfile` do the
 //! least work that answers this load, so a broker's figures beside theirs show the cost of the broker.
+//! `commits`, `heartbeats` and `members` are consumers without a client library.
 //! `write-loop` measures the disk or the page cache alone.
 //!
 //! Each command prints one line of JSON on standard output. A MB is 10^6 bytes, a GB 10^9. The topics must
 //! exist. Most commands use blocking sockets and one thread a connection, unlike the servers they measure.
-//! `produce --threads` and `paced` need thousands of connections or a schedule, so they use epoll.
+//! `produce --threads`, `paced` and the groups need many connections or a schedule, so they use epoll.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+mod assignor;
 mod bare_broker;
 mod bare_sendfile;
 #[cfg(test)]
@@ -22,8 +24,15 @@ mod error;
 mod fetch;
 mod frames;
 mod gap;
+mod group_load;
+mod group_messages;
+#[cfg(test)]
+mod group_tests;
 mod latency;
 mod load;
+mod member;
+mod members;
+mod membership;
 mod messages;
 mod metadata;
 mod paced;
@@ -41,6 +50,7 @@ use std::thread;
 
 use args::Args;
 use error::BenchError;
+use group_load::Kind;
 
 const USAGE: &str = "\
 usage: logcore-bench-wire COMMAND [--flag value]...
@@ -53,6 +63,12 @@ usage: logcore-bench-wire COMMAND [--flag value]...
                 [--seconds 5]
   latency       --port P --topic T [--host 127.0.0.1] [--partition 0] [--record-size 100] [--acks 1]
                 [--seconds 5]
+  commits       --port P --topic T [--host 127.0.0.1] [--partitions 1] [--groups 50] [--in-flight 1]
+                [--protocol eager] [--threads 1] [--seconds 5]
+  heartbeats    --port P --topic T [--host 127.0.0.1] [--partitions 50] [--groups 10] [--members 50]
+                [--in-flight 1] [--protocol eager] [--threads 1] [--seconds 5]
+  members       --port P --topic T --partitions N [--host 127.0.0.1] [--members 500] [--roll 20]
+                [--protocol eager] [--heartbeat-ms 500] [--session-ms 10000]
   gap           --bootstrap P --topic T [--host 127.0.0.1] [--partition 0] [--record-size 100]
                 runs until its standard input ends
   wait-for-leaders --ports P,... --topic T --partitions N [--host 127.0.0.1] [--topics 0] [--not-broker ID]
@@ -67,6 +83,9 @@ from its scheduled time. With more partitions than connections, each connection 
 partitions in turn. With --bootstrap P in place of --port P, produce,
 paced and latency ask the broker at P for the leaders and send to them. `gap` sends one record after
 another with acks=all, finds each new leader, and reports the longest time without an answer.
+`commits` has one member in each group, which commits all partitions of T at once. `heartbeats` has groups
+of several members. `members` forms one group, loses a member, and replaces --roll members one after another;
+--protocol is eager, cooperative or consumer (KIP-848).
 `wait-for-leaders` waits until each partition of T, or of T-0, T-1, … with --topics, has a leader other than
 --not-broker in the Metadata of every port. --codec is none, gzip, snappy, lz4 or zstd. Batches are
 compressed before the run, and --batch-size is the size before compression. Sizes are bytes, or end in
@@ -102,6 +121,9 @@ fn run(command: &str, words: Vec<String>) -> Result<(), BenchError> {
         "paced" => paced::run(&paced::Options::take(&mut args)?)?.print(),
         "fetch" => fetch::run(&fetch::Options::take(&mut args)?)?.print(),
         "latency" => latency::run(&latency::Options::take(&mut args)?)?.print(),
+        "commits" => group_load::run(&group_load::Options::take(&mut args, Kind::Commits)?)?.print(),
+        "heartbeats" => group_load::run(&group_load::Options::take(&mut args, Kind::Heartbeats)?)?.print(),
+        "members" => members::run(&members::Options::take(&mut args)?)?.print(),
         "gap" => {
             let options = gap::Options::take(&mut args)?;
             thread::spawn(|| {

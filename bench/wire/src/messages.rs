@@ -20,7 +20,7 @@ const CORRELATION_AT: Range<usize> = 8..12;
 const REQUEST_TIMEOUT_MS: i32 = 30_000;
 const FETCH_WAIT_MS: i32 = 500;
 
-fn put_unsigned(out: &mut Vec<u8>, mut value: u32) {
+pub(crate) fn put_unsigned(out: &mut Vec<u8>, mut value: u32) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -29,7 +29,7 @@ fn put_unsigned(out: &mut Vec<u8>, mut value: u32) {
 }
 
 /// Appends a compact string or compact bytes. Lengths come from flags and batches, and are far below 4 GiB.
-fn put_compact(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_compact(out: &mut Vec<u8>, bytes: &[u8]) {
     put_unsigned(out, bytes.len() as u32 + 1);
     out.extend_from_slice(bytes);
 }
@@ -167,7 +167,7 @@ pub(crate) fn produce_response(
     set_frame_length(out, 0);
 }
 
-fn check_correlation(got: i32, expected: i32) -> Result<(), BenchError> {
+pub(crate) fn check_correlation(got: i32, expected: i32) -> Result<(), BenchError> {
     if got == expected {
         Ok(())
     } else {

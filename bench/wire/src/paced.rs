@@ -12,7 +12,7 @@ use crate::connections::{self, Connections};
 use crate::descriptors;
 use crate::error::BenchError;
 use crate::latency::with_percentiles;
-use crate::load::{Load, duration};
+use crate::load::{Load, Requests, duration};
 use crate::report::Report;
 
 /// The warm-up's share of the time. It fills caches and is not measured.
@@ -79,7 +79,7 @@ impl Schedule {
 /// Sends each request when it is due, to one connection after another, and reads all responses. Returns the
 /// latencies in nanoseconds of the requests due since `counted_from`.
 fn drive(
-    connections: &mut Connections,
+    connections: &mut Connections<Requests>,
     schedule: &Schedule,
     counted_from: Instant,
 ) -> Result<Vec<u64>, BenchError> {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::args::{Args, Count};
-use crate::connections;
+use crate::connections::{self, Source};
 use crate::descriptors;
 use crate::error::BenchError;
 use crate::frames::Frames;

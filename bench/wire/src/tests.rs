@@ -8,6 +8,7 @@ use std::thread;
 
 use crate::args::{Args, Size};
 use crate::bare_sendfile::Batches;
+use crate::connections::Source;
 use crate::error::BenchError;
 use crate::frames::Frames;
 use crate::load::Load;

@@ -24,20 +24,33 @@ from cluster.broker.dynamic import broker_rules
 from cluster.broker.dynamic.driver import DynamicConfigs
 from cluster.broker.dynamic.live import LiveConfig
 from cluster.broker.errors import BrokerStartError, BrokerStopError
-from cluster.broker.group_log import OffsetsLog
+from cluster.broker.features import Features
+from cluster.broker.group_settings import consumer_limits
+from cluster.broker.group_topics import GroupTopics
 from cluster.broker.handlers import HANDLERS
+from cluster.broker.leaders import MetadataLeaders
 from cluster.broker.parts import BrokerState, Parts
 from cluster.broker.producer_ids import ProducerIds
 from cluster.broker.replicas import MetadataCache, ReplicaManager, TopicConfigs, TopicLogs
-from cluster.broker.topic_policy import check_topic_config, offsets_topic_config
+from cluster.broker.topic_policy import check_topic_config, offsets_topic_config, transactions_topic_config
+from cluster.broker.verification import TransactionVerification
 from cluster.controller import Balance, Controller, NewTopic, TopicDefaults, Transport, ZooKeeper, znodes
-from cluster.controller.names import GROUP_METADATA_TOPIC
+from cluster.controller.features import SUPPORTED
 from cluster.controller.zookeeper import Create, ZooKeeperError
 from cluster.errors import NONE, KafkaProtocolError, RequestTimedOut, for_code
 from cluster.groups import GroupCoordinator, GroupLimits
-from cluster.model import BrokerId, BrokerInfo, Endpoint, Milliseconds
+from cluster.model import (
+    GROUP_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    BrokerId,
+    BrokerInfo,
+    Endpoint,
+    Milliseconds,
+)
 from cluster.peer import Peer
 from cluster.replication import Replication
+from cluster.state_topics import StateTopicLog
+from cluster.transactions import TransactionCoordinator, TransactionLimits
 
 if TYPE_CHECKING:
     from cluster.broker.metrics_listener import MetricsListener
@@ -80,8 +93,11 @@ class Broker:
         self._replication: Replication | None = None
         self._link: ControllerLink | None = None
         self._groups: GroupCoordinator | None = None
-        self._group_log: OffsetsLog | None = None
+        self._transactions: TransactionCoordinator | None = None
+        self._verification: TransactionVerification | None = None
+        self._state_log: StateTopicLog | None = None
         self._dynamic: DynamicConfigs | None = None
+        self._features: Features | None = None
         self._bridge: Bridge | None = None
         self._context: Context | None = None
         self._info: BrokerInfo | None = None
@@ -160,18 +176,21 @@ class Broker:
                 config.flag("broker.id.generation.enable"),
             )
             await registration.check_inter_broker_listener(zk, broker, config)
+            features = self._features = Features(zk)
+            await features.load()
             dynamic = self._dynamic = DynamicConfigs(zk, broker, LiveConfig(config))
             await dynamic.load()
         tls = await asyncio.to_thread(self._open_tls, dynamic.live.current)
         server = self._server = self._parts.server = await self._recover(broker, cluster, dynamic.live)
         on_disk = {topic for topic, _, _ in server.partitions()}
         endpoints = self._listen(server, dynamic.live.current, tls)
-        info = self._info = BrokerInfo(broker, endpoints, config.text("broker.rack"))
+        info = self._info = BrokerInfo(broker, endpoints, config.text("broker.rack"), features=SUPPORTED)
         async with zk.disconnected_at_most(config.zookeeper_connection_timeout_ms):
             epoch = await registration.register(zk, info, config.log_dirs[0])
             zk.on_session(self._session_renewed)
             metadata = self._parts.metadata = MetadataCache(cluster)
-            context = self._context = self._compose(zk, server, metadata, dynamic)
+            features.start(server.set_features)
+            context = self._context = self._compose(zk, server, metadata, dynamic, features)
             self._set_broker_epoch(epoch)
             assert self._replication is not None
             self._replication.start()
@@ -179,9 +198,15 @@ class Broker:
             await dynamic.start(server, self._topic_config_changed, self._config_changed)
             requests_max = config.number("queued.max.requests")
             facts = self._replication.reported
-            assert self._group_log is not None
+            assert self._state_log is not None
             bridge = self._bridge = Bridge(
-                server, context, requests_max, self._logs_failed, facts, self._group_log.replicated
+                server,
+                context,
+                requests_max,
+                self._logs_failed,
+                facts,
+                self._state_log.replicated,
+                context.verification.take,
             )
             bridge.start()
             await context.controller.start()
@@ -189,6 +214,7 @@ class Broker:
         self._parts.controller = context.controller
         self._warn_of_strays(on_disk, metadata)
         context.groups.start()
+        context.transactions.start()
         self._parts.groups = context.groups
         self._parts.state = BrokerState.RUNNING
 
@@ -336,7 +362,12 @@ class Broker:
             self._controller.unclean_election_changed(unclean)
 
     def _compose(
-        self, zk: ZooKeeper, server: Server, metadata: MetadataCache, dynamic: DynamicConfigs
+        self,
+        zk: ZooKeeper,
+        server: Server,
+        metadata: MetadataCache,
+        dynamic: DynamicConfigs,
+        features: Features,
     ) -> Context:
         config = dynamic.live.current
         assert self._info is not None
@@ -371,6 +402,7 @@ class Broker:
             delete_enabled=config.flag("delete.topic.enable"),
             unclean_election=config.flag("unclean.leader.election.enable"),
             balance=_balance(config),
+            on_elections=self._parts.election_times.observe,
         )
         limits = GroupLimits(
             session_timeout_min_ms=config.number("group.min.session.timeout.ms"),
@@ -381,20 +413,52 @@ class Broker:
             metadata_bytes_max=config.number("offset.metadata.max.bytes"),
             members_bytes_max=config.request_bytes // _MEMBERS_DIVISOR,
         )
-        group_log = self._group_log = OffsetsLog(server, metadata, config.number("offsets.commit.timeout.ms"))
+        state_log = self._state_log = StateTopicLog(server, metadata.partitions)
         groups = self._groups = GroupCoordinator(
-            limits, group_log, config.number("offsets.retention.check.interval.ms")
+            limits,
+            state_log,
+            config.number("offsets.retention.check.interval.ms"),
+            config.number("offsets.commit.timeout.ms"),
+            consumer_limits(config),
+            GroupTopics(metadata),
+        )
+        leaders = MetadataLeaders(metadata, config.inter_broker_listener)
+        verification = self._verification = TransactionVerification(
+            leaders,
+            lambda: metadata.partitions(TRANSACTION_STATE_TOPIC),
+            broker,
+            config.number("request.timeout.ms"),
+            server.verified,
+        )
+        producer_ids = ProducerIds(link, broker, lambda: replicas.broker_epoch)
+        transactions = self._transactions = TransactionCoordinator(
+            TransactionLimits(
+                config.number("transaction.max.timeout.ms"), config.number("transactional.id.expiration.ms")
+            ),
+            state_log,
+            leaders,
+            broker,
+            producer_ids.take,
+            lambda: features.transaction_version,
+            request_timeout_ms=config.number("request.timeout.ms"),
+            abort_interval_ms=config.number("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+            expiry_interval_ms=config.number("transaction.remove.expired.transaction.cleanup.interval.ms"),
         )
         replicas.on_topics_deleted(groups.topics_deleted)
-        replicas.on_group_leadership(
-            lambda partition, leads, new: groups.led(partition, new) if leads else groups.lost(partition)
-        )
+        replicas.on_leadership(GROUP_METADATA_TOPIC, groups.partitions.leadership_changed)
+        replicas.on_leadership(TRANSACTION_STATE_TOPIC, transactions.leadership_changed)
         controller.on_controller(partial(setattr, metadata, "controller_id"))
         offsets_topic = NewTopic(
             GROUP_METADATA_TOPIC,
             config.number("offsets.topic.num.partitions"),
             config.number("offsets.topic.replication.factor"),
             config=offsets_topic_config(config),
+        )
+        transactions_topic = NewTopic(
+            TRANSACTION_STATE_TOPIC,
+            config.number("transaction.state.log.num.partitions"),
+            config.number("transaction.state.log.replication.factor"),
+            config=transactions_topic_config(config),
         )
 
         return Context(
@@ -405,8 +469,18 @@ class Broker:
             replicas,
             configs,
             groups,
-            ProducerIds(link, broker, lambda: replicas.broker_epoch),
-            AutoTopics(controller, link, metadata, offsets_topic, config.number("request.timeout.ms")),
+            transactions,
+            state_log,
+            verification,
+            producer_ids,
+            features,
+            AutoTopics(
+                controller,
+                link,
+                metadata,
+                [offsets_topic, transactions_topic],
+                config.number("request.timeout.ms"),
+            ),
             logs=server,
         )
 
@@ -492,6 +566,8 @@ class Broker:
         self._controller.session_renewed()
         if self._dynamic is not None:
             self._dynamic.session_renewed()
+        if self._features is not None:
+            self._features.session_renewed()
 
     # ---- stop ----
 
@@ -502,18 +578,27 @@ class Broker:
         assert self._context is not None
         assert self._link is not None
         assert self._replicas is not None
+        assert self._zk is not None
         config, metadata = self._context.config, self._context.metadata
         if len(metadata.brokers) < 2 or not config.flag("controlled.shutdown.enable"):
             return
         self._replicas.leave()
         body = {"broker_id": self._context.broker_id, "broker_epoch": self._replicas.broker_epoch}
+        backoff_seconds = config.number("controlled.shutdown.retry.backoff.ms") / 1000
         for attempt in range(config.number("controlled.shutdown.max.retries")):
             if attempt:
-                await asyncio.sleep(config.number("controlled.shutdown.retry.backoff.ms") / 1000)
+                await asyncio.sleep(backoff_seconds)
+            try:
+                async with asyncio.timeout(backoff_seconds):
+                    await self._zk.wait_connected()
+            except TimeoutError:
+                log.warning("the coordinator does not answer, so no leadership of this broker can be moved")
+                break
             try:
                 answer = await self._link.request(_CONTROLLED_SHUTDOWN, _CONTROLLED_SHUTDOWN_VERSION, body)
             except (OSError, ValueError, KafkaProtocolError) as error:
-                log.warning("the controller did not move the leaderships of this broker: %s", error)
+                reason = "it does not answer" if isinstance(error, TimeoutError) else error
+                log.warning("the controller did not move the leaderships of this broker: %s", reason)
                 continue
             if answer["error_code"] != NONE:
                 refusal = for_code(answer["error_code"])()
@@ -539,12 +624,18 @@ class Broker:
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         if self._groups is not None:
             steps.append(("the groups", self._groups.stop))
+        if self._transactions is not None:
+            steps.append(("the transactions", self._transactions.stop))
+        if self._verification is not None:
+            steps.append(("the verification of transactions", self._verification.stop))
         if self._server is not None:
             steps.append(("the logs", partial(_close, self._server, self._bridge, self._zk, not was_running)))
         if self._bridge is not None:
             steps.append(("the request bridge", self._bridge.stop))
         if self._dynamic is not None:
             steps.append(("the dynamic settings", self._dynamic.stop))
+        if self._features is not None:
+            steps.append(("the features", self._features.stop))
         if self._controller is not None:
             steps.append(("the controller", self._controller.stop))
         if self._replicas is not None:
@@ -557,7 +648,8 @@ class Broker:
             steps.append(("the coordinator's session", self._zk.close))
         if self._metrics is not None:
             steps.append(("the metrics listener", partial(asyncio.to_thread, self._metrics.stop)))
-        self._groups = self._server = self._bridge = self._dynamic = None
+        self._groups = self._transactions = self._server = self._bridge = self._dynamic = None
+        self._features = None
         self._controller = self._replicas = self._replication = self._link = None
         self._zk = self._metrics = None
         failures = [await _failure_of(name, step) for name, step in steps]

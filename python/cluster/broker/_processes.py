@@ -82,7 +82,8 @@ async def run_brokers(
         brokers: list[_Broker] = []
         stop_at_exit(stack, lambda: _stop(brokers))
         for number in range(count):
-            settings = _settings(data_dir, count, number, host, port, coordinator_port) | dict(overrides)
+            settings = _settings(data_dir, count, number, host, port, coordinator_port)
+            settings |= _of_broker(number, overrides)
             properties = data_dir / f"broker-{number}.properties"
             properties.write_text("".join(f"{name}={escape(value)}\n" for name, value in settings.items()))
             brokers.append(await _spawn(number, properties))
@@ -109,8 +110,20 @@ def _settings(
         "log.dirs": str((data_dir / logs).resolve()),
         "zookeeper.connect": f"127.0.0.1:{coordinator_port}",
         "offsets.topic.replication.factor": str(min(3, count)),
+        "transaction.state.log.replication.factor": str(min(3, count)),
+        "transaction.state.log.min.isr": str(min(2, count)),
         "group.initial.rebalance.delay.ms": "0",
     }
+
+
+def _of_broker(number: int, overrides: Mapping[str, str]) -> dict[str, str]:
+    """The settings with the port of the metrics of this broker. As those of the listeners, their ports follow
+    each other, and 0 chooses a free one.
+    """
+    host, colon, port = overrides.get("metrics.listener", "").rpartition(":")
+    if not colon or not port.isdecimal() or int(port) == 0:
+        return dict(overrides)
+    return {**overrides, "metrics.listener": f"{host}:{int(port) + number}"}
 
 
 # Loaded before the first fork: other threads may hold the loader's lock at a fork.

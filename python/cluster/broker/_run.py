@@ -44,6 +44,8 @@ Ready = Callable[[Broker], None]
 _EMBEDDED_DEFAULTS = {
     "broker.id": "0",
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 """As in Kafka's server.properties for a single broker."""

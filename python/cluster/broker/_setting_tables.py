@@ -15,7 +15,7 @@ Sources: `KafkaConfig.configDef`, `DynamicBrokerConfig.AllDynamicConfigs`, `LogC
 `BROKER_NO_EFFECT` and `TOPIC_NO_EFFECT` are the settings that are checked and described but change nothing
 here. The start names those that are set in a warning (`BrokerConfig.warnings`).
 
-Five settings have another default than in Kafka: see *Settings* in docs/departures/broker.md. One has another
+Seven settings have another default than in Kafka: see *Settings* in docs/departures/broker.md. One has another
 meaning: `queued.max.request.bytes` is the memory of all requests' frames. Decoded requests may take as much
 again (at least 16 MiB), three quarters of it for the handlers in Python. A single request that needs more
 closes its connection. Group members may take a quarter as much again.
@@ -37,6 +37,16 @@ controller.quota.window.size.seconds int 1 1.. -
 default.replication.factor int 1 - -
 delete.topic.enable boolean true - -
 fetch.max.bytes int 57671680 1024.. -
+group.consumer.assignors list org.apache.kafka.coordinator.group.assignor.UniformAssignor,org.apache.kafka.coordinator.group.assignor.RangeAssignor - -
+group.consumer.heartbeat.interval.ms int 5000 1.. -
+group.consumer.max.heartbeat.interval.ms int 15000 1.. -
+group.consumer.max.session.timeout.ms int 60000 1.. -
+group.consumer.max.size int 2147483647 1.. -
+group.consumer.migration.policy string disabled - i
+group.consumer.min.heartbeat.interval.ms int 5000 1.. -
+group.consumer.min.session.timeout.ms int 45000 1.. -
+group.consumer.session.timeout.ms int 45000 1.. -
+group.coordinator.rebalance.protocols list classic consumer|classic|share|unknown -
 group.initial.rebalance.delay.ms int 3000 - -
 group.max.session.timeout.ms int 1800000 - -
 group.max.size int 2147483647 1.. -
@@ -138,6 +148,15 @@ ssl.truststore.certificates password ~ - d
 ssl.truststore.location string ~ - d
 ssl.truststore.password password ~ - d
 ssl.truststore.type string JKS - d
+transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1.. -
+transaction.max.timeout.ms int 900000 1.. -
+transaction.partition.verification.enable boolean true - d
+transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 1.. -
+transaction.state.log.min.isr int 2 1.. -
+transaction.state.log.num.partitions int 50 1.. -
+transaction.state.log.replication.factor short 3 1.. -
+transaction.state.log.segment.bytes int 104857600 1.. -
+transactional.id.expiration.ms int 604800000 1.. -
 unclean.leader.election.enable boolean false - d
 zookeeper.connect string ~ - -
 zookeeper.connection.timeout.ms int ~ - -
@@ -185,18 +204,8 @@ delete.records.purgatory.purge.interval.requests int 1 - -
 early.start.listeners string ~ - -
 eligible.leader.replicas.enable boolean false - -
 fetch.purgatory.purge.interval.requests int 1000 - -
-group.consumer.assignors list org.apache.kafka.coordinator.group.assignor.UniformAssignor,org.apache.kafka.coordinator.group.assignor.RangeAssignor - -
-group.consumer.heartbeat.interval.ms int 5000 1.. -
-group.consumer.max.heartbeat.interval.ms int 15000 1.. -
-group.consumer.max.session.timeout.ms int 60000 1.. -
-group.consumer.max.size int 2147483647 1.. -
-group.consumer.migration.policy string disabled - i
-group.consumer.min.heartbeat.interval.ms int 5000 1.. -
-group.consumer.min.session.timeout.ms int 45000 1.. -
-group.consumer.session.timeout.ms int 45000 1.. -
 group.coordinator.append.linger.ms int 10 0.. -
 group.coordinator.new.enable boolean false - i
-group.coordinator.rebalance.protocols list classic consumer|classic|share|unknown -
 group.coordinator.threads int 1 1.. -
 group.share.delivery.count.limit int 5 2..10 -
 group.share.enable boolean false - i
@@ -323,16 +332,7 @@ ssl.keymanager.algorithm string SunX509 - d
 ssl.secure.random.implementation string ~ - d
 ssl.trustmanager.algorithm string PKIX - d
 telemetry.max.bytes int 1048576 1.. -
-transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1.. -
-transaction.max.timeout.ms int 900000 1.. -
-transaction.partition.verification.enable boolean true - d
-transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 1.. -
 transaction.state.log.load.buffer.size int 5242880 1.. -
-transaction.state.log.min.isr int 2 1.. -
-transaction.state.log.num.partitions int 50 1.. -
-transaction.state.log.replication.factor short 3 1.. -
-transaction.state.log.segment.bytes int 104857600 1.. -
-transactional.id.expiration.ms int 604800000 1.. -
 unclean.leader.election.interval.ms long 300000 1.. i
 unstable.api.versions.enable boolean false - i
 unstable.feature.versions.enable boolean false - i

@@ -1,4 +1,4 @@
-"""Topics that the broker itself creates: those that clients ask for, and __consumer_offsets.
+"""Topics that the broker itself creates: those that clients ask for, and the state topics.
 
 The controller creates them: on this broker by a command, elsewhere by a CreateTopics request to it. Lives on
 the event loop. Source: DefaultAutoTopicCreationManager.
@@ -34,14 +34,18 @@ class AutoTopics:
         controller: Controller,
         link: ControllerLink,
         metadata: MetadataCache,
-        offsets_topic: NewTopic,
+        state_topics: Sequence[NewTopic],
         timeout_ms: int,
     ) -> None:
         self._controller = controller
         self._link = link
         self._metadata = metadata
-        self._offsets_topic = offsets_topic
+        self._state_topics = {topic.name: topic for topic in state_topics}
         self._timeout_ms = timeout_ms
+
+    def new_topic(self, name: str) -> NewTopic:
+        """A topic with the broker's defaults, or those of a state topic."""
+        return self._state_topics.get(name) or NewTopic(name)
 
     async def create(self, news: Sequence[NewTopic]) -> list[Created]:
         """Creates topics. Returns each topic or its error, in order. Raises KafkaProtocolError."""
@@ -64,11 +68,11 @@ class AutoTopics:
             raise CoordinatorNotAvailable(f"The controller does not answer: {error}") from error
         return [_created(item) for item in answer["topics"]]
 
-    async def ensure_offsets_topic(self) -> None:
-        """Creates __consumer_offsets if it does not exist. Raises KafkaProtocolError."""
-        if self._metadata.topic(self._offsets_topic.name) is not None:
+    async def ensure_state_topic(self, name: str) -> None:
+        """Creates a state topic if it does not exist. Raises KafkaProtocolError."""
+        if self._metadata.topic(name) is not None:
             return
-        [made] = await self.create([self._offsets_topic])
+        [made] = await self.create([self._state_topics[name]])
         if isinstance(made, KafkaProtocolError) and not isinstance(made, TopicAlreadyExists):
             raise made
 

@@ -7,6 +7,7 @@
   the requests that they wait for.
 - Large requests: of an API whose handler does not wait, one at a time is decoded and answered, because its
   response can be many times as long.
+- Handlers that never wait are called at once. The others get a task.
 - Failures: a handler that raises answers its own request with UNKNOWN_SERVER_ERROR. A waiting handler ends
   with its connection.
 
@@ -25,7 +26,8 @@ from typing import Protocol, cast
 
 from cluster.broker.collector import paused
 from cluster.broker.context import Body, Context, Request
-from cluster.broker.handlers import APIS, HANDLERS, WAITING_APIS
+from cluster.broker.handlers import ANSWERS, APIS, HANDLERS, WAITING_APIS
+from cluster.broker.verification import Question
 from cluster.errors import KafkaProtocolError, UnknownServerError
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,10 @@ OnReplicated = Callable[[Sequence[tuple[int, int]]], None]
 """Called with the result of `Source.take_replicated` if it is not empty."""
 
 
+OnQuestions = Callable[[Sequence[Question]], None]
+"""Called with the result of `Source.take_verifications` if it is not empty."""
+
+
 class Source(Protocol):
     """The part of `logcore._native.Server` that brings requests."""
 
@@ -84,6 +90,9 @@ class Source(Protocol):
     def take_replicated(self) -> Sequence[tuple[int, int]]:
         """The appends that every in-sync replica has, or that failed: number and error code."""
 
+    def take_verifications(self) -> Sequence[Question]:
+        """The questions about transactions since the last call."""
+
     def take_log_lines(self) -> Sequence[tuple[int, str, Mapping[str, str]]]:
         """The data plane's log lines: level, text and fields."""
 
@@ -99,6 +108,7 @@ class Bridge:
         on_failed: OnFailed,
         on_facts: OnFacts,
         on_replicated: OnReplicated,
+        on_questions: OnQuestions,
     ) -> None:
         self._source = source
         self._context = context
@@ -106,6 +116,7 @@ class Bridge:
         self._on_failed = on_failed
         self._on_facts = on_facts
         self._on_replicated = on_replicated
+        self._on_questions = on_questions
         self._at_work = 0
         self._given_up = False
         self._stopped = False
@@ -149,6 +160,9 @@ class Bridge:
         replicated = self._source.take_replicated()
         if replicated:
             self._on_replicated(replicated)
+        questions = self._source.take_verifications()
+        if questions:
+            self._on_questions(questions)
         for request in requests:
             if self._given_up or request.connection_id in gone:
                 request.close()
@@ -157,11 +171,19 @@ class Bridge:
             if waiting is not None:
                 waiting.append(request)
                 continue
+            if self._is_for_now(request):
+                self._answer_at_once(request)
+                continue
             self._waiting[request.connection_id] = deque()
             self._tasks[request.connection_id] = asyncio.create_task(self._serve(request))
         for connection in gone & self._tasks.keys():
             self._tasks[connection].cancel()
         self._flush_log()
+
+    def _is_for_now(self, request: Request) -> bool:
+        """Nothing of the request waits."""
+        at_once = request.api_key in ANSWERS and not request.large
+        return at_once and self._context.replicas.informed.is_set()
 
     def _permit(self, request: Request) -> AbstractAsyncContextManager[None]:
         """The lock of large requests, held from before decoding until the response is handed over."""
@@ -223,28 +245,50 @@ class Bridge:
                     await asyncio.to_thread(lambda: request.body)
                 await _respond(request, await handler.handle(self._context, request))
             return
-        except KafkaProtocolError as error:
-            code = error.code
-        except Exception:
-            log.exception(
-                "a request failed: API %d version %d",
-                request.api_key,
-                request.api_version,
-                extra=_fields(request),
-            )
-            code = UnknownServerError.code
-        try:
+        except Exception as error:
+            code = _code_of(error, request)
+        with _closed_if_it_fails(request):
             if request.large:
                 body = await asyncio.to_thread(handler.failure, request, code)
             else:
                 body = handler.failure(request, code)
             await _respond(request, body)
-        except Exception:
-            log.exception(
-                "the response to a failed request cannot be encoded; its connection is closed",
-                extra=_fields(request),
-            )
-            request.close()
+
+    def _answer_at_once(self, request: Request) -> None:
+        try:
+            request.respond(ANSWERS[request.api_key](self._context, request))
+            return
+        except Exception as error:
+            code = _code_of(error, request)
+        with _closed_if_it_fails(request):
+            request.respond(HANDLERS[request.api_key].failure(request, code))
+
+
+def _code_of(error: Exception, request: Request) -> int:
+    """The error code for the client. An error that is not part of the protocol is logged."""
+    if isinstance(error, KafkaProtocolError):
+        return error.code
+    log.error(
+        "a request failed: API %d version %d",
+        request.api_key,
+        request.api_version,
+        exc_info=error,
+        extra=_fields(request),
+    )
+    return UnknownServerError.code
+
+
+@contextmanager
+def _closed_if_it_fails(request: Request) -> Iterator[None]:
+    """Closes the connection if the response to a failed request cannot be encoded."""
+    try:
+        yield
+    except Exception:
+        log.exception(
+            "the response to a failed request cannot be encoded; its connection is closed",
+            extra=_fields(request),
+        )
+        request.close()
 
 
 async def _respond(request: Request, body: Body) -> None:

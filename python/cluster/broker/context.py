@@ -9,13 +9,17 @@ from cluster.broker.auto_topics import AutoTopics
 from cluster.broker.config import BrokerConfig
 from cluster.broker.dynamic.driver import DynamicConfigs
 from cluster.broker.dynamic.mutations import MutationQuota
+from cluster.broker.features import Features
 from cluster.broker.producer_ids import ProducerIds
 from cluster.broker.replicas import MetadataCache, ReplicaManager, TopicConfigs
+from cluster.broker.verification import TransactionVerification
 from cluster.controller import Controller
 from cluster.errors import KafkaProtocolError
 from cluster.groups import GroupCoordinator
 from cluster.model import BrokerId, Endpoint
 from cluster.peer import Body as Body
+from cluster.state_topics import StateTopicLog
+from cluster.transactions import TransactionCoordinator
 
 
 class Request(Protocol):
@@ -116,7 +120,11 @@ class Context:
     replicas: ReplicaManager
     topic_configs: TopicConfigs
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    state_log: StateTopicLog
+    verification: TransactionVerification
     producer_ids: ProducerIds
+    features: Features
     auto_topics: AutoTopics
     logs: ReplicaLogs
 

@@ -7,6 +7,7 @@ may hang. The caller repeats what fails. Lives on the event loop. Source: NodeTo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from cluster.broker.replicas import MetadataCache
@@ -33,12 +34,14 @@ class ControllerLink:
         metadata.on_controller_change(self.close)
 
     async def request(self, api_key: int, version: int, body: Body) -> Body:
-        """Sends a request and returns the answer. Raises OSError, ValueError, or NotController if no
-        controller is known.
+        """Sends a request and returns the answer. Raises OSError (also after the timeout), ValueError, or
+        NotController if no controller is known.
         """
         controller = self._metadata.controller_id
         if controller == self._local:
-            return await self._answer_here(api_key, version, body)
+            # It may wait for a coordinator that is gone.
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                return await self._answer_here(api_key, version, body)
         info = self._metadata.brokers.get(controller)
         endpoint = None if info is None else info.endpoint(self._listener)
         if endpoint is None:

@@ -41,6 +41,7 @@ _TOPIC = "kafka_server_brokertopicmetrics"
 _REQUEST = "kafka_network_requestmetrics"
 _REPLICAS = "kafka_server_replicamanager"
 _CONTROLLER = "kafka_controller_kafkacontroller"
+_ELECTIONS = "kafka_controller_controllerstats"
 _PURGATORY = "kafka_server_delayedoperationpurgatory"
 
 _GAUGES = {
@@ -157,6 +158,12 @@ class BrokerCollector(Collector):
             yield from _isr_changes(parts.replication)
         if parts.controller is not None:
             yield from _cluster(self._topics(), parts.controller)
+            yield from parts.election_times.collect()
+            yield CounterMetricFamily(
+                f"{_ELECTIONS}_uncleanleaderelections",
+                "Partitions whose leader was elected outside the in-sync replicas.",
+                value=parts.controller.state.elections.unclean,
+            )
 
     def _topics(self) -> list[TopicInfo]:
         return self._parts.metadata.snapshot() if self._parts.metadata is not None else []
@@ -249,7 +256,7 @@ def _server(measured: Measurements) -> Iterator[Metric]:
 def _purgatories(gauges: Mapping[str, float], groups: GroupCoordinator | None) -> Iterator[Metric]:
     waiting = {"Fetch": gauges["delayed_fetches"], "Produce": gauges["delayed_produces"]}
     if groups is not None:
-        waiting |= groups.machine.delayed_operations()
+        waiting |= groups.delayed_operations()
     for metric, text in (
         ("purgatorysize", "Operations watched"),
         ("numdelayedoperations", "Operations waiting"),

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from prometheus_client import Histogram
+
 if TYPE_CHECKING:
     from cluster.broker.replicas import MetadataCache
     from cluster.controller import Controller
@@ -28,6 +30,15 @@ class BrokerState(IntEnum):
     SHUTTING_DOWN = 7
 
 
+def _election_times() -> Histogram:
+    return Histogram(
+        "kafka_controller_controllerstats_leaderelectionrateandtimems",
+        "Milliseconds that the controller took for a change of the brokers, elections of leaders included.",
+        buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000),
+        registry=None,
+    )
+
+
 @dataclass(slots=True)
 class Parts:
     """The parts of a broker; None before a part exists."""
@@ -39,4 +50,6 @@ class Parts:
     controller: Controller | None = None
     groups: GroupCoordinator | None = None
     replication: Replication | None = None
+    election_times: Histogram = field(default_factory=_election_times)
+    """Kafka's LeaderElectionRateAndTimeMs."""
     began: float = field(default_factory=time.monotonic)

@@ -68,6 +68,17 @@ def _check_remote(values: Mapping[str, Value]) -> None:
         )
 
 
+def transactions_topic_config(config: BrokerConfig) -> dict[str, str | None]:
+    """The settings of __transaction_state (TransactionStateManager.transactionTopicConfigs)."""
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(config.number("transaction.state.log.min.isr")),
+        "segment.bytes": str(config.number("transaction.state.log.segment.bytes")),
+        "unclean.leader.election.enable": "false",
+    }
+
+
 def offsets_topic_config(config: BrokerConfig) -> dict[str, str | None]:
     """The settings of __consumer_offsets (GroupCoordinatorService's topic configs)."""
     return {

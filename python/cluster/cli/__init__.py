@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from cluster.cli._common import CommandError
+from logcore._native import ProtocolError
 
 COMMANDS = {
     "start": ("cluster.cli.start", "run one broker and all it needs in this process"),
@@ -40,6 +41,19 @@ COMMANDS = {
         "cluster.cli.replica_verification",
         "compare the replicas of topics (kafka-replica-verification.sh)",
     ),
+    "consumer-groups": (
+        "cluster.cli.consumer_groups",
+        "list, describe, delete and reset consumer groups (kafka-consumer-groups.sh)",
+    ),
+    "transactions": (
+        "cluster.cli.transactions",
+        "show transactions, find and abort hanging ones (kafka-transactions.sh)",
+    ),
+    "get-offsets": ("cluster.cli.get_offsets", "print offsets of topics' partitions (kafka-get-offsets.sh)"),
+    "delete-records": (
+        "cluster.cli.delete_records",
+        "delete partitions' records before an offset (kafka-delete-records.sh)",
+    ),
     "console-producer": (
         "cluster.cli.console_producer",
         "send lines of standard input (kafka-console-producer.sh)",
@@ -48,6 +62,7 @@ COMMANDS = {
         "cluster.cli.console_consumer",
         "print a topic's records (kafka-console-consumer.sh)",
     ),
+    "pipeline": ("cluster.cli.pipeline", "run a pipeline on Spark: topics, windows, joins, tables, a report"),
     "dump-log": ("cluster.cli.dump_log", "print what is in a segment's files (kafka-dump-log.sh)"),
     "verify": ("cluster.cli.verify", "check every batch and file of a log directory"),
     "repair": ("cluster.cli.repair", "cut damaged logs and rebuild files of a log directory, keeping copies"),
@@ -85,6 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"logcore {name}: {error}", file=sys.stderr)
         return error.status
+    except ProtocolError as error:
+        print(f"logcore {name}: a value does not fit into Kafka's request: {error}", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         # The reader of our output ended (`logcore … | head`), so there is nothing more to print.
         sys.stderr.close()

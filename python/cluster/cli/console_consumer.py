@@ -26,6 +26,7 @@ from cluster.cli._common import (
 )
 from cluster.cli._deserializers import PACKAGE, Deserializer, deserializer
 from cluster.cli._java_properties import Translated, translate
+from cluster.cli._state_formatters import OLD_NAMES, STATE_FORMATTERS
 
 if TYPE_CHECKING:
     from cluster.client import Consumer, Message
@@ -34,8 +35,9 @@ FORMATTERS = (
     "org.apache.kafka.tools.consumer.DefaultMessageFormatter",
     "org.apache.kafka.tools.consumer.LoggingMessageFormatter",
     "org.apache.kafka.tools.consumer.NoOpMessageFormatter",
+    *STATE_FORMATTERS,
 )
-_OLD_FORMATTERS = {f"kafka.tools.{name.rpartition('.')[2]}": name for name in FORMATTERS}
+_OLD_FORMATTERS = {f"kafka.tools.{name.rpartition('.')[2]}": name for name in FORMATTERS[:3]} | OLD_NAMES
 
 logger = logging.getLogger("logcore.console_consumer")
 
@@ -229,6 +231,8 @@ def show(record_format: RecordFormat, kind: str, message: Message) -> bytes:
     """A record as the formatter `kind` prints it."""
     if kind.endswith(".NoOpMessageFormatter"):
         return b""
+    if kind in STATE_FORMATTERS:
+        return STATE_FORMATTERS[kind](message.key(), message.value())
     line = record_format.line(message)
     if kind.endswith(".LoggingMessageFormatter"):
         logger.info("key:%r, value:%r", message.key(), message.value())

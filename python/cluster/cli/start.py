@@ -83,6 +83,10 @@ def run(arguments: list[str]) -> int:
         raise CommandError(
             f"--brokers takes a number from 1 to {_BROKERS_MAX}, not {options.brokers}", status=2
         )
+    if options.port + options.brokers - 1 > 65535:
+        raise CommandError(
+            f"--port {options.port} leaves no port up to 65535 for {options.brokers} brokers", status=2
+        )
     overrides = pairs(options.override, "--override")
 
     from cluster.broker import Broker, BrokerStartError, BrokerStopError, run_brokers, run_embedded

@@ -32,8 +32,6 @@ from ._admin_types import (
     IsolationLevel,
     ListConsumerGroupsResult,
     ListOffsetsResultInfo,
-    MemberAssignment,
-    MemberDescription,
     NewPartitions,
     NewTopic,
     OffsetSpec,
@@ -49,7 +47,6 @@ from ._admin_users import (
 )
 from ._coordinator import find_coordinator
 from ._errors import KafkaError, KafkaException, failure_of, log_error
-from ._group_protocol import read_assignment
 from ._requests import ANY_BROKER, Requests, ask_controller, list_topics, seconds
 from ._types import ClusterMetadata, Node, TopicPartition, Uuid
 
@@ -312,11 +309,11 @@ class AdminClient:
     def describe_consumer_groups(
         self, group_ids: list[str], *, request_timeout: float = REQUEST_TIMEOUT
     ) -> dict[str, Future[ConsumerGroupDescription]]:
-        """Describes groups; a future each.
+        """Describes groups of either protocol; a future each.
 
         A group that does not exist is described as DEAD, as brokers do.
         """
-        ask = self._describe_group
+        ask = partial(_admin_groups.describe_group, self._requests)
         return {group: self._one(partial(ask, group, request_timeout)) for group in group_ids}
 
     def delete_consumer_groups(
@@ -502,23 +499,6 @@ class AdminClient:
                     result.valid.append(ConsumerGroupListing(group["group_id"], simple, state, kind))
         return result
 
-    def _describe_group(self, group: str, timeout: float) -> ConsumerGroupDescription:
-        node = find_coordinator(self._requests, group, timeout)
-        response = self._requests.send_until(
-            "DescribeGroups", {"groups": [group]}, broker=node.id, timeout=timeout
-        )
-        [described] = response["groups"]
-        if failure := failure_of(described):
-            raise failure
-        return ConsumerGroupDescription(
-            group,
-            described["protocol_type"] == "",
-            [_member(member, described["protocol_type"]) for member in described["members"]],
-            described["protocol_data"],
-            ConsumerGroupState.of(described["group_state"]),
-            node,
-        )
-
     def _delete_group(self, group: str, timeout: float) -> None:
         node = find_coordinator(self._requests, group, timeout)
         response = self._requests.send_until(
@@ -561,14 +541,3 @@ def _node(node: dict[str, Any]) -> Node:
 def _node_of(nodes: dict[int, Node], node: int) -> Node:
     """The node of an id. A broker that is down has no address."""
     return nodes.get(node, Node(node, "", -1))
-
-
-def _member(member: dict[str, Any], protocol: str) -> MemberDescription:
-    assigned = read_assignment(member["member_assignment"]) if protocol == "consumer" else []
-    return MemberDescription(
-        member["member_id"],
-        member["client_id"],
-        member["client_host"],
-        MemberAssignment(assigned),
-        member.get("group_instance_id"),
-    )

@@ -7,13 +7,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._admin_types import ConsumerGroupTopicPartitions, GroupMember, GroupMetadata
+from ._admin_types import (
+    ConsumerGroupDescription,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    GroupMember,
+    GroupMetadata,
+    MemberAssignment,
+    MemberDescription,
+)
 from ._commits import commit_without_members
-from ._coordinator import Coordinator
-from ._errors import KafkaException
+from ._coordinator import Coordinator, find_coordinator
+from ._errors import KafkaError, KafkaException, failure_of
+from ._group_classic_protocol import read_assignment
 from ._offsets import Offsets
 from ._requests import Requests
-from ._types import OFFSET_INVALID, BrokerMetadata, TopicPartition, error_of
+from ._types import OFFSET_INVALID, BrokerMetadata, Node, TopicPartition, error_of
+
+_NOT_OF_CONSUMERS = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNSUPPORTED_VERSION)
+"""ConsumerGroupDescribe's errors for a group of the classic protocol, and where the protocol is off."""
 
 
 def list_groups(requests: Requests, group: str | None, timeout: float) -> list[GroupMetadata]:
@@ -96,3 +109,72 @@ def check_group_request(
         if not committing and one.offset != OFFSET_INVALID:
             raise ValueError(f"{one}: an offset cannot be asked for")
     return group
+
+
+def describe_group(requests: Requests, group: str, timeout: float) -> ConsumerGroupDescription:
+    """A group of either protocol, described by its coordinator. One that does not exist is DEAD."""
+    node = find_coordinator(requests, group, timeout)
+    if requests.network.versions(requests.key("ConsumerGroupDescribe"), broker=node.id, timeout=timeout):
+        message: dict[str, Any] = {"group_ids": [group], "include_authorized_operations": False}
+        response = requests.send_until("ConsumerGroupDescribe", message, broker=node.id, timeout=timeout)
+        [described] = response["groups"]
+        if described["error_code"] not in _NOT_OF_CONSUMERS:
+            return _of_consumer_protocol(described, node)
+    response = requests.send_until("DescribeGroups", {"groups": [group]}, broker=node.id, timeout=timeout)
+    [described] = response["groups"]
+    if failure := failure_of(described):
+        raise failure
+    return ConsumerGroupDescription(
+        group,
+        described["protocol_type"] == "",
+        [_classic_member(member, described["protocol_type"]) for member in described["members"]],
+        described["protocol_data"],
+        ConsumerGroupState.of(described["group_state"]),
+        node,
+        ConsumerGroupType.CLASSIC,
+    )
+
+
+def _of_consumer_protocol(described: dict[str, Any], node: Node) -> ConsumerGroupDescription:
+    if failure := failure_of(described):
+        raise failure
+    return ConsumerGroupDescription(
+        described["group_id"],
+        False,
+        [
+            MemberDescription(
+                member["member_id"],
+                member["client_id"],
+                member["client_host"],
+                _assignment(member["assignment"]),
+                member["instance_id"],
+                _assignment(member["target_assignment"]),
+            )
+            for member in described["members"]
+        ],
+        described["assignor_name"],
+        ConsumerGroupState.of(described["group_state"]),
+        node,
+        ConsumerGroupType.CONSUMER,
+    )
+
+
+def _assignment(assignment: dict[str, Any]) -> MemberAssignment:
+    return MemberAssignment(
+        [
+            TopicPartition(topic["topic_name"], partition)
+            for topic in assignment["topic_partitions"]
+            for partition in topic["partitions"]
+        ]
+    )
+
+
+def _classic_member(member: dict[str, Any], protocol: str) -> MemberDescription:
+    assigned = read_assignment(member["member_assignment"]) if protocol == "consumer" else []
+    return MemberDescription(
+        member["member_id"],
+        member["client_id"],
+        member["client_host"],
+        MemberAssignment(assigned),
+        member.get("group_instance_id"),
+    )

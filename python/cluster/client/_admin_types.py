@@ -206,7 +206,7 @@ class TopicDescription:
 
 
 class ConsumerGroupState(Enum):
-    """A classic group's state."""
+    """A group's state; UNKNOWN while the consumer protocol moves partitions, as in confluent-kafka."""
 
     UNKNOWN = 0
     PREPARING_REBALANCING = 1
@@ -277,6 +277,8 @@ class MemberDescription:
     host: str
     assignment: MemberAssignment
     group_instance_id: str | None = None
+    target_assignment: MemberAssignment | None = None
+    """What it should have; of the consumer protocol only."""
 
 
 @dataclass(unsafe_hash=True)
@@ -289,6 +291,7 @@ class ConsumerGroupDescription:
     partition_assignor: str
     state: ConsumerGroupState
     coordinator: Node
+    type: ConsumerGroupType = ConsumerGroupType.UNKNOWN
 
 
 @dataclass(unsafe_hash=True)

@@ -32,7 +32,7 @@ logger = logging.getLogger("cluster.client")
 COMMIT_TIMEOUT = 60.0
 """Seconds a commit may take, retries included."""
 
-_OFFSET_COMMIT, _NEWEST_VERSION = 8, 8
+_OFFSET_COMMIT, _NEWEST_VERSION = 8, 9
 _OF_ONE_OFFSET = frozenset({KafkaError.OFFSET_METADATA_TOO_LARGE, KafkaError.INVALID_COMMIT_OFFSET_SIZE})
 """Errors of one commit's own offset or metadata; an earlier commit of the partition may still succeed."""
 
@@ -42,11 +42,16 @@ Callback = Callable[[KafkaError | None, list[TopicPartition]], None]
 
 @dataclass(frozen=True)
 class Identity:
-    """The member that commits. Generation -1 is a consumer that assigns partitions to itself."""
+    """The member that commits. Generation -1 is a consumer that assigns partitions to itself.
+
+    With the consumer protocol the generation is the member epoch. `joins` counts how often the member had
+    joined: it keeps its id when it is removed and joins again.
+    """
 
     generation: int = -1
     member: str = ""
     instance: str | None = None
+    joins: int = 0
 
 
 @dataclass(eq=False)
@@ -196,6 +201,7 @@ class Commits:
         self,
         coordinator: Coordinator,
         identity: Callable[[], Identity],
+        renew: Callable[[Identity], Identity | None],
         stored: Callable[[], list[TopicPartition]],
         interval: float | None,
         ended: Callback | None,
@@ -203,12 +209,15 @@ class Commits:
     ) -> None:
         """`identity` returns the member to commit for, or raises KafkaException when it may not commit.
 
+        `renew` returns the identity to send a commit with that was made for another, or None when the group
+        has removed the member since.
         `stored` returns the offsets to commit. `interval` is in seconds; None commits only when asked.
         `ended` is called for each commit in the background, `report` for a failure that is tried again and
         lasts.
         """
         self._coordinator = coordinator
         self._identity = identity
+        self._renew = renew
         self._stored = stored
         self._interval = interval
         self._ended = ended
@@ -437,15 +446,17 @@ class Commits:
         self.commit_stored()
 
     def _ask(self, request: Request) -> dict[tuple[str, int], int]:
+        identity = self._renew(request.identity)
+        if identity is None:
+            text = "Commit failed: the group has removed this member; poll, and commit what is read then"
+            raise failed(KafkaError.STALE_MEMBER_EPOCH, text)
         timeout = max(request.deadline - time.monotonic(), 0.001)
-        return _codes(
-            self._coordinator.ask(
-                "OffsetCommit",
-                self._message(request.identity, request.partitions),
-                _all_codes,
-                timeout=timeout,
-            )
-        )
+        message = self._message(identity, request.partitions)
+        codes = _codes(self._coordinator.ask("OffsetCommit", message, _all_codes, timeout=timeout))
+        if KafkaError.STALE_MEMBER_EPOCH in codes.values():
+            # The next heartbeat brings the new epoch, or the member's removal.
+            raise KafkaException(KafkaError(KafkaError.STALE_MEMBER_EPOCH, None, retriable=True))
+        return codes
 
     def _message(self, identity: Identity, partitions: list[TopicPartition]) -> dict[str, Any]:
         return _message(self._coordinator.group, identity, partitions)
@@ -489,13 +500,13 @@ def _message(group: str, identity: Identity, partitions: list[TopicPartition]) -
         "member_id": identity.member,
         "group_instance_id": identity.instance,
         "topics": [
-            {"name": topic, "partitions": [_committing(partition) for partition in found]}
+            {"name": topic, "partitions": [committing(partition) for partition in found]}
             for topic, found in group_by_topic(partitions).items()
         ],
     }
 
 
-def _committing(partition: TopicPartition) -> dict[str, Any]:
+def committing(partition: TopicPartition) -> dict[str, Any]:
     epoch = partition.leader_epoch
     return {
         "partition_index": partition.partition,

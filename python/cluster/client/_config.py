@@ -1,8 +1,7 @@
 """Configuration under librdkafka's property names. Values are parsed and checked before a client starts.
 
 An unknown property and a wrong value each raise a KafkaException that names the property. A property without
-effect here is logged as a warning. TLS and transactions are refused: without them a program would not be as
-safe as it says.
+effect here is logged as a warning. TLS is refused: without it a program would not be as safe as it says.
 """
 
 from __future__ import annotations
@@ -84,10 +83,12 @@ _PROPERTIES: dict[str, _Property] = {
     ),
     "sticky.partitioning.linger.ms": _integer(0, 900_000, "p"),
     "transactional.id": _Property("str", "p"),
+    "transaction.timeout.ms": _integer(1000, _I31, "p"),
     # Consumer.
     "group.id": _Property("str", "c"),
     "group.instance.id": _Property("str", "c"),
     "group.protocol": _choice("classic", "consumer", client="c"),
+    "group.remote.assignor": _Property("str", "c"),
     "partition.assignment.strategy": _Property("strategy", "c"),
     "session.timeout.ms": _integer(1, 3_600_000, "c"),
     "heartbeat.interval.ms": _integer(1, 3_600_000, "c"),
@@ -164,7 +165,6 @@ _WITHOUT_EFFECT = frozenset(
         "metadata.recovery.strategy",
         "metadata.recovery.rebootstrap.trigger.ms",
         "enable.metrics.push",
-        "transaction.timeout.ms",
         "enable.gapless.guarantee",
         "queue.buffering.backpressure.threshold",
         "delivery.report.only.error",
@@ -173,7 +173,6 @@ _WITHOUT_EFFECT = frozenset(
         "msg_order_cmp",
         "group.protocol.type",
         "coordinator.query.interval.ms",
-        "group.remote.assignor",
         "queued.min.messages",
         "fetch.queue.backoff.ms",
         "offset.store.method",
@@ -199,7 +198,13 @@ _OFFSET_RESETS = {
     "smallest": "earliest", "earliest": "earliest", "beginning": "earliest",
     "largest": "latest", "latest": "latest", "end": "latest", "error": "error",
 }  # fmt: skip
-_STRATEGIES = ("range", "roundrobin")
+_CLASSIC_ONLY = {
+    "session.timeout.ms": "It is defined broker side",
+    "heartbeat.interval.ms": "It is defined broker side",
+    "partition.assignment.strategy": "Use `group.remote.assignor` instead",
+    "group.protocol.type": "The protocol has no types",
+}
+_STRATEGIES = ("range", "roundrobin", "cooperative-sticky")
 _TRUE = frozenset({"true", "t", "1", "yes"})
 _FALSE = frozenset({"false", "f", "0", "no"})
 
@@ -230,6 +235,8 @@ def parse(given: Iterable[Mapping[str, Any]], client: str, overrides: Mapping[st
     for name, value in merged.items():
         _take(config, name, value, client)
     _refuse_unsafe(config)
+    if config.values.get("group.protocol") == "consumer":
+        _refuse_classic_only(merged)
     return config
 
 
@@ -314,7 +321,11 @@ def _read_strategy(_known: _Property, name: str, value: Any) -> list[str]:
     names = [part.strip() for part in str(value).split(",") if part.strip()]
     unknown = [part for part in names if part not in _STRATEGIES]
     if unknown or not names:
-        raise _invalid(name, value, "a list of " + " and ".join(_STRATEGIES))
+        raise _invalid(name, value, "a list of " + ", ".join(_STRATEGIES))
+    if "cooperative-sticky" in names and len(names) > 1:
+        raise _invalid(
+            name, value, "cooperative-sticky alone, or the others: their members rebalance differently"
+        )
     return names
 
 
@@ -362,10 +373,14 @@ def _refuse_unsafe(config: Config) -> None:
     values = config.values
     if values.get("security.protocol", "plaintext") != "plaintext":
         raise failed(KafkaError._NOT_IMPLEMENTED, "security.protocol: only plaintext is supported so far")
-    if values.get("transactional.id"):
-        raise failed(KafkaError._NOT_IMPLEMENTED, "transactional.id: transactions are not supported so far")
-    if values.get("group.protocol", "classic") != "classic":
-        raise failed(KafkaError._NOT_IMPLEMENTED, "group.protocol: only classic is supported so far")
+
+
+def _refuse_classic_only(given: Mapping[str, Any]) -> None:
+    """Refuses properties of the classic protocol. The names are those that the application wrote."""
+    for name, why in _CLASSIC_ONLY.items():
+        if given.get(name) is not None:
+            text = f"`{name}` is not supported for `group.protocol=consumer`. {why}"
+            raise failed(KafkaError._INVALID_ARG, text)
 
 
 def finish_common(config: Config) -> None:
@@ -378,6 +393,8 @@ def finish_producer(config: Config) -> None:
     """Checks what depends on several properties. Idempotence is on unless a setting makes it impossible."""
     values = config.values
     finish_common(config)
+    if values.get("delivery.timeout.ms") == 0:
+        values["delivery.timeout.ms"] = _FOREVER_MS
     reasons = []
     if values.get("acks", -1) != -1:
         reasons.append("acks is not all")
@@ -388,12 +405,26 @@ def finish_producer(config: Config) -> None:
     if values.get("enable.idempotence", False) and reasons:
         raise failed(KafkaError._INVALID_ARG, f"enable.idempotence is not possible: {' and '.join(reasons)}")
     values["enable.idempotence"] = values.get("enable.idempotence", True) and not reasons
-    if values.get("delivery.timeout.ms") == 0:
-        values["delivery.timeout.ms"] = _FOREVER_MS
+    if not values.get("transactional.id"):
+        values.pop("transactional.id", None)
+    else:
+        _finish_transactional(values, reasons)
     if values.get("queue.buffering.max.messages") == 0:
         values["queue.buffering.max.messages"] = _I31
     if values.get("compression.level") == -1:
         del values["compression.level"]
+
+
+def _finish_transactional(values: dict[str, Any], reasons: list[str]) -> None:
+    """No record and no request may outlast the transaction that it belongs to."""
+    if not values["enable.idempotence"]:
+        why = " and ".join(reasons) or "enable.idempotence is false"
+        raise failed(KafkaError._INVALID_ARG, f"`transactional.id` requires `enable.idempotence=true`: {why}")
+    longest = values.setdefault("transaction.timeout.ms", 60_000)
+    if values.setdefault("delivery.timeout.ms", min(300_000, longest)) > longest:
+        text = "`delivery.timeout.ms` must be set <= `transaction.timeout.ms`"
+        raise failed(KafkaError._INVALID_ARG, text)
+    values.setdefault("socket.timeout.ms", max(min(60_000, longest - 100), 900))
 
 
 def finish_consumer(config: Config) -> None:
@@ -403,15 +434,20 @@ def finish_consumer(config: Config) -> None:
     if not values.get("group.id"):
         raise ValueError("Failed to create consumer: group.id must be set")
     values.setdefault("allow.auto.create.topics", False)
-    values.setdefault("session.timeout.ms", 45_000)
     values.setdefault("max.poll.interval.ms", 300_000)
-    # librdkafka's default is 3 s; a shorter session needs a shorter one.
-    values.setdefault("heartbeat.interval.ms", min(3_000, max(1, values["session.timeout.ms"] // 3)))
-    if values["max.poll.interval.ms"] < values["session.timeout.ms"]:
-        raise failed(KafkaError._INVALID_ARG, "`max.poll.interval.ms` must be >= `session.timeout.ms`")
+    if values.setdefault("group.protocol", "classic") == "classic":
+        _finish_classic(values)
     # A response may hold one partition's whole allowance.
     values.setdefault("fetch.max.bytes", max(52_428_800, values.get("max.partition.fetch.bytes", 0)))
     longest = values["fetch.max.bytes"] + _FETCH_OVERHEAD
     if values.setdefault("receive.message.max.bytes", max(100_000_000, longest)) < longest:
         text = f"`receive.message.max.bytes` must be >= `fetch.max.bytes` + {_FETCH_OVERHEAD}"
         raise failed(KafkaError._INVALID_ARG, text)
+
+
+def _finish_classic(values: dict[str, Any]) -> None:
+    values.setdefault("session.timeout.ms", 45_000)
+    # librdkafka's default is 3 s; a shorter session needs a shorter one.
+    values.setdefault("heartbeat.interval.ms", min(3_000, max(1, values["session.timeout.ms"] // 3)))
+    if values["max.poll.interval.ms"] < values["session.timeout.ms"]:
+        raise failed(KafkaError._INVALID_ARG, "`max.poll.interval.ms` must be >= `session.timeout.ms`")

@@ -20,6 +20,8 @@ from ._commits import Commits
 from ._coordinator import Coordinator
 from ._errors import KafkaError, KafkaException, failed, log_error
 from ._group import Assigned, Failed, Group, Revoked
+from ._group_classic import ClassicGroup
+from ._group_consumer import ConsumerGroup
 from ._offsets import Offsets
 from ._requests import Requests, list_topics, seconds
 from ._subscription import Subscription
@@ -29,6 +31,7 @@ from ._types import (
     OFFSET_INVALID,
     OFFSET_STORED,
     ClusterMetadata,
+    ConsumerGroupMetadata,
     TopicPartition,
 )
 
@@ -82,19 +85,21 @@ class Consumer:
         self._events: deque[Event] = deque()
         post = self._post = _Poster(self._events, core)
         coordinator = Coordinator(Requests(self._network), values["group.id"])
-        self._group = Group(coordinator, values, post)
+        protocol = ConsumerGroup if values["group.protocol"] == "consumer" else ClassicGroup
+        self._group: Group = protocol(coordinator, values, post)
         self._auto_commit = bool(values.get("enable.auto.commit", True))
         interval = values.get("auto.commit.interval.ms", 5_000) / 1000
         self._commits = Commits(
             coordinator,
             self._group.identity,
+            self._group.renew,
             _Stored(core),
             interval if self._auto_commit and interval > 0 else None,
             (lambda *outcome: post(Committed(*outcome))) if "on_commit" in self._callbacks else None,
             log_error if error_cb is None else lambda error: post(TriedAgain(error)),
         )
         committed_only = values.get("isolation.level", "read_committed") == "read_committed"
-        self._offsets = Offsets(coordinator, self._commits.flush, require_stable=committed_only)
+        self._offsets = Offsets(coordinator, self._commits.flush, committed_only, self._group.reader)
         commits, group, auto_commit = self._commits, self._group, self._auto_commit
 
         def commit_consumed() -> None:
@@ -125,7 +130,8 @@ class Consumer:
 
         The callbacks get the consumer and the partitions. on_assign may change where they begin by calling
         `assign`. on_lost (without one, on_revoke) is called for partitions that other members may have
-        already.
+        already. With cooperative-sticky or group.protocol=consumer the callbacks get the partitions that come
+        or go, and on_assign may call `incremental_assign`.
         """
         self._open()
         if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
@@ -281,7 +287,8 @@ class Consumer:
         return None
 
     def _take_over(self, partitions: list[TopicPartition]) -> None:
-        self._owned = list(partitions)
+        kept = self._owned if self._group.incremental else []
+        self._owned = [*kept, *partitions]
         self._callback_must_assign = True
         try:
             if self._on_assign is not None:
@@ -290,10 +297,14 @@ class Consumer:
             # A callback that raises does not keep its partitions from being read: the group counts on this
             # member for them. poll raises its exception.
             if self._core is not None and self._callback_must_assign:
-                self.assign(partitions)
+                if self._group.incremental:
+                    self.incremental_assign([found for found in partitions if found not in self._assignment])
+                else:
+                    self.assign(partitions)
 
     def _give_up(self, partitions: list[TopicPartition], lost: bool, patience: _Patience) -> None:
-        self._owned = []
+        kept = self._owned if self._group.incremental else []
+        self._owned = [found for found in kept if found not in partitions]
         self._callback_must_assign = True
         callback = (self._on_lost or self._on_revoke) if lost else self._on_revoke
         try:
@@ -302,7 +313,9 @@ class Consumer:
         finally:
             # A callback that closed the consumer has left nothing to do.
             if self._core is not None:
-                if self._callback_must_assign:
+                if self._callback_must_assign and self._group.incremental:
+                    self.incremental_unassign([found for found in partitions if found in self._assignment])
+                elif self._callback_must_assign:
                     self.unassign()
                 if not lost:
                     # The next generation's members begin where this one's commits end.
@@ -410,6 +423,11 @@ class Consumer:
         self._open()
         return self._group.member_id
 
+    def consumer_group_metadata(self) -> ConsumerGroupMetadata:
+        """This consumer's membership, for `Producer.send_offsets_to_transaction`."""
+        self._open()
+        return self._group.metadata()
+
     # ---- offsets ----
 
     def store_offsets(
@@ -432,8 +450,8 @@ class Consumer:
 
         Asynchronous: returns None at once, and on_commit is called with the outcome. Otherwise waits for this
         commit and those before it, returns the partitions with each one's error, and raises KafkaException
-        when nothing was committed: UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION when the group has given the
-        partitions to others.
+        when nothing was committed: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION or (group.protocol=consumer)
+        STALE_MEMBER_EPOCH when the group has given the partitions to others.
         """
         core = self._open()
         partitions = self._named(message, offsets)

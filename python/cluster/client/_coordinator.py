@@ -1,4 +1,4 @@
-"""A group's coordinator: finding it, and requests to it. Any thread may call it."""
+"""The coordinator of a group or transactional id: finding it, and requests to it. Any thread may call it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._errors import KafkaError, KafkaException
-from ._requests import Requests, retry
+from ._requests import Message, Requests, retry
 from ._types import Node
 
 _MOVED = frozenset(
@@ -19,18 +19,25 @@ _NOT_YET = frozenset({KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.UNSTAB
 """The coordinator loads, or an open transaction may change the offset: ask again."""
 
 
-def find_coordinator(requests: Requests, group: str, timeout: float) -> Node:
-    """The broker that coordinates `group`. Raises KafkaException when none is found in time."""
+GROUP = 0
+TRANSACTION = 1
+"""Kinds of coordinators (FindCoordinatorRequest.CoordinatorType)."""
 
+
+def find_coordinator(requests: Requests, key: str, timeout: float, kind: int = GROUP) -> Node:
+    """The broker that coordinates a group, or a transactional id. Raises KafkaException when none is found in
+    time.
+    """
+    what = "group" if kind == GROUP else "transactional id"
     return retry(
-        lambda left: _ask_for_coordinator(requests, group, left),
+        lambda left: _ask_for_coordinator(requests, key, left, kind),
         timeout,
-        f"finding the coordinator of group {group}",
+        f"finding the coordinator of {what} {key}",
     )
 
 
-def _ask_for_coordinator(requests: Requests, group: str, timeout: float) -> Node:
-    message = {"key": group, "key_type": 0}
+def _ask_for_coordinator(requests: Requests, key: str, timeout: float, kind: int = GROUP) -> Node:
+    message = {"key": key, "key_type": kind}
     served = requests.network.versions(requests.key("FindCoordinator"), timeout=timeout)
     if served is not None and served[1] < 1:
         del message["key_type"]
@@ -41,11 +48,15 @@ def _ask_for_coordinator(requests: Requests, group: str, timeout: float) -> Node
 
 
 class Coordinator:
-    """One group's coordinator, found when needed and forgotten when it moves."""
+    """One coordinator, found when needed and forgotten when it moves.
 
-    def __init__(self, requests: Requests, group: str) -> None:
+    `group` is the group's name; with `kind` TRANSACTION it is the transactional id.
+    """
+
+    def __init__(self, requests: Requests, group: str, kind: int = GROUP) -> None:
         self._requests = requests
         self._group = group
+        self._kind = kind
         self._lock = threading.Lock()
         self._node: Node | None = None
 
@@ -67,7 +78,7 @@ class Coordinator:
             node = self._node
         if node is None:
             # One attempt: the caller tries again, and reports a failure that lasts.
-            node = _ask_for_coordinator(self._requests, self._group, timeout)
+            node = _ask_for_coordinator(self._requests, self._group, timeout, self._kind)
             with self._lock:
                 self._node = node
         return node
@@ -75,7 +86,7 @@ class Coordinator:
     def call(
         self,
         api: str,
-        message: dict[str, Any],
+        message: Message,
         *,
         timeout: float,
         purpose: str = "general",
@@ -99,7 +110,7 @@ class Coordinator:
     def ask(
         self,
         api: str,
-        message: dict[str, Any],
+        message: Message,
         codes: Callable[[dict[str, Any]], set[int]],
         *,
         timeout: float,
@@ -120,7 +131,7 @@ class Coordinator:
     def ask_until(
         self,
         api: str,
-        message: dict[str, Any],
+        message: Message,
         codes: Callable[[dict[str, Any]], set[int]],
         *,
         timeout: float,

@@ -1,11 +1,11 @@
-"""A consumer's part in its group: joining, the eager rebalance protocol, heartbeats, leaving.
+"""A consumer's part in its group: what the classic and the consumer protocol share.
 
-`Group` owns one daemon thread, started by the first `subscribe`, and one `Membership` at a time. The thread
-joins, sends heartbeats and posts events; it never calls the application. `Consumer.poll` carries the events
-out in the application's thread. All state is in the `Membership`, under one lock. `subscribe` begins a
-membership and `leave` ends it: what a request under way brings afterwards belongs to the ended one and is
-dropped. Partitions are given up before the member joins the next generation, so no two members have one at
-once. Sources: KIP-62 (two timeouts), ConsumerCoordinator.
+`Group` is what `Consumer` uses; `ClassicGroup` and `ConsumerGroup` speak the two protocols. A group owns one
+daemon thread, started by the first `subscribe`, and one `Membership` at a time. The thread joins, sends
+heartbeats and posts events; it never calls the application. `Consumer.poll` carries the events out in the
+application's thread. All state is in the `Membership`, under one lock. `subscribe` begins a membership and
+`leave` ends it: what a request under way brings afterwards belongs to the ended one and is dropped. A member
+gives partitions up before others get them, so no two members have one at once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,15 +23,14 @@ from ._commits import Identity
 from ._coordinator import Coordinator
 from ._errors import KafkaError, KafkaException, failed
 from ._faults import LastingFault
-from ._group_protocol import GenerationEnded, GroupProtocol
 from ._subscription import SubscribedTopics, Subscription
-from ._types import TopicPartition
+from ._types import ConsumerGroupMetadata, TopicPartition
 
 logger = logging.getLogger("cluster.client")
 
-_LEAVE_TIMEOUT = 10.0
-_RETRY_PAUSE = 0.2
-_ERROR_PAUSE = 1.0
+LEAVE_TIMEOUT = 10.0
+RETRY_PAUSE = 0.2
+ERROR_PAUSE = 1.0
 """Seconds before joining again after a failure that does not pass by itself."""
 _MISSING_CHECK = 1.0
 """Seconds between two looks for topics that are subscribed to and do not exist."""
@@ -38,12 +38,29 @@ _PATTERN_CHECK = 10.0
 """Seconds between two looks for topics that a pattern may match."""
 
 
+class GenerationEnded(Exception):
+    """The member must join again. `lost`: other members may have its partitions already.
+
+    `forget_member`: the coordinator does not know the member id. `fatal`: the member must not join again;
+    the `error` says why. `error`: the coordinator's answer, if it was one.
+    """
+
+    def __init__(
+        self, lost: bool, forget_member: bool = False, fatal: bool = False, error: KafkaError | None = None
+    ) -> None:
+        super().__init__()
+        self.error = error
+        self.lost = lost
+        self.forget_member = forget_member
+        self.fatal = fatal
+
+
 class Standing(Enum):
     """Where a membership stands."""
 
     OUTSIDE = "joining, or about to join"
     INSIDE = "a member of a generation"
-    FENCED = "another process uses this group.instance.id; it does not join again"
+    FAILED = "ended by the coordinator; it does not join again"
     LEFT = "ended by the application"
 
 
@@ -54,10 +71,17 @@ class Membership:
     subscription: Subscription
     standing: Standing = Standing.OUTSIDE
     member_id: str | None = None
-    """None until the coordinator has given one."""
+    """None before the member joins."""
     generation: int = -1
+    """The generation, or the member epoch of the consumer protocol."""
+    joins: int = 0
+    """How often it joined; counted with the consumer protocol only."""
+    failure: KafkaError | None = None
+    """Why it is FAILED."""
     assigned: list[TopicPartition] = field(default_factory=list)
     """The partitions that the group assigned and has not revoked."""
+    assigned_in: int = -1
+    """The generation of the last assignment."""
     owner: Identity | None = None
     """The member that the application took its partitions over for; None before the first time."""
     subscription_changed: bool = False
@@ -84,7 +108,9 @@ class Membership:
 
 @dataclass(frozen=True)
 class Assigned:
-    """The group assigned these partitions to the member `owner`."""
+    """The group assigned these partitions to the member `owner`; with incremental rebalances in addition to
+    its others.
+    """
 
     membership: Membership
     partitions: list[TopicPartition]
@@ -112,27 +138,24 @@ class Failed:
 Event = Assigned | Revoked | Failed
 
 
-@dataclass(frozen=True)
-class _Led:
-    """What a leader assigned: every member's topics, with the number of partitions of those that exist."""
-
-    topics: list[str]
-    counts: dict[str, int]
-
-
-class Group:
+class Group(ABC):
     """See the module."""
+
+    instance: str | None
+    """The group.instance.id."""
+    _heartbeat: float
+    """Seconds between two heartbeats."""
+    _removed: int = KafkaError.ILLEGAL_GENERATION
+    """The error of commits of a member that was removed and whose id is known."""
 
     def __init__(
         self, coordinator: Coordinator, settings: dict[str, Any], post: Callable[[Event], None]
     ) -> None:
-        self._protocol = GroupProtocol(coordinator, settings)
+        self.instance = settings.get("group.instance.id")
         create = bool(settings.get("allow.auto.create.topics", False))
         self._topics = SubscribedTopics(coordinator.requests.network, create)
         self._name = coordinator.group
         self._post = post
-        self._session = settings["session.timeout.ms"] / 1000
-        self._heartbeat = settings["heartbeat.interval.ms"] / 1000
         self._max_poll = settings["max.poll.interval.ms"] / 1000
         self._refresh = settings.get("topic.metadata.refresh.interval.ms", 300_000) / 1000
         self._changed = threading.Condition()
@@ -153,7 +176,7 @@ class Group:
                 self._current = Membership(subscription)
             else:
                 membership.subscription, membership.subscription_changed = subscription, True
-                if membership.standing is Standing.FENCED:
+                if membership.standing is Standing.FAILED:
                     membership.standing = Standing.OUTSIDE
             self.last_poll = time.monotonic()
             if self._thread is None:
@@ -179,7 +202,7 @@ class Group:
             member_id = membership.member_id
             self._changed.notify_all()
         if member_id is not None:
-            self._protocol.leave(member_id, timeout)
+            self._leave(member_id, timeout)
 
     def close(self) -> None:
         """Ends the thread at its next chance; it may still wait for an answer of the coordinator."""
@@ -217,22 +240,64 @@ class Group:
             membership = self._current
             if membership is None:
                 return Identity()
-            if membership.standing is Standing.FENCED:
-                raise KafkaException(KafkaError(KafkaError.FENCED_INSTANCE_ID, None, True))
+            if membership.standing is Standing.FAILED:
+                raise KafkaException(membership.failure)
             if membership.lost:
                 known = membership.member_id is not None
                 raise failed(
-                    KafkaError.ILLEGAL_GENERATION if known else KafkaError.UNKNOWN_MEMBER_ID,
+                    self._removed if known else KafkaError.UNKNOWN_MEMBER_ID,
                     "Commit failed: the group has removed this member; poll, and commit what is read then",
                 )
             if membership.owner is not None:
                 return membership.owner
             return self._identity_of(membership)
 
+    def renew(self, identity: Identity) -> Identity | None:
+        """The identity to send a commit with that was made for `identity`. None: the group has removed the
+        member since, so its commits must not be sent. Any thread may call it.
+        """
+        return identity
+
+    def reader(self) -> Identity:
+        """The member to fetch committed offsets for; none if the coordinator need not check it. Any thread
+        may call it.
+        """
+        return Identity()
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """The member that took its partitions over, for a transaction. A coordinator refuses a former one."""
+        with self._changed:
+            membership = self._current
+            found = Identity()
+            if membership is not None:
+                found = membership.owner or self._identity_of(membership)
+            return ConsumerGroupMetadata(self._name, found.generation, found.member, found.instance)
+
     def _identity_of(self, membership: Membership) -> Identity:
         if membership.standing is not Standing.INSIDE or membership.member_id is None:
             return Identity()
-        return Identity(membership.generation, membership.member_id, self._protocol.instance)
+        return Identity(membership.generation, membership.member_id, self.instance, membership.joins)
+
+    # ---- the protocol ----
+
+    @property
+    @abstractmethod
+    def incremental(self) -> bool:
+        """Whether a rebalance takes and gives single partitions; otherwise it takes all before it gives."""
+
+    @abstractmethod
+    def _take_part(self, membership: Membership) -> None:
+        """Joins, and stays. Ends by GenerationEnded or KafkaException, or when the membership does."""
+
+    @abstractmethod
+    def _keep_alive(self, membership: Membership) -> None:
+        """Sends a heartbeat while the application gives partitions up. Raises as `_take_part`."""
+
+    @abstractmethod
+    def _leave(self, member_id: str, timeout: float) -> None:
+        """Tells the coordinator that the member leaves. Failures are logged."""
+
+    # ---- what the application's thread reads ----
 
     @property
     def lost(self) -> bool:
@@ -263,14 +328,14 @@ class Group:
             except Exception as error:
                 logger.exception("the membership in group %s failed", self._name)
                 self._fail(membership, KafkaError(KafkaError._FAIL, f"group membership: {error}"))
-                self._pause(membership, _ERROR_PAUSE)
+                self._pause(membership, ERROR_PAUSE)
 
     def _next_membership(self) -> Membership | None:
         """Waits for a membership that shall join; None when the consumer is closed."""
 
         def joining() -> Membership | None:
             found = self._current
-            if found is None or found.leaving or found.standing is Standing.FENCED:
+            if found is None or found.leaving or found.standing is Standing.FAILED:
                 return None
             return found
 
@@ -283,101 +348,43 @@ class Group:
             self._take_part(membership)
         except GenerationEnded as end:
             self._end_generation(membership, end)
-            if end.error is not None:
+            if end.error is not None and not end.fatal:
                 self._report_lasting(membership, end.error)
                 if membership.fault.times > 1:
-                    self._pause(membership, _RETRY_PAUSE)
+                    self._pause(membership, RETRY_PAUSE)
         except KafkaException as error:
             self._join_failed(membership, error.error)
 
-    def _take_part(self, membership: Membership) -> None:
-        """Joins one generation and stays in it. Ends by GenerationEnded, or when the membership does."""
+    def _change_partitions(
+        self, membership: Membership, partitions: list[TopicPartition], owner: Identity
+    ) -> bool:
+        """Has the application give up and take over what differs from what it has. Returns whether it gave
+        anything up. Raises GenerationEnded when the group has removed the member meanwhile.
+        """
         with self._changed:
-            membership.subscription_changed = False
-            subscription, member_id = membership.subscription, membership.member_id
-        topics = self._topics.find(subscription, lambda error: self._fail(membership, error))
-        joined = self._protocol.join(member_id, topics)
-        if not self._keep_member_id(membership, joined.member_id) or joined.generation < 0:
-            return
-        led: _Led | None = None
-        if joined.members:
-            wanted = sorted({topic for member in joined.members for topic in member.topics})
-            led = _Led(wanted, self._topics.count_partitions(wanted))
-        partitions = self._protocol.sync(joined, {} if led is None else led.counts)
+            revoked = [found for found in membership.assigned if found not in partitions]
+            added = [found for found in partitions if found not in membership.assigned]
+            membership.assigned = [found for found in membership.assigned if found in partitions]
+            membership.revoking = bool(revoked)
+        if revoked:
+            self._post(Revoked(membership, revoked, False))
+            self._await_revocation(membership)
+            if membership.standing is not Standing.INSIDE:
+                raise GenerationEnded(lost=True)
         with self._changed:
-            if membership.standing is Standing.LEFT:
-                return
-            membership.standing, membership.generation = Standing.INSIDE, joined.generation
-            if membership.subscription is not subscription:
-                # The assignment is of the former subscription; the next generation's will be of the new one.
-                raise GenerationEnded(lost=False)
-            membership.assigned = partitions
-            owner = self._identity_of(membership)
-        self._post(Assigned(membership, partitions, owner))
-        self._stay(membership, topics, led)
+            membership.assigned = membership.assigned + added
+        if added or not revoked:
+            self._post(Assigned(membership, added, owner))
+        return bool(revoked)
 
-    def _keep_member_id(self, membership: Membership, member_id: str) -> bool:
-        """Notes the id. Leaves with it instead if the application has left without knowing it; then False."""
-        with self._changed:
-            if membership.standing is not Standing.LEFT:
-                membership.member_id = member_id
-                return True
-            left_with = membership.member_id
-        if left_with != member_id:
-            self._protocol.leave(member_id, _LEAVE_TIMEOUT)
-        return False
+    def _is_slow(self) -> bool:
+        """Whether max.poll.interval.ms has passed since the last poll."""
+        return not self.polling and time.monotonic() - self.last_poll > self._max_poll
 
-    def _stay(self, membership: Membership, topics: list[str], led: _Led | None) -> None:
-        """Sends heartbeats until the generation or the membership ends."""
-        last_answer = last_look = time.monotonic()
-
-        def interrupted() -> bool:
-            return self._closing or membership.standing is Standing.LEFT or membership.subscription_changed
-
-        while True:
-            with self._changed:
-                self._changed.wait_for(interrupted, self._heartbeat)
-                if self._closing or membership.standing is Standing.LEFT:
-                    return
-                if membership.subscription_changed and not membership.leaving:
-                    raise GenerationEnded(lost=False)
-            now = time.monotonic()
-            if not self.polling and now - self.last_poll > self._max_poll and not membership.leaving:
-                self._remove_slow_application(membership)
-                return
-            try:
-                self._protocol.heartbeat(membership.member_id, membership.generation)
-                last_answer = time.monotonic()
-                membership.fault.passed()
-            except GenerationEnded as end:
-                if not end.lost:
-                    # The coordinator knows the member: others join or leave.
-                    membership.fault.passed()
-                if end.lost or not membership.leaving:
-                    raise
-            except KafkaException as error:
-                if time.monotonic() - last_answer > self._session:
-                    forget = self._protocol.instance is None
-                    raise GenerationEnded(lost=True, forget_member=forget, error=error.error) from error
-                self._report(membership, error.error)
-            period = _MISSING_CHECK if membership.subscription.missing else self._refresh
-            if membership.subscription.patterns:
-                period = min(period, _PATTERN_CHECK)
-            if now - last_look >= period and not membership.leaving:
-                last_look = now
-                self._look_for_changes(membership, topics, led)
-
-    def _look_for_changes(self, membership: Membership, topics: list[str], led: _Led | None) -> None:
-        """Ends the generation when other topics match, or a leader's topics have more partitions."""
-        try:
-            found = self._topics.find(membership.subscription, lambda error: self._fail(membership, error))
-            changed = found != topics
-            changed = changed or (led is not None and self._topics.count_partitions(led.topics) != led.counts)
-        except KafkaException:
-            # The connections report their own failures; the next look is one period away.
-            return
-        if changed:
-            raise GenerationEnded(lost=False)
+    def _look_period(self, membership: Membership) -> float:
+        """Seconds between two looks for the topics subscribed to."""
+        period = _MISSING_CHECK if membership.subscription.missing else self._refresh
+        return min(period, _PATTERN_CHECK) if membership.subscription.patterns else period
 
     def _end_generation(self, membership: Membership, end: GenerationEnded) -> None:
         """Has the application give up its partitions, with heartbeats meanwhile unless the member is lost."""
@@ -386,20 +393,27 @@ class Group:
                 return
             if end.lost:
                 membership.lose(end.forget_member)
-            if end.fenced:
-                # Joining again would remove the other process from the group.
-                membership.standing = Standing.FENCED
+            if end.fatal:
+                assert end.error is not None
+                membership.standing = Standing.FAILED
+                membership.failure = KafkaError(end.error.code(), end.error.str(), True)
+            if self.incremental and not end.lost:
+                return
             partitions, membership.assigned = membership.assigned, []
             membership.revoking = bool(partitions)
-        if end.fenced:
-            self._fail(membership, KafkaError(KafkaError.FENCED_INSTANCE_ID, None, True))
+        if end.fatal and membership.failure is not None:
+            self._fail(membership, membership.failure)
         if not partitions:
             return
         self._post(Revoked(membership, partitions, end.lost))
+        self._await_revocation(membership)
+
+    def _await_revocation(self, membership: Membership) -> None:
+        """Waits until the application has given up what it was asked to, with heartbeats meanwhile."""
         while self._is_revoking(membership):
             try:
                 if membership.standing is Standing.INSIDE:
-                    self._protocol.heartbeat(membership.member_id, membership.generation)
+                    self._keep_alive(membership)
             except GenerationEnded as worse:
                 if worse.lost:
                     with self._changed:
@@ -424,12 +438,12 @@ class Group:
         text = f"the application did not call poll() for {milliseconds:.0f} ms (max.poll.interval.ms)"
         self._fail(membership, KafkaError(KafkaError._MAX_POLL_EXCEEDED, text))
         if member_id is not None:
-            self._protocol.leave(member_id, _LEAVE_TIMEOUT)
+            self._leave(member_id, LEAVE_TIMEOUT)
         with self._changed:
             if membership.standing is Standing.LEFT:
                 return
             partitions, membership.assigned = membership.assigned, []
-            membership.lose(forget_member=self._protocol.instance is None)
+            membership.lose(forget_member=self.instance is None)
             membership.revoking = bool(partitions)
         if partitions:
             self._post(Revoked(membership, partitions, True))
@@ -447,11 +461,11 @@ class Group:
         """Reports a failure to join. The thread then joins again."""
         self._report(membership, error)
         if error.retriable():
-            self._pause(membership, _RETRY_PAUSE)
+            self._pause(membership, RETRY_PAUSE)
             return
         with self._changed:
             membership.lose(forget_member=True)
-        self._pause(membership, _ERROR_PAUSE)
+        self._pause(membership, ERROR_PAUSE)
 
     def _report(self, membership: Membership, error: KafkaError) -> None:
         """Reports a failure that the group thread tries again: at once if it does not pass by itself."""

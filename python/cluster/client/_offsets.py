@@ -13,17 +13,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ._commits import Identity
 from ._coordinator import Coordinator
 from ._errors import KafkaError, KafkaException
 from ._faults import LastingFault
+from ._requests import retry
 from ._types import OFFSET_INVALID, TopicPartition, error_of, group_by_topic
 
 logger = logging.getLogger("cluster.client")
 
 Job = Callable[[], None]
+Answers = dict[tuple[str, int], dict[str, Any]]
+"""OffsetFetch's answer for each topic and partition."""
 
 _ATTEMPT_TIMEOUT = 10.0
 _PAUSE = 0.5
+_SEVERAL_GROUPS, _WITH_MEMBER = 8, 9
+"""Versions of OffsetFetch: the first one for several groups, and the first one that names the member."""
 
 
 class Offsets:
@@ -34,14 +40,17 @@ class Offsets:
         coordinator: Coordinator,
         settle: Callable[[float], bool] | None = None,
         require_stable: bool = False,
+        reader: Callable[[], Identity] = Identity,
     ) -> None:
         """`settle` waits at most so many seconds for the commits before a look-up; whether they are answered.
 
-        `require_stable` waits for open transactions that may change an offset.
+        `require_stable` waits for open transactions that may change an offset. `reader` returns
+        the member of the consumer protocol that asks.
         """
         self._coordinator = coordinator
         self._settle = settle
         self._require_stable = require_stable
+        self._reader = reader
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -52,27 +61,9 @@ class Offsets:
         if self._settle is not None and not self._settle(timeout):
             text = f"the commits before were not answered within {timeout:g} s; look up again"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text, retriable=True))
-        message: dict[str, Any] = {
-            "group_id": self._coordinator.group,
-            "topics": None
-            if partitions is None
-            else [
-                {"name": topic, "partition_indexes": [partition.partition for partition in group]}
-                for topic, group in group_by_topic(partitions).items()
-            ],
-        }
-        if self._require_stable:
-            message["require_stable"] = True
-        response = self._coordinator.ask_until(
-            "OffsetFetch", message, _fetch_codes, timeout=max(deadline - time.monotonic(), 0.001)
-        )
-        if response.get("error_code", 0):
-            raise KafkaException(KafkaError(response["error_code"]))
-        answers = {
-            (topic["name"], answer["partition_index"]): answer
-            for topic in response["topics"]
-            for answer in topic["partitions"]
-        }
+        left = max(deadline - time.monotonic(), 0.001)
+        what = f"OffsetFetch for group {self._coordinator.group}"
+        answers = retry(lambda left: self._ask(partitions, left), left, what)
         results = []
         for topic, number in answers if partitions is None else map(TopicPartition._key, partitions):
             result = TopicPartition(topic, number)
@@ -86,6 +77,35 @@ class Offsets:
                 result.error = error_of(answer["error_code"])
             results.append(result)
         return results
+
+    def _ask(self, partitions: list[TopicPartition] | None, timeout: float) -> Answers:
+        topics = None
+        if partitions is not None:
+            topics = [
+                {"name": topic, "partition_indexes": [partition.partition for partition in found]}
+                for topic, found in group_by_topic(partitions).items()
+            ]
+        member = self._reader()
+
+        def message(version: int) -> dict[str, Any]:
+            asked: dict[str, Any] = {"group_id": self._coordinator.group, "topics": topics}
+            if version >= _WITH_MEMBER:
+                asked |= {"member_id": member.member or None, "member_epoch": member.generation}
+            fields = {"groups": [asked]} if version >= _SEVERAL_GROUPS else asked
+            return fields | ({"require_stable": True} if self._require_stable else {})
+
+        response = self._coordinator.ask("OffsetFetch", message, _fetch_codes, timeout=timeout)
+        found = _of_group(response)
+        code = found.get("error_code", 0)
+        if code:
+            # The member's next heartbeat brings the new epoch, or its removal.
+            stale = member.member and code in (KafkaError.STALE_MEMBER_EPOCH, KafkaError.UNKNOWN_MEMBER_ID)
+            raise KafkaException(KafkaError(code, None, retriable=True if stale else None))
+        return {
+            (topic["name"], answer["partition_index"]): answer
+            for topic in found["topics"]
+            for answer in topic["partitions"]
+        }
 
     def look_up_later(
         self,
@@ -147,9 +167,14 @@ class Offsets:
             del job
 
 
-def _partition_codes(response: dict[str, Any]) -> set[int]:
-    return {answer["error_code"] for topic in response["topics"] for answer in topic["partitions"]}
+def _of_group(response: dict[str, Any]) -> dict[str, Any]:
+    """The part of the answer with `error_code` (from version 2) and `topics`."""
+    groups = response.get("groups")
+    found: dict[str, Any] = groups[0] if groups else response
+    return found
 
 
 def _fetch_codes(response: dict[str, Any]) -> set[int]:
-    return {response.get("error_code", 0)} | _partition_codes(response)
+    found = _of_group(response)
+    partitions = (answer["error_code"] for topic in found["topics"] for answer in topic["partitions"])
+    return {found.get("error_code", 0), *partitions}

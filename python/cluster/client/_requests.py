@@ -22,12 +22,15 @@ _NEWEST = {
     "Metadata": 12,
     "CreateTopics": 7,
     "DeleteTopics": 5,
-    "OffsetCommit": 8,
-    "OffsetFetch": 7,
+    "OffsetCommit": 9,
+    "OffsetFetch": 9,
     "FindCoordinator": 3,
     "DescribeGroups": 5,
     "ListGroups": 5,
 }
+
+Message = dict[str, Any] | Callable[[int], dict[str, Any]]
+"""A request's fields, or what makes them for a version."""
 
 RETRY_PAUSE = 0.1
 """Seconds between two attempts at the same request."""
@@ -43,7 +46,7 @@ class Requests:
     def send(
         self,
         api: str,
-        message: dict[str, Any],
+        message: Message,
         *,
         broker: int = ANY_BROKER,
         purpose: str = "general",
@@ -52,14 +55,15 @@ class Requests:
     ) -> dict[str, Any]:
         """Sends one request in the newest version that both sides know, and returns the decoded response.
 
-        Fields that the version does not have are left out. Raises KafkaException when the broker cannot be
-        reached, does not serve the API, or does not answer in time. The caller handles error codes inside the
-        response.
+        Fields that the version does not have are left out if they may be. Raises KafkaException when the
+        broker cannot be reached, does not serve the API, or does not answer in time. The caller handles error
+        codes inside the response.
         """
         key = self._keys[api]
         deadline = time.monotonic() + timeout
         version = self._version(api, key, broker, purpose, timeout, newest)
-        body = _native.encode_request(key, version, message)
+        fields = message(version) if callable(message) else message
+        body = _native.encode_request(key, version, fields)
         left = max(deadline - time.monotonic(), 0.001)
         answer = self.network.request(key, version, body, broker=broker, purpose=purpose, timeout=left)
         return _native.decode_response(key, version, answer)

@@ -178,6 +178,16 @@ class ClusterMetadata:
         return f"ClusterMetadata({self.cluster_id})"
 
 
+@dataclass(frozen=True)
+class ConsumerGroupMetadata:
+    """A consumer's membership in its group, for `Producer.send_offsets_to_transaction`. Opaque."""
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
+
+
 def error_of(code: int, reason: str | None = None) -> KafkaError | None:
     """The error for a broker's code; None for 0."""
     return KafkaError(code, reason) if code else None

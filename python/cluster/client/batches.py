@@ -11,7 +11,7 @@ by the process that made the client; it cannot be pickled. One thread uses a cli
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -21,7 +21,16 @@ from logcore import _native
 from . import _config
 from ._errors import KafkaException
 
-__all__ = ["EARLIEST", "LATEST", "BatchClient", "Batches", "TopicPartitions", "check_settings"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "BatchClient",
+    "Batches",
+    "ListedOffset",
+    "TopicPartitions",
+    "check_settings",
+    "partitions_of_rows",
+]
 
 EARLIEST = -2
 """For `BatchClient.offset`: the offset of a partition's first record."""
@@ -38,6 +47,7 @@ RETRY_PAUSE = 0.2
 FETCH_WAIT_MS = 500
 FETCH_VERSION = 11
 """The last version without topic ids and flexible fields; Apache Kafka has served it since 2.3."""
+LOG_DIRS_VERSION = 1
 
 
 class TopicPartitions(NamedTuple):
@@ -48,21 +58,39 @@ class TopicPartitions(NamedTuple):
     partitions: list[int]
 
 
+class ListedOffset(NamedTuple):
+    """An answer of ListOffsets."""
+
+    offset: int
+    leader_epoch: int
+    """The epoch of the leader that wrote the record; for LATEST the leader's latest one. -1 if unknown."""
+
+
 class Batches(NamedTuple):
     """What one Fetch response has of a partition."""
 
     records: bytes
     """Whole batches, perhaps followed by an incomplete one. The first may begin before the offset that was
-    asked for.
+    asked for. Empty when no record up to the high watermark is left.
     """
     aborted: list[tuple[int, int, None]]
     """With read_committed, the aborted transactions among them: producer id, first offset, and None for the
     unknown offset of the marker. Pass it to the decoder."""
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises KafkaException for settings that a `BatchClient` would refuse. They need not be complete."""
-    _config.parse([settings], "c", {})
+def partitions_of_rows(rows: object, count: int, otherwise: int) -> Any:
+    """The partition of each row of an Arrow table among `count`, as an Arrow array of int32: what its column
+    `partition` says, or what Kafka's Java producer chooses for its column `key`. Rows with neither go to
+    `otherwise`.
+    """
+    return _native.client_partitions_of_rows(rows, "murmur2_random", count, otherwise)
+
+
+def check_settings(settings: Mapping[str, Any], client: str = "c") -> None:
+    """Raises KafkaException for settings that a `BatchClient`, or with client "p" a `Producer`, would refuse.
+    They need not be complete.
+    """
+    _config.parse([settings], client, {})
 
 
 class BatchClient:
@@ -91,55 +119,97 @@ class BatchClient:
     def close(self) -> None:
         self._network.close()
 
-    def topics(self) -> dict[str, TopicPartitions]:
-        """Every topic of the cluster by name."""
-        topics: dict[str, Any] = self._network.metadata(None, timeout=ANSWER_TIMEOUT)["topics"]
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicPartitions]:
+        """Topics of the cluster by name: every one, or those of `names` that exist. Creates none."""
+        asked = None if names is None else list(names)
+        topics: dict[str, Any] = self._network.metadata(asked, timeout=ANSWER_TIMEOUT)["topics"]
         return {
             name: TopicPartitions(internal, [partition[0] for partition in partitions])
             for name, (_, internal, partitions) in topics.items()
+            if partitions
         }
+
+    def offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int
+    ) -> dict[tuple[str, int], ListedOffset]:
+        """`offset` of several partitions, one request to each leader. Raises the KafkaException of the first
+        that has no answer.
+        """
+        questions = [(topic, partition, timestamp) for topic, partition in partitions]
+        found = {}
+        for topic, partition, offset, _, epoch, error in self._network.list_offsets(
+            questions, timeout=ANSWER_TIMEOUT, read_committed=self._committed
+        ):
+            if error is not None:
+                raise KafkaException(error)
+            found[topic, partition] = ListedOffset(offset, epoch)
+        return found
 
     def offset(self, topic: str, partition: int, timestamp: int) -> int:
         """The offset of the first record at or after `timestamp` (milliseconds since 1970 UTC, EARLIEST or
         LATEST); -1 if there is none. Raises KafkaException.
         """
-        [answer] = self._network.list_offsets(
-            [(topic, partition, timestamp)], timeout=ANSWER_TIMEOUT, read_committed=self._committed
-        )
-        offset, error = answer[2], answer[5]
-        if error is not None:
-            raise KafkaException(error)
-        return offset
+        return self.offsets([(topic, partition)], timestamp)[topic, partition].offset
+
+    def stored_bytes(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The size of each of these partitions on the disk of its leader (DescribeLogDirs); 0 if that is
+        moving.
+        """
+        sizes = dict.fromkeys(partitions, 0)
+        by_leader: dict[int, dict[str, list[int]]] = {}
+        for topic, partition in sizes:
+            asked = by_leader.setdefault(self._leader(topic, partition), {})
+            asked.setdefault(topic, []).append(partition)
+        key = _native.api_keys()["DescribeLogDirs"]
+        for leader, topics in by_leader.items():
+            request = {"topics": [{"topic": topic, "partitions": found} for topic, found in topics.items()]}
+            body = _native.encode_request(key, LOG_DIRS_VERSION, request)
+            answer = self._network.request(key, LOG_DIRS_VERSION, body, broker=leader, timeout=ANSWER_TIMEOUT)
+            for directory in _native.decode_response(key, LOG_DIRS_VERSION, answer)["results"]:
+                for topic in directory["topics"]:
+                    for one in topic["partitions"]:
+                        if not one["is_future_key"]:
+                            sizes[topic["name"], one["partition_index"]] = one["partition_size"]
+        return sizes
 
     def fetch(self, topic: str, partition: int, offset: int) -> Batches:
-        """The batches from the one with `offset` on, at least one, from the partition's leader.
+        """The batches from the one with `offset` on, from the partition's leader. At least one, unless every
+        record up to the high watermark was deleted by compaction: then none.
 
         A failure that may pass is tried again for up to a minute. Raises TimeoutError after that;
         KafkaProtocolError or KafkaException for a failure that stays, such as an offset that is not there.
         """
         deadline = time.monotonic() + FETCH_TIMEOUT
+        holes = 0
         while True:
             problem: Exception
             try:
-                batches = self._fetch_once(topic, partition, offset)
-                if batches.records:
+                batches, readable = self._fetch_once(topic, partition, offset)
+                # A hole is what the leader says twice.
+                holes = holes + 1 if readable > offset and not batches.records else 0
+                if batches.records or holes == 2:
                     return batches
                 problem = TimeoutError(f"the leader has nothing at offset {offset}")
             except KafkaProtocolError as error:
                 if not error.retriable:
                     raise
-                problem = error
+                problem, holes = error, 0
             except KafkaException as error:
                 if not error.args[0].retriable():
                     raise
-                problem = error
+                problem, holes = error, 0
+            if holes:
+                continue
             # Another broker may lead the partition now.
             self._leaders.pop((topic, partition), None)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"cannot fetch {topic}-{partition}: {problem}") from problem
             time.sleep(RETRY_PAUSE)
 
-    def _fetch_once(self, topic: str, partition: int, offset: int) -> Batches:
+    def _fetch_once(self, topic: str, partition: int, offset: int) -> tuple[Batches, int]:
+        """The batches, and the offset up to which the partition may be read; -1 when the broker delays the
+        client for its quota, and says nothing.
+        """
         asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": self._max_bytes}
         request = {
             "replica_id": -1,
@@ -156,12 +226,16 @@ class BatchClient:
         )
         response = _native.decode_response(key, FETCH_VERSION, answer)
         _raise_error(response["error_code"], topic, partition, offset)
+        if not response["responses"]:
+            return Batches(b"", []), -1
         found = response["responses"][0]["partitions"][0]
         _raise_error(found["error_code"], topic, partition, offset)
         aborted = found["aborted_transactions"] or []
-        return Batches(
+        readable = found["last_stable_offset" if self._committed else "high_watermark"]
+        batches = Batches(
             found["records"] or b"", [(each["producer_id"], each["first_offset"], None) for each in aborted]
         )
+        return batches, readable
 
     def _leader(self, topic: str, partition: int) -> int:
         known = self._leaders.get((topic, partition))

@@ -7,6 +7,7 @@
 - `znodes.py`: Kafka's paths and JSON.
 - `driver.py`, `commands.py`, `operations.py`, `work.py`, `executor.py`: the controller's own election and
   watches, commands on topics, operators' requests, the queue they run in, and the execution of actions.
+- `features.py`: the features of KIP-584, and which updates of them are allowed.
 - `zookeeper.py`: the session with the coordinator. Only this module imports kazoo.
 
 Only the broker imports this package.
@@ -20,7 +21,7 @@ from cluster.controller.elections import ElectionResults, ElectionType
 from cluster.controller.operations import PRODUCER_IDS, Balance
 from cluster.controller.state import NewIsr
 from cluster.controller.topics import NewPartitions, NewTopic, TopicDefaults, TopicToDelete
-from cluster.controller.zookeeper import ZooKeeper
+from cluster.controller.zookeeper import ZooKeeper, ZooKeeperError
 
 __all__ = [
     "PRODUCER_IDS",
@@ -36,6 +37,7 @@ __all__ = [
     "TopicToDelete",
     "Transport",
     "ZooKeeper",
+    "ZooKeeperError",
     "outcome_of",
     "znodes",
 ]

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from cluster.controller import znodes
@@ -82,14 +82,18 @@ class Controller:
         delete_enabled: bool = True,
         unclean_election: bool = False,
         balance: Balance | None = None,
+        on_elections: Callable[[float], None] = lambda milliseconds: None,
     ) -> None:
-        """`logs_left` says how many more logs this broker can open."""
+        """`logs_left` says how many more logs this broker can open. `on_elections` is told how long each
+        change of the brokers took, elections included.
+        """
         self._zk = zk = zk.repeating()
         self._connect = connect
         self._listener = inter_broker_listener
         self._local = local
         self._delete_enabled = delete_enabled
         self._unclean_election = unclean_election
+        self._on_elections = on_elections
         self._state = ControllerState(delete_enabled, unclean_election)
         self._channels = Channels(connect, self, self, inter_broker_listener)
         self._executor = Executor(zk, self._channels, self._state)
@@ -333,7 +337,7 @@ class Controller:
             await self._read_brokers()
             if await self._zk.find(znodes.FEATURE) is None:
                 with contextlib.suppress(NodeExistsError):
-                    await self._zk.create(znodes.FEATURE, znodes.encode_features())
+                    await self._zk.create(znodes.FEATURE, znodes.encode_features({}))
             # Before the topics: nothing leads or creates again what is being deleted.
             await self._deletions_requested()
             await self._topics_changed()
@@ -437,6 +441,16 @@ class Controller:
             await self._zk.get(znodes.topic_path(name), watch)
 
     async def _read_brokers(self) -> None:
+        with self._timed():
+            await self._handle_brokers()
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._on_elections((time.monotonic() - began) * 1000)
+
+    async def _handle_brokers(self) -> None:
         ids = await self._zk.children(znodes.BROKER_IDS, self.watch("brokers", self._read_brokers))
         found = await asyncio.gather(
             *(self._zk.find(znodes.broker_path(int(name)), self._watch_of(name)) for name in ids)
@@ -508,6 +522,10 @@ class Controller:
         self._queue.event("refused connections", self._handle_refused)
 
     async def _handle_refused(self) -> None:
+        with self._timed():
+            await self._handle_each_refused()
+
+    async def _handle_each_refused(self) -> None:
         refused, self._refused = self._refused, {}
         for broker, is_refused in refused.items():
             if is_refused:

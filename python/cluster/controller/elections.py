@@ -43,6 +43,8 @@ class Elections:
 
     def __init__(self, view: View) -> None:
         self._view = view
+        self.unclean = 0
+        """How many partitions got a leader that was not in the ISR, and may have lost records."""
 
     def first_state(self, topic: TopicInfo, number: int) -> PartitionState:
         """The state of a new partition."""
@@ -123,6 +125,7 @@ class Elections:
         ):
             return None
         if live and unclean:
+            self.unclean += 1
             return self._next(state, leader=live[0], isr=(live[0],), recovery=RECOVERING)
         return None if state.leader == NO_LEADER else self._next(state, leader=NO_LEADER)
 

@@ -1,6 +1,4 @@
-"""Valid topic names, and the names of Kafka's internal topics (org.apache.kafka.common.internals.Topic).
-Pure.
-"""
+"""Valid topic names, and which topics are internal (org.apache.kafka.common.internals.Topic). Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +6,8 @@ import re
 from collections.abc import Iterable
 
 from cluster.errors import InvalidTopicException
+from cluster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 
-GROUP_METADATA_TOPIC = "__consumer_offsets"
-TRANSACTION_STATE_TOPIC = "__transaction_state"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
 

@@ -1,4 +1,5 @@
-"""What operators ask of the cluster: to reassign partitions and to elect leaders; and producer ids.
+"""What operators ask of the cluster: to reassign partitions, to elect leaders and to finalize features; and
+producer ids.
 
 Requests come from clients and from the znodes that old tools write. Owns their order with the controller's
 other work, and the timer that balances leaders; decides nothing. Lives on the event loop. A new controller
@@ -17,13 +18,15 @@ from typing import NamedTuple, Protocol
 from cluster.controller import znodes
 from cluster.controller.actions import Action
 from cluster.controller.elections import ElectionResults, ElectionType
+from cluster.controller.features import FeatureUpdate, updated
 from cluster.controller.reassignment import ReassignmentResults, Wanted
 from cluster.controller.state import ControllerState
 from cluster.controller.work import WorkQueue
-from cluster.controller.zookeeper import BadVersionError, Delete, NoNodeError, Operation, ZooKeeper
+from cluster.controller.zookeeper import BadVersionError, Delete, NoNodeError, Operation, SetData, ZooKeeper
 from cluster.errors import (
     BrokerIdNotRegistered,
     ElectionNotNeeded,
+    KafkaProtocolError,
     NotController,
     StaleBrokerEpoch,
     UnknownServerError,
@@ -129,6 +132,27 @@ class Operations:
             return found
 
         return await self._core.queue.command(find)
+
+    async def update_features(
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool
+    ) -> tuple[dict[str, KafkaProtocolError | None], int]:
+        """Finalizes versions of features (KIP-584). Returns the result of each, and the epoch from which on
+        they are in force. Raises NotController.
+        """
+
+        async def update() -> tuple[dict[str, KafkaProtocolError | None], int]:
+            self._core.require_active()
+            data, stat = await self._core.zk.get(znodes.FEATURE)
+            finalized = znodes.decode_features(data)
+            levels, results = updated(finalized, updates, self._core.state.registered.values())
+            if levels == finalized or validate_only:
+                return results, stat.version
+            # Only the controller writes it.
+            await self._core.write(SetData(znodes.FEATURE, znodes.encode_features(levels)))
+            log.info("the finalized features are %s", levels)
+            return results, stat.version + 1
+
+        return await self._core.queue.command(update)
 
     async def _reassignments_asked(self) -> None:
         """A tool has written reassignments into a znode, which is deleted when they are complete."""

@@ -22,6 +22,7 @@ from cluster.model import (
     Replicas,
     TopicId,
     TopicPartition,
+    VersionRange,
     parse_topic_id,
     topic_id_text,
 )
@@ -136,12 +137,24 @@ def _dump(value: object) -> bytes:
 
 def _load(path: str, data: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(data)
-    except ValueError as error:
+        value = json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise ZnodeError(path, data, str(error)) from None
     if not isinstance(value, dict):
         raise ZnodeError(path, data, "a JSON object is expected")
     return value
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _int32(value: Any) -> int:
+    """A number that fits into the requests to brokers. With a larger one none of them could be sent."""
+    number = int(value)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{number} does not fit in 32 bits")
+    return number
 
 
 def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
@@ -150,7 +163,10 @@ def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
     """
     plain = next((item for item in broker.endpoints if item.security_protocol == "PLAINTEXT"), None)
     value: dict[str, object] = {
-        "features": {},
+        "features": {
+            name: {"min_version": versions.first, "max_version": versions.last}
+            for name, versions in broker.features.items()
+        },
         "listener_security_protocol_map": {
             item.listener: item.security_protocol for item in broker.endpoints
         },
@@ -176,8 +192,12 @@ def decode_broker(broker: BrokerId, data: bytes, epoch: int) -> BrokerInfo:
         else:
             protocols = value.get("listener_security_protocol_map") or {}
             endpoints = [_endpoint(text, protocols) for text in value["endpoints"]]
-        return BrokerInfo(broker, tuple(endpoints), value.get("rack"), epoch)
-    except (KeyError, TypeError, ValueError) as error:
+        features = {
+            name: VersionRange(_int32(versions["min_version"]), _int32(versions["max_version"]))
+            for name, versions in (value.get("features") or {}).items()
+        }
+        return BrokerInfo(broker, tuple(endpoints), value.get("rack"), epoch, features)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ZnodeError(path, data, repr(error)) from None
 
 
@@ -215,7 +235,7 @@ def decode_topic(topic: str, data: bytes) -> tuple[TopicId, dict[int, Replicas]]
         adding = value.get("adding_replicas") or {}
         removing = value.get("removing_replicas") or {}
         assignment = {
-            int(number): Replicas(
+            _int32(number): Replicas(
                 _brokers(replicas), _brokers(adding.get(number, ())), _brokers(removing.get(number, ()))
             )
             for number, replicas in value["partitions"].items()
@@ -227,7 +247,9 @@ def decode_topic(topic: str, data: bytes) -> tuple[TopicId, dict[int, Replicas]]
 
 
 def _brokers(values: Any) -> tuple[BrokerId, ...]:
-    return tuple(BrokerId(int(value)) for value in values)
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f"a list of broker ids is expected, not {values!r}")
+    return tuple(BrokerId(_int32(value)) for value in values)
 
 
 def encode_state(state: PartitionState) -> bytes:
@@ -250,10 +272,10 @@ def decode_state(topic: str, partition: int, data: bytes, zk_version: int) -> Pa
     value = _load(path, data)
     try:
         return PartitionState(
-            leader=BrokerId(int(value["leader"])),
-            leader_epoch=LeaderEpoch(int(value["leader_epoch"])),
+            leader=BrokerId(_int32(value["leader"])),
+            leader_epoch=LeaderEpoch(_int32(value["leader_epoch"])),
             isr=_brokers(value["isr"]),
-            controller_epoch=ControllerEpoch(int(value["controller_epoch"])),
+            controller_epoch=ControllerEpoch(_int32(value["controller_epoch"])),
             zk_version=zk_version,
             recovery=int(value.get("leader_recovery_state", 0)),
         )
@@ -297,7 +319,7 @@ def encode_controller(broker: BrokerId, now_ms: int) -> bytes:
 def decode_controller(data: bytes) -> BrokerId:
     """The id of the controller's broker."""
     try:
-        return BrokerId(int(_load(CONTROLLER, data)["brokerid"]))
+        return BrokerId(_int32(_load(CONTROLLER, data)["brokerid"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ZnodeError(CONTROLLER, data, repr(error)) from None
 
@@ -351,7 +373,7 @@ def decode_reassignments(data: bytes) -> dict[TopicPartition, tuple[BrokerId, ..
     value = _load(REASSIGN_PARTITIONS, data)
     try:
         return {
-            TopicPartition(str(item["topic"]), int(item["partition"])): _brokers(item["replicas"])
+            TopicPartition(str(item["topic"]), _int32(item["partition"])): _brokers(item["replicas"])
             for item in value["partitions"]
         }
     except (KeyError, TypeError, ValueError) as error:
@@ -362,7 +384,7 @@ def decode_preferred_election(data: bytes) -> list[TopicPartition]:
     """The partitions that are to be led by their preferred leader (PreferredReplicaElectionZNode)."""
     value = _load(PREFERRED_ELECTION, data)
     try:
-        return [TopicPartition(str(item["topic"]), int(item["partition"])) for item in value["partitions"]]
+        return [TopicPartition(str(item["topic"]), _int32(item["partition"])) for item in value["partitions"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ZnodeError(PREFERRED_ELECTION, data, repr(error)) from None
 
@@ -375,11 +397,23 @@ def encode_log_dir_failure(broker: BrokerId) -> bytes:
 def decode_log_dir_failure(path: str, data: bytes) -> BrokerId:
     """The broker whose log directory failed."""
     try:
-        return BrokerId(int(_load(path, data)["broker"]))
+        return BrokerId(_int32(_load(path, data)["broker"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ZnodeError(path, data, repr(error)) from None
 
 
-def encode_features() -> bytes:
-    """No finalized features: version 2, enabled."""
-    return _dump({"version": 2, "status": 1, "features": {}})
+def encode_features(levels: Mapping[str, int]) -> bytes:
+    """The finalized features: version 2, enabled (`FeatureZNode`)."""
+    features = {name: {"max_version_level": level} for name, level in levels.items()}
+    return _dump({"version": 2, "status": 1, "features": features})
+
+
+def decode_features(data: bytes) -> dict[str, int]:
+    """The versions of the finalized features, by name. Disabled stands for none."""
+    try:
+        value = _load(FEATURE, data)
+        if int(value["status"]) != 1:
+            return {}
+        return {name: _int32(each["max_version_level"]) for name, each in value["features"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ZnodeError(FEATURE, data, repr(error)) from None

@@ -240,6 +240,7 @@ class Connection(asyncio.Protocol):
         self._has_unread = False
         """What :class:`.unread.Unread` knows."""
         self._silenced = False
+        self._session_is_over = False
         self._yielded = False
         self._outstanding_bytes = 0
         self._answered_now = 0
@@ -684,7 +685,7 @@ class Connection(asyncio.Protocol):
         While nothing may be sent they stay, and the client is not read.
         """
         if self._out and self._transport is not None:
-            if not self._server.replication.may_send(self):
+            if not self._session_is_over and not self._server.replication.may_send(self):
                 self._silenced = True
                 self._bound_unsent()
                 return
@@ -730,6 +731,14 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self.handshake_timer = self._linger_timer = None
+
+    def session_ended(self) -> None:
+        """The client has ended its session: sends the answer, and closes.
+
+        No output can make it believe any more that its session is alive.
+        """
+        self._session_is_over = True
+        self.close()
 
     def close(self) -> None:
         """Sends queued output, then closes: within :data:`LINGER_SECONDS`, whether the client has read it

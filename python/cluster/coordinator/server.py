@@ -318,7 +318,7 @@ class CoordinatorServer:
         if outcome.closed_session:
             current = self._by_session.pop(outcome.closed_session, None)
             if current is not None and current is connection:
-                current.close()
+                current.session_ended()
             elif current is not None:
                 current.abort()  # it may not read, and its queued output was for this session
 

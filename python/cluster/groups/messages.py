@@ -1,13 +1,21 @@
-"""The group machine's requests, results and actions. Values only."""
+"""Requests, results and actions of classic groups and offsets. Values only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.errors import NONE
-from cluster.groups.group import CommittedOffset, Protocols, Token
+from cluster.groups.committed import CommittedOffset
 from cluster.model import TopicPartition
+from cluster.state_topics import Producer, Respond
+from cluster.state_topics import Write as StateWrite
+
+CONSUMER_PROTOCOL = "consumer"
+"""The protocol type of consumers."""
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""A member's assignors, most preferred first, with its subscription for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,10 @@ class Commit:
     member: str
     instance: str | None
     offsets: Mapping[TopicPartition, CommittedOffset]
+    producer: Producer | None = None
+    """For TxnOffsetCommit: the producer whose transaction they are part of."""
+    version: int = 0
+    """The version of OffsetCommit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +134,6 @@ class CommitResult:
 
     error: int = NONE
     errors: Mapping[TopicPartition, int] = field(default_factory=dict)
-
-
-Result = JoinResult | SyncResult | CommitResult
-
-
-@dataclass(frozen=True, slots=True)
-class Respond:
-    """Answer the request with this `token`."""
-
-    token: Token
-    result: Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +164,44 @@ class StoredGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """Append one batch to the group's partition of __consumer_offsets, and report it with `stored(id,
-    error)`.
+class SnapshotMember:
+    """A member of a classic group."""
 
-    `remove_group` writes a tombstone for the group, an offset of None one for the offset.
+    id: str
+    instance: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A classic group without its offsets."""
+
+    group: str
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    members: tuple[SnapshotMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Write(StateWrite):
+    """Records of a group. `remove_group` writes a tombstone for the group, an offset of None one for the
+    offset.
     """
 
-    id: int
     group: str
     stored: StoredGroup | None = None
     remove_group: bool = False
     offsets: Mapping[TopicPartition, CommittedOffset | None] = field(default_factory=dict)
+    producer: Producer | None = None
+    """The producer whose transaction the offsets are part of."""
+    records: Sequence[tuple[bytes, bytes | None]] = ()
+    """Encoded records of a group of the consumer protocol."""
 
 
 Action = Respond | Write
@@ -187,6 +214,7 @@ class Overview:
     group: str
     protocol_type: str
     state: str
+    type: str = "classic"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ version 1, the only one with that field. All versions are read. The codec encode
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from cluster.groups.group import CommittedOffset
-from cluster.groups.machine import GroupMachine
+from cluster.groups.committed import CommittedOffset
 from cluster.groups.messages import StoredGroup, StoredMember, Write
 from cluster.model import TopicPartition
-from logcore._native import decode_data, encode_data, string_hash
+from cluster.state_topics import Entry
+from logcore._native import decode_data, encode_data
 
 Record = tuple[bytes, bytes | None]
 """Key and value."""
@@ -27,13 +27,6 @@ _GROUP_KEY = 2
 _OFFSET_VALUE = 3
 _OFFSET_VALUE_WITH_EXPIRY = 1
 _GROUP_VALUE = 3
-
-
-def partition_of(group: str, partitions: int) -> int:
-    """The partition of __consumer_offsets for a group: Java's hash of its name."""
-    found = string_hash(group.encode("utf-16-be", "surrogatepass"))
-    # Kafka's Utils.abs: the lowest number becomes 0.
-    return (0 if found == -(1 << 31) else abs(found)) % partitions
 
 
 def encode_write(write: Write) -> list[Record]:
@@ -46,6 +39,7 @@ def encode_write(write: Write) -> list[Record]:
         records.append((_group_key(write.group), _group_value(write.stored)))
     elif write.remove_group:
         records.append((_group_key(write.group), None))
+    records.extend(write.records)
     return records
 
 
@@ -100,31 +94,37 @@ def _group_value(stored: StoredGroup) -> bytes:
     return _prefixed("GroupMetadataValue", _GROUP_VALUE, fields)
 
 
-def load_records(machine: GroupMachine, records: Iterable[tuple[bytes | None, bytes | None]]) -> int:
-    """Loads records into the machine, in order. Returns how many could not be decoded."""
-    skipped = 0
-    for key, value in records:
-        try:
-            if key is None or not _load_record(machine, key, value):
-                skipped += 1
-        except ValueError:
-            # A damaged record loses one commit; it does not stop the start.
-            skipped += 1
-    return skipped
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    """An offset as the log has it; None removes it."""
+
+    group: str
+    item: TopicPartition
+    kept: CommittedOffset | None
 
 
-def _load_record(machine: GroupMachine, key: bytes, value: bytes | None) -> bool:
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A group as the log has it; None removes it."""
+
+    group: str
+    stored: StoredGroup | None
+
+
+def read_record(entry: Entry) -> OffsetRecord | GroupRecord:
+    """Decodes a record. Raises ValueError if it is damaged or of another kind."""
+    key, value = entry.key, entry.value
+    if key is None:
+        raise ValueError("a record without a key")
     version = int.from_bytes(key[:2], "big", signed=True)
     if 0 <= version <= _OFFSET_KEY:
         fields = decode_data("OffsetCommitKey", version, key[2:])
         item = TopicPartition(fields["topic"], fields["partition"])
-        machine.load_offset(fields["group"], item, None if value is None else _read_offset(value))
-        return True
+        return OffsetRecord(fields["group"], item, None if value is None else _read_offset(value))
     if version == _GROUP_KEY:
         group = decode_data("GroupMetadataKey", version, key[2:])["group"]
-        machine.load_group(None if value is None else _read_group(group, value), group)
-        return True
-    return False
+        return GroupRecord(group, None if value is None else _read_group(group, value))
+    raise ValueError(f"a record with a key of version {version}")
 
 
 def _read_offset(value: bytes) -> CommittedOffset:
@@ -156,6 +156,12 @@ def _read_group(group: str, value: bytes) -> StoredGroup:
         )
         for member in fields["members"]
     )
+    ids = [member.id for member in members]
+    instances = [member.instance for member in members if member.instance is not None]
+    if len(set(ids)) < len(ids) or len(set(instances)) < len(instances):
+        raise ValueError("two members are the same")
+    if ids and fields["leader"] not in ids:
+        raise ValueError("the leader is no member")
     return StoredGroup(
         group=group,
         protocol_type=fields["protocol_type"],

@@ -10,6 +10,16 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 
+/// The parts of a record that its delivery report needs.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// `None`: the producer's own callback.
+    pub(crate) callback: Option<Py<PyAny>>,
+    pub(crate) key: Option<Py<PyAny>>,
+    pub(crate) value: Option<Py<PyAny>>,
+    pub(crate) headers: Option<Py<PyAny>>,
+}
+
 /// `TIMESTAMP_NOT_AVAILABLE`, `TIMESTAMP_CREATE_TIME`, `TIMESTAMP_LOG_APPEND_TIME` of confluent-kafka.
 const NOT_AVAILABLE: i32 = 0;
 const CREATE_TIME: i32 = 1;

@@ -1,27 +1,22 @@
 //! `ProducerCore`: the native base of `cluster.Producer`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use logcore_client::producer::{Event, NewRecord, Report, Tracked};
 use logcore_client::{ClientError, Producer};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use logcore_columns::{ColumnsError, ProduceRows};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use super::message::{Delivered, Message, OFFSET_INVALID, headers, payload};
+use super::message::{Context, Delivered, Message, OFFSET_INVALID, headers, payload};
 use super::network::Network;
 use super::settings::Settings;
-use super::{deadline, exception, is_past, kafka_error, slice};
-
-/// The parts of a record that its delivery report needs.
-#[derive(Debug)]
-struct Context {
-    /// `None`: the producer's own callback.
-    callback: Option<Py<PyAny>>,
-    key: Option<Py<PyAny>>,
-    value: Option<Py<PyAny>>,
-    headers: Option<Py<PyAny>>,
-}
+use super::transactions::TransactionCore;
+use super::{SIGNAL_SLICE, deadline, exception, is_past, kafka_error, slice};
+use crate::errors::columns_error;
+use crate::log::table;
 
 /// The native base of `cluster.Producer`, whose constructor starts it.
 #[pyclass(module = "logcore._native", subclass, frozen)]
@@ -35,6 +30,8 @@ struct Running {
     error_cb: Option<Py<PyAny>>,
     /// Whether `error_cb` is the application's; its calls then count as events that poll() serves.
     counts_errors: bool,
+    /// Rows of tables were taken: they have no reports, so `flush` raises for those that were not written.
+    took_rows: AtomicBool,
 }
 
 impl ProducerCore {
@@ -84,6 +81,7 @@ impl ProducerCore {
                 on_delivery,
                 error_cb,
                 counts_errors,
+                took_rows: AtomicBool::new(false),
             })
             .map_err(|_| PyRuntimeError::new_err("the producer was started before"))
     }
@@ -145,6 +143,24 @@ impl ProducerCore {
         })
     }
 
+    /// Takes the rows of an Arrow table, in their order; waits while the queue is full.
+    fn _produce_table(
+        &self,
+        py: Python<'_>,
+        table: &Bound<'_, PyAny>,
+        topic: Option<&str>,
+    ) -> PyResult<usize> {
+        let running = self.running(py)?;
+        let (batches, _) = table::import(table, ProduceRows::check)?;
+        running.took_rows.store(true, Ordering::Relaxed);
+        let mut taken = 0;
+        for batch in &batches {
+            let rows = ProduceRows::new(batch).map_err(|error| columns_error(py, &error))?;
+            taken += running.take_rows(py, &rows, topic)?;
+        }
+        Ok(taken)
+    }
+
     /// Waits up to `timeout` seconds for delivery reports and calls their callbacks; returns how many events
     /// it served.
     #[pyo3(signature = (timeout=None))]
@@ -185,7 +201,9 @@ impl ProducerCore {
         running.producer.set_flushing(true);
         let result = running.flush_until(py, until);
         running.producer.set_flushing(false);
-        result
+        let left = result?;
+        running.raise_for_rows(py)?;
+        Ok(left)
     }
 
     /// Drops the records that are not in flight; their reports carry _PURGE_QUEUE.
@@ -227,6 +245,11 @@ impl ProducerCore {
         ))
     }
 
+    /// The transactions of this producer, which has a `transactional.id`.
+    fn _transactions(&self, py: Python<'_>) -> PyResult<TransactionCore> {
+        Ok(TransactionCore(self.running(py)?.producer.transactions()))
+    }
+
     /// Stops the background thread. Records still open are dropped; returns how many.
     fn _stop(&self, py: Python<'_>) -> usize {
         self.running
@@ -240,6 +263,38 @@ impl ProducerCore {
             .get()
             .is_some_and(|running| running.producer.is_closed())
     }
+}
+
+/// Why a row was not taken.
+enum RowError {
+    Client(ClientError),
+    Columns(ColumnsError),
+    NoTopic,
+}
+
+/// Takes the rows from `next` on, which is the first that was not taken.
+fn append_rows(
+    producer: &Producer<Context>,
+    rows: &ProduceRows<'_>,
+    next: &mut usize,
+    topic: Option<&str>,
+    now: i64,
+) -> Result<(), RowError> {
+    let mut headers = Vec::new();
+    while *next < rows.len() {
+        let row = rows.record(*next, &mut headers).map_err(RowError::Columns)?;
+        let topic = topic.or_else(|| rows.topic(*next)).ok_or(RowError::NoTopic)?;
+        let record = NewRecord {
+            partition: rows.partition(*next),
+            key: row.key,
+            value: row.value,
+            headers: &headers,
+            timestamp: row.timestamp.unwrap_or(now),
+        };
+        producer.produce(topic, &record, None).map_err(RowError::Client)?;
+        *next += 1;
+    }
+    Ok(())
 }
 
 fn now_ms() -> i64 {
@@ -270,6 +325,42 @@ impl Running {
             let wait = slice(until);
             py.detach(|| self.producer.wait_settled(wait));
             py.check_signals()?;
+        }
+    }
+
+    /// Takes every row; waits while the queue is full.
+    fn take_rows(&self, py: Python<'_>, rows: &ProduceRows<'_>, topic: Option<&str>) -> PyResult<usize> {
+        let now = now_ms();
+        let mut next = 0;
+        loop {
+            self.raise_for_rows(py)?;
+            match py.detach(|| append_rows(&self.producer, rows, &mut next, topic, now)) {
+                Ok(()) => return Ok(rows.len()),
+                Err(RowError::Client(ClientError::QueueFull { .. })) if !self.producer.is_empty() => {
+                    self.serve_waiting(py)?;
+                    py.detach(|| self.producer.wait_settled(SIGNAL_SLICE));
+                    py.check_signals()?;
+                    self.check_open(py)?;
+                }
+                Err(RowError::Client(error)) => return Err(exception(py, &error)),
+                Err(RowError::Columns(error)) => return Err(columns_error(py, &error)),
+                Err(RowError::NoTopic) => {
+                    return Err(PyValueError::new_err(format!(
+                        "row {next} names no topic: pass one, or fill the column topic"
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Raises when rows of tables were not written.
+    fn raise_for_rows(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.took_rows.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.producer.take_failures().first {
+            Some(error) => Err(exception(py, &error)),
+            None => Ok(()),
         }
     }
 

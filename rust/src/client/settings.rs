@@ -88,6 +88,9 @@ impl Settings<'_, '_> {
             Some(item) => item.extract()?,
             None => None,
         };
+        if let Some(item) = self.0.get_item("transactional.id")? {
+            config.transactional_id = Some(item.extract()?);
+        }
         if let Some(item) = self.0.get_item("compression.type")? {
             let name: String = item.extract()?;
             config.compression = compression(&name)?;

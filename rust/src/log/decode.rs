@@ -22,7 +22,7 @@ pub(crate) fn aborted_transactions(list: AbortedList) -> Vec<AbortedTransaction>
 }
 
 /// The most bytes that one batch may decompress to.
-const DECOMPRESSED_MAX: usize = 512 << 20;
+pub(super) const DECOMPRESSED_MAX: usize = 512 << 20;
 
 /// The records of the batches in `bytes` from `offset` on, without control records and aborted records, and
 /// the offset after the last.
@@ -70,13 +70,13 @@ pub(super) fn next_offset(py: Python<'_>, bytes: &[u8], offset: i64) -> PyResult
 }
 
 /// A batch, or a legacy message, which may be a wrapper.
-enum Entry<'a> {
+pub(super) enum Entry<'a> {
     Batch(Batch<'a>),
     Legacy { bytes: &'a [u8], last_offset: i64 },
 }
 
 /// Iterates over the complete batches in `bytes`. Ends after the first error.
-fn entries(bytes: &[u8]) -> impl Iterator<Item = Result<Entry<'_>, RecordError>> {
+pub(super) fn entries(bytes: &[u8]) -> impl Iterator<Item = Result<Entry<'_>, RecordError>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let entry = next_entry(&mut rest);

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from cluster.coordinator import Settings
 from tests.compat.apache import ApacheKafka
@@ -212,9 +213,9 @@ class Cluster:
 
     def controller(self) -> int:
         """The controller's broker id; -1 if there is none."""
-        if self.znodes.exists("/controller") is None:
-            return -1
-        return int(json.loads(self.znodes.get("/controller")[0])["brokerid"])
+        with contextlib.suppress(NoNodeError):
+            return int(json.loads(self.znodes.get("/controller")[0])["brokerid"])
+        return -1
 
     def until_controller_is(self, *numbers: int) -> None:
         until(lambda: self.controller() in numbers, f"the controller is one of {numbers}")

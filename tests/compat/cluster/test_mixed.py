@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from cluster.model import GROUP_METADATA_TOPIC
 from tests.compat.cluster.brokers import Cluster, cluster
 from tests.compat.load import PATIENCE_SECONDS, Group, Load, read_all, until
 
@@ -41,6 +42,8 @@ NO_CONNECTION = [
     r"fails to send (a )?request",
     r"^java.io.IOException: Connection to .* (failed\.|was disconnected before the response was read)$",
     r"^java.lang.InterruptedException$",
+    # A controller of Apache's that is deposed closes its connections while they wait for answers.
+    r"DisconnectException: NetworkClient is no longer active, state is CLOSING$",
 ]
 """Complaints about a broker that is dead, which the test has killed."""
 USUAL = [
@@ -49,6 +52,11 @@ USUAL = [
     r"Received UNKNOWN_TOPIC_(ID|OR_PARTITION) .* This error may be returned transiently",
     # A new leader learns the high watermark from the last one, with its next Fetch.
     r"Non-monotonic update of high watermark",
+    # The machine is busy.
+    r"the coordinator's connection is suspended$",
+    r"the event loop stood still for \d+ ms",
+    r"Client session timed out, have not heard from server in \d+ms",
+    r"WARN Session 0x\w+ for server \S+ Closing socket connection\. Attempting reconnect",
     # One broker of three is alive, and acks=all needs two.
     r"ERROR \[ReplicaManager broker=\d\] Error processing append operation",
     r"^org.apache.kafka.common.errors.NotEnoughReplicasException",
@@ -108,11 +116,13 @@ def kill_the_majority(made: Cluster, load: Load) -> None:
     for number in (0, 1):
         made.stop(number, signal.SIGKILL)
     made.until_controller_is(2)
+    # Apache's new controller takes the dead leaders away before it elects others.
+    until(lambda: set(made.leaders("load").values()) == {2}, "broker 2 leads everything")
     made.until_in_sync("load")
-    assert set(made.leaders("load").values()) == {2}
     for number in (0, 1):
         made.start(number)
     made.until_in_sync("load")
+    made.until_in_sync(GROUP_METADATA_TOPIC)
     load.until_more(300)
 
 
@@ -172,7 +182,9 @@ def test_both_kinds_lead_follow_and_control_each_other(made: tuple[Cluster, bool
     running.create_topic("load", REPLICAS)
     # Of the four roles each kind has leader and follower here; the controller's kind is a parameter.
     assert [*running.leaders("load").values()] == [0, 1, 2] * 2
-    load = Load(running.bootstrap, "load", in_flight=20)
+    # A leader whose ISR is too small for a moment may refuse a request and take the next one, which is then
+    # out of order. librdkafka's answer is a new epoch, in which it sends records of other partitions again.
+    load = Load(running.bootstrap, "load", in_flight=20, requests_at_once=1)
     group = Group(running.bootstrap, "load")
     try:
         load.until_more(300)
@@ -182,7 +194,7 @@ def test_both_kinds_lead_follow_and_control_each_other(made: tuple[Cluster, bool
         create_and_delete(running, "second")
         load.stop()
         written = {(partition, each[0]) for partition, known in load.acknowledged.items() for each in known}
-        until(lambda: group.seen >= written, "the group has read every acknowledged record")
+        group.until_seen(written)
     finally:
         load.stop()
         group.stop()

@@ -71,7 +71,20 @@ async def _play(ensemble: Ensemble, played: Round) -> None:
         for recorder in recorders.values()
         for number in range(len(servers))
     ]
-    await asyncio.gather(*[each.begin() for each in witnesses])
+    try:
+        await asyncio.gather(*[each.begin() for each in witnesses])
+        await _strike(ensemble, played, recorders, chance)
+    finally:
+        await asyncio.gather(*[each.end() for each in witnesses])
+    await asyncio.gather(*[audit(each, servers, max(TIMEOUTS_MS)) for each in recorders.values()])
+    played.histories.update({seed: recorder.history for seed, recorder in recorders.items()})
+
+
+async def _strike(
+    ensemble: Ensemble, played: Round, recorders: dict[int, Recorder], chance: random.Random
+) -> None:
+    """Runs the scripts, with the fault in their middle."""
+    servers = ensemble.servers
     scripts = [
         Script(seed, Client(recorder, number, servers, TIMEOUTS_MS[number % len(TIMEOUTS_MS)]), STEPS).run()
         for seed, recorder in recorders.items()
@@ -101,9 +114,6 @@ async def _play(ensemble: Ensemble, played: Round) -> None:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         raise
-    await asyncio.gather(*[each.end() for each in witnesses])
-    await asyncio.gather(*[audit(each, servers, max(TIMEOUTS_MS)) for each in recorders.values()])
-    played.histories.update({seed: recorder.history for seed, recorder in recorders.items()})
 
 
 def check(ensemble: Ensemble, rounds: Sequence[Round]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from tests.coordinator.histories.history import (
@@ -37,6 +37,18 @@ WITNESSES, AUDITORS = 100, 200
 """The first client numbers of witnesses and of auditors; both only read."""
 LOCK_SECONDS = 5.0
 """The longest wait for a lock."""
+TRIES = 20
+
+
+async def in_the_end(client: Client, work: Callable[[], Awaitable[None]]) -> None:
+    """Does the work, and again after each loss of the connection."""
+    for _ in range(TRIES):
+        with suppress(LostError):
+            if client.lost.is_set():
+                await client.connect(RECONNECT_SECONDS)
+            await work()
+            return
+    raise LostError(f"client {client.number} lost its connection {TRIES} times")
 
 
 class Script:
@@ -50,22 +62,19 @@ class Script:
 
     async def run(self) -> None:
         """Connects, works and closes its session. Raises LostError if no server can be reached."""
-        await self._client.connect(RECONNECT_SECONDS)
-        for _ in range(self._steps):
-            try:
-                await self._step()
-            except LostError:
-                await self._again()
-        for _ in range(20):
-            try:
-                await self._client.close()
-                return
-            except LostError:
-                await self._again()
-        raise LostError(f"client {self._client.number} could not close its session")
+        try:
+            await self._client.connect(RECONNECT_SECONDS)
+            for _ in range(self._steps):
+                try:
+                    await self._step()
+                except LostError:
+                    await self._again()
+            await in_the_end(self._client, self._client.close)
+        finally:
+            await self._client.drop()
 
     async def _again(self) -> None:
-        for _ in range(20):
+        for _ in range(TRIES):
             try:
                 await self._client.connect(RECONNECT_SECONDS)
                 return
@@ -241,18 +250,32 @@ def _number(name: str) -> int:
 
 async def prepare(recorder: Recorder, servers: Sequence[tuple[str, int]], timeout_ms: int) -> None:
     """Makes the run's nodes and waits until every server has them."""
-    client = Client(recorder, 0, servers, timeout_ms)
-    await client.connect(RECONNECT_SECONDS)
     root = recorder.history.root
-    for path in (root, f"{root}/queue", f"{root}/lock", f"{root}/guarded"):
-        made = await client.do(Create(path, b""))
-        assert made.error in (OK, NODE_EXISTS), made
-    await client.close()
+
+    async def make(client: Client) -> None:
+        for path in (root, f"{root}/queue", f"{root}/lock", f"{root}/guarded"):
+            made = await client.do(Create(path, b""))
+            assert made.error in (OK, NODE_EXISTS), made
+
+    async def reach(client: Client) -> None:
+        await client.do(Sync(root))
+
+    await _with_session(Client(recorder, 0, servers, timeout_ms), make)
     for number in range(len(servers)):
-        other = Client(recorder, number, servers, timeout_ms)
-        await other.connect(RECONNECT_SECONDS)
-        await other.do(Sync(root))
-        await other.close()
+        await _with_session(Client(recorder, number, servers, timeout_ms), reach)
+
+
+async def _with_session(client: Client, work: Callable[[Client], Awaitable[None]]) -> None:
+    """Does the work and ends the session, and both again after each loss of the connection."""
+
+    async def do() -> None:
+        await work(client)
+        await client.close()
+
+    try:
+        await in_the_end(client, do)
+    finally:
+        await client.drop()
 
 
 class Witness:
@@ -266,8 +289,10 @@ class Witness:
         self._root = recorder.history.root
 
     async def begin(self) -> None:
-        await self._client.connect(RECONNECT_SECONDS)
-        await self._client.do(AddWatch(self._root, True))
+        async def watch() -> None:
+            await self._client.do(AddWatch(self._root, True))
+
+        await in_the_end(self._client, watch)
 
     async def end(self) -> None:
         """Ends its session. All sessions of the run must have ended."""
@@ -280,10 +305,8 @@ class Witness:
 async def audit(recorder: Recorder, servers: Sequence[tuple[str, int]], timeout_ms: int) -> None:
     """Reads the remaining nodes on every server. All sessions of the run must have ended."""
     root = recorder.history.root
-    for number in range(len(servers)):
-        client = Client(recorder, AUDITORS + number, servers, timeout_ms)
-        client.server = number
-        await client.connect(RECONNECT_SECONDS)
+
+    async def read(client: Client) -> None:
         for path in (
             root,
             f"{root}/queue",
@@ -298,4 +321,8 @@ async def audit(recorder: Recorder, servers: Sequence[tuple[str, int]], timeout_
             for name in listed.result[0] if listed.error == OK else ():
                 if f"{path}/{name}" not in (f"{root}/{each}" for each in NAMES):
                     await client.do(GetData(f"{path}/{name}"))
-        await client.close()
+
+    for number in range(len(servers)):
+        client = Client(recorder, AUDITORS + number, servers, timeout_ms)
+        client.server = number
+        await _with_session(client, read)

@@ -414,7 +414,7 @@ def test_a_kafka_cluster_runs_on_the_ensemble(
         load.stop()
         assert not load.refused, load.refused[0]
         written = {(partition, each[0]) for partition, known in load.acknowledged.items() for each in known}
-        until(lambda: group.seen >= written, "the group has read every acknowledged record")
+        group.until_seen(written)
     finally:
         load.stop()
         group.stop()

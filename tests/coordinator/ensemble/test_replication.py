@@ -157,6 +157,17 @@ def test_the_end_of_a_session_is_answered(ensemble: Ensemble) -> None:
     client.close()
 
 
+def test_the_end_of_a_session_is_answered_while_the_client_may_not_hear_that_it_is_alive(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = RawClient(ensemble.ports[2])
+    client.connect()
+    monkeypatch.setattr(ensemble.replication(2), "may_send", lambda connection: False)
+    assert client.request(7, Op.CLOSE_SESSION)[:3:2] == (7, 0)
+    assert client.receive() == b""
+    client.close()
+
+
 def test_reconfig_is_disabled_by_default(ensemble: Ensemble) -> None:
     raw = RawClient(ensemble.ports[1])
     raw.connect()

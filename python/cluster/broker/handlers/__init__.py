@@ -2,14 +2,15 @@
 
 A handler module has three names. `API` is the API's name in the table of `rust/crates/server/src/apis.rs`,
 which has its versions and all other facts. `async handle(context, request)` returns the response's body.
-`failure(request, code)` returns a body that reports only the error. A handler changes nothing itself: it asks
-the controller, the group coordinator or the dynamic settings. A module whose name begins with an underscore
-is no handler.
+`failure(request, code)` returns a body that reports only the error. A module that never waits has `answer`,
+too, which does the same as `handle` at once. A handler changes nothing itself: it asks the controller, the
+group coordinator or the dynamic settings. A module whose name begins with an underscore is no handler.
 """
 
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple, Protocol, cast
 
@@ -55,6 +56,11 @@ def _handlers() -> dict[int, Handler]:
 
 HANDLERS: dict[int, Handler] = _handlers()
 """The handlers by API key."""
+
+ANSWERS: dict[int, Callable[[Context, Request], Body]] = {
+    key: module.answer for key, module in HANDLERS.items() if hasattr(module, "answer")
+}
+"""By API key, what answers without waiting. The responses are short."""
 
 WAITING_APIS = frozenset(api.key for api in APIS.values() if api.waits)
 """The keys of the APIs whose handlers may wait."""

@@ -12,17 +12,13 @@ async def handle(context: Context, request: Request) -> Body:
     """Deletes each group. A failure affects only its own group."""
     results, time_slice = [], TimeSlice()
     for name in _names(request):
-        results.append({"group_id": name, "error_code": _delete(context, name)})
+        results.append({"group_id": name, "error_code": context.groups.delete(name)})
         await time_slice.yield_if_over()
     return {"results": results}
 
 
 def _names(request: Request) -> list[str]:
     return list(dict.fromkeys(request.body["groups_names"]))
-
-
-def _delete(context: Context, name: str) -> int:
-    return context.groups.status(name, empty_allowed=True) or context.groups.delete(name)
 
 
 def failure(request: Request, code: int) -> Body:

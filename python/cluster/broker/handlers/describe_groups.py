@@ -30,7 +30,7 @@ def _group(context: Context, request: Request, name: str) -> Body:
     error = context.groups.status(name, empty_allowed=True)
     if error:
         return _failed(name, error)
-    group = context.groups.machine.describe(name)
+    group = context.groups.describe(name)
     asked = request.body["include_authorized_operations"]
     return {
         "error_code": NONE,

@@ -1,24 +1,25 @@
-"""FindCoordinator: the broker that coordinates a group. The first request creates __consumer_offsets."""
+"""FindCoordinator: the broker that coordinates a group or a transactional id. The first request creates the
+state topic.
+"""
 
 from __future__ import annotations
 
 from cluster.broker.context import Body, Context, Request
-from cluster.controller.names import GROUP_METADATA_TOPIC
 from cluster.errors import (
     NONE,
     CoordinatorNotAvailable,
     InvalidRequest,
     KafkaProtocolError,
-    TransactionalIdAuthorizationFailed,
 )
-from cluster.groups.records import partition_of
-from cluster.model import Endpoint
+from cluster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Endpoint
+from cluster.state_topics import partition_of
 from cluster.time_slice import TimeSlice
 
 API = "FindCoordinator"
 
 _GROUP = 0
 _TRANSACTION = 1
+_TOPICS = {_GROUP: GROUP_METADATA_TOPIC, _TRANSACTION: TRANSACTION_STATE_TOPIC}
 _BATCHED = 4
 
 
@@ -36,13 +37,14 @@ async def handle(context: Context, request: Request) -> Body:
 
 
 async def _find(context: Context, request: Request, key: str, kind: int) -> Body:
-    if kind == _TRANSACTION:
-        return _failed(TransactionalIdAuthorizationFailed("This broker does not support transactions yet."))
-    if kind != _GROUP:
-        return _failed(InvalidRequest(f"Key type {kind} is unknown."))
+    topic = _TOPICS.get(kind)
+    if topic is None:
+        return _failed(InvalidRequest(f"The key type {kind} is unknown."))
+    if kind == _TRANSACTION and not key:
+        return _failed(InvalidRequest("The transactional id is empty."))
     try:
-        await context.auto_topics.ensure_offsets_topic()
-        broker, endpoint = _coordinator(context, request, key)
+        await context.auto_topics.ensure_state_topic(topic)
+        broker, endpoint = _coordinator(context, request, topic, key)
     except KafkaProtocolError as error:
         return _failed(CoordinatorNotAvailable(str(error)))
     return {
@@ -54,12 +56,12 @@ async def _find(context: Context, request: Request, key: str, kind: int) -> Body
     }
 
 
-def _coordinator(context: Context, request: Request, group: str) -> tuple[int, Endpoint]:
-    """The leader of the group's partition of __consumer_offsets."""
-    topic = context.metadata.topic(GROUP_METADATA_TOPIC)
+def _coordinator(context: Context, request: Request, name: str, key: str) -> tuple[int, Endpoint]:
+    """The leader of the key's partition of a state topic."""
+    topic = context.metadata.topic(name)
     if topic is None:
         raise CoordinatorNotAvailable
-    leader = topic.partitions[partition_of(group, len(topic.partitions))].leader
+    leader = topic.partitions[partition_of(key, len(topic.partitions))].leader
     endpoint = context.endpoint_of(leader, request.listener)
     if endpoint is None:
         raise CoordinatorNotAvailable

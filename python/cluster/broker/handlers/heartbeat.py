@@ -9,17 +9,18 @@ API = "Heartbeat"
 
 
 async def handle(context: Context, request: Request) -> Body:
+    """As `answer`."""
+    return answer(context, request)
+
+
+def answer(context: Context, request: Request) -> Body:
     """Answers at once."""
     body = request.body
-    error = context.groups.status(body["group_id"])
-    if error == CoordinatorLoadInProgress.code:
-        # No session ends while the group is being loaded.
-        error = NONE
-    elif not error:
-        error = context.groups.heartbeat(
-            body["group_id"], body["generation_id"], body["member_id"], body["group_instance_id"]
-        )
-    return {"error_code": error}
+    error = context.groups.heartbeat(
+        body["group_id"], body["generation_id"], body["member_id"], body["group_instance_id"]
+    )
+    # No session ends while the group is being loaded.
+    return {"error_code": NONE if error == CoordinatorLoadInProgress.code else error}
 
 
 def failure(request: Request, code: int) -> Body:

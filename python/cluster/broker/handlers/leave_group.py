@@ -21,18 +21,14 @@ async def handle(context: Context, request: Request) -> Body:
     if error:
         return failure(request, error)
     if request.api_version < _BATCHED:
-        return {"error_code": _leave(context, body["group_id"], Leaving(body["member_id"]))}
+        return {"error_code": context.groups.leave(body["group_id"], Leaving(body["member_id"]))}
     members, time_slice = [], TimeSlice()
     for item in body["members"]:
         member, instance = item["member_id"], item["group_instance_id"]
-        error = _leave(context, body["group_id"], Leaving(member, instance))
+        error = context.groups.leave(body["group_id"], Leaving(member, instance))
         members.append({"member_id": member, "group_instance_id": instance, "error_code": error})
         await time_slice.yield_if_over()
     return {"error_code": NONE, "members": members}
-
-
-def _leave(context: Context, group: str, leaving: Leaving) -> int:
-    return context.groups.status(group) or context.groups.leave(group, leaving)
 
 
 def failure(request: Request, code: int) -> Body:

@@ -8,15 +8,13 @@ from cluster.time_slice import TimeSlice
 
 API = "ListGroups"
 
-_TYPE = "classic"
-
 
 async def handle(context: Context, request: Request) -> Body:
     """Answers at once. While groups are being loaded, the response has those that are loaded and an error
     code.
     """
     body = request.body
-    groups = context.groups.machine.list_groups(body["states_filter"], body["types_filter"])
+    groups = context.groups.list_groups(body["states_filter"], body["types_filter"])
     code = CoordinatorLoadInProgress.code if context.groups.loading else NONE
     entries, time_slice = [], TimeSlice()
     for group in groups:
@@ -24,7 +22,7 @@ async def handle(context: Context, request: Request) -> Body:
             "group_id": group.group,
             "protocol_type": group.protocol_type,
             "group_state": group.state,
-            "group_type": _TYPE,
+            "group_type": group.type,
         }
         entries.append(entry)
         await time_slice.yield_if_over()

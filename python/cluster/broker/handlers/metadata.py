@@ -16,9 +16,8 @@ from cluster.broker.context import (
     Context,
     Request,
 )
-from cluster.broker.topic_policy import offsets_topic_config
 from cluster.controller import NewTopic, outcome_of
-from cluster.controller.names import GROUP_METADATA_TOPIC, is_internal, validate_topic_name
+from cluster.controller.names import is_internal, validate_topic_name
 from cluster.errors import (
     NONE,
     InvalidRequest,
@@ -129,7 +128,7 @@ async def _by_names(context: Context, request: Request, names: list[str | None])
             continue
         code = _refusal(context, request, name)
         if code == NONE:
-            news.append(_new(context, name))
+            news.append(context.auto_topics.new_topic(name))
         else:
             refused[name] = code
     if news:
@@ -161,17 +160,6 @@ def _refusal(context: Context, request: Request, name: str) -> int:
         return error.code
     allowed = request.body["allow_auto_topic_creation"] and context.config.flag("auto.create.topics.enable")
     return NONE if allowed else UnknownTopicOrPartition.code
-
-
-def _new(context: Context, name: str) -> NewTopic:
-    if name != GROUP_METADATA_TOPIC:
-        return NewTopic(name)
-    return NewTopic(
-        name,
-        context.config.number("offsets.topic.num.partitions"),
-        context.config.number("offsets.topic.replication.factor"),
-        config=offsets_topic_config(context.config),
-    )
 
 
 async def _create(context: Context, news: list[NewTopic]) -> dict[str, int]:

@@ -47,6 +47,7 @@ async def handle(context: Context, request: Request) -> Body:
                 member=body["member_id"],
                 instance=body["group_instance_id"],
                 offsets=offsets,
+                version=request.api_version,
             )
         )
         for item in offsets:

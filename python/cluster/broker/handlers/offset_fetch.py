@@ -7,11 +7,11 @@ of four megabytes can name a million partitions, so each entry is made while the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from cluster.broker.context import Body, Context, Request
 from cluster.broker.handlers._repeats import RepeatBudget
-from cluster.errors import NONE, InvalidRequest
+from cluster.errors import NONE, InvalidRequest, UnstableOffsetCommit
 from cluster.groups import CommittedOffset
 from cluster.model import TopicPartition
 from cluster.time_slice import TimeSlice, release_interpreter
@@ -36,20 +36,29 @@ _Found = dict[str, dict[int, CommittedOffset | None]]
 class Partitions:
     """The entries of a topic's partitions, made one at a time."""
 
-    def __init__(self, version: int, kept: Mapping[int, CommittedOffset | None], code: int = NONE) -> None:
+    def __init__(
+        self,
+        version: int,
+        kept: Mapping[int, CommittedOffset | None],
+        code: int = NONE,
+        unstable: Container[int] = (),
+    ) -> None:
+        """`unstable`: the partitions whose offset may change soon."""
         self._version = version
         self._kept = kept
         self._code = code
+        self._unstable = unstable
 
     def __iter__(self) -> Iterator[Body]:
         for index, (number, kept) in enumerate(self._kept.items()):
             release_interpreter(index)
-            shown = kept or _NOT_COMMITTED
+            unstable = number in self._unstable
+            shown = _NOT_COMMITTED if unstable or kept is None else kept
             entry: Body = {
                 "partition_index": number,
                 "committed_offset": shown.offset,
                 "metadata": shown.metadata,
-                "error_code": self._code,
+                "error_code": UnstableOffsetCommit.code if unstable else self._code,
             }
             if self._version >= _LEADER_EPOCH:
                 entry["committed_leader_epoch"] = shown.leader_epoch
@@ -77,6 +86,9 @@ async def _named(
         again = repeats.is_again(group)
     except InvalidRequest as error:
         return {"group_id": group, **_failed(request, None, error.code)}
+    refused = context.groups.check_fetch(group, item["member_id"], item["member_epoch"])
+    if refused:
+        return {"group_id": group, **_failed(request, None, refused)}
     answer = await _group(context, request, time_slice, group, item["topics"])
     if again:
         repeats.count(answer)
@@ -89,13 +101,15 @@ async def _group(
     error = context.groups.status(group, empty_allowed=True)
     if error:
         return _failed(request, topics, error)
-    committed = context.groups.machine.committed(group)
+    committed = context.groups.committed(group)
     found = await (
         _everything(committed, time_slice) if topics is None else _asked(committed, topics, time_slice)
     )
     entries = []
+    stable = request.body.get("require_stable", False)
     for name, kept in found.items():
-        entries.append({"name": name, "partitions": Partitions(request.api_version, kept)})
+        unstable = context.groups.unstable(group, name, kept) if stable else ()
+        entries.append({"name": name, "partitions": Partitions(request.api_version, kept, unstable=unstable)})
         await time_slice.yield_if_over()
     return {"topics": entries, "error_code": NONE}
 

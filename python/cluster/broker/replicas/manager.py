@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from cluster.broker.replicas.configs import TopicConfigs
 from cluster.broker.replicas.logs import Logs, PartitionSpec, Replica
 from cluster.broker.replicas.metadata import MetadataCache
-from cluster.controller.names import GROUP_METADATA_TOPIC
 from cluster.controller.requests import EPOCH_DURING_DELETE, LEADER_AND_ISR, STOP_REPLICA
 from cluster.errors import (
     NONE,
@@ -38,9 +37,9 @@ _NAMES_SHOWN = 20
 _NO_EPOCH = -1
 """The leader's epoch in the requests of old controllers."""
 
-LeadershipChanged = Callable[[int, bool, bool], None]
-"""Called on the loop with a partition of __consumer_offsets, whether this broker leads it, and whether it is
-new.
+LeadershipChanged = Callable[[int, int | None, bool], None]
+"""Called on the loop with a partition of a state topic, the leader epoch if this broker leads it, and whether
+it is new.
 """
 
 TopicsDeleted = Callable[[Sequence[str]], None]
@@ -56,6 +55,8 @@ class _Held:
     """What the data plane was last told of each partition, without the settings."""
     offline: set[int] = field(default_factory=set)
     """Partitions whose logs failed."""
+    on_failed_disk: set[int] = field(default_factory=set)
+    """Offline partitions that the data plane does not know, because their directory had failed before."""
 
 
 class ReplicaManager:
@@ -91,7 +92,7 @@ class ReplicaManager:
         self._addresses: dict[int, tuple[str, int]] = {}
         """By broker: host and port for followers."""
         self._topics_deleted: TopicsDeleted | None = None
-        self._leadership_changed: LeadershipChanged | None = None
+        self._leadership_changed: dict[str, LeadershipChanged] = {}
         self._reports: set[asyncio.Task[None]] = set()
         self._given_up: set[TopicPartition] = set()
         """Led partitions whose next LeaderAndIsr request in the same epoch is answered with
@@ -113,13 +114,14 @@ class ReplicaManager:
         """Sets the function that learns of deleted topics."""
         self._topics_deleted = callback
 
-    def on_group_leadership(self, callback: LeadershipChanged) -> None:
-        """Sets the function that learns which partitions of __consumer_offsets are led here."""
-        self._leadership_changed = callback
+    def on_leadership(self, topic: str, callback: LeadershipChanged) -> None:
+        """Sets the function that learns which partitions of a state topic are led here."""
+        self._leadership_changed[topic] = callback
 
-    def _tell_groups(self, name: str, number: int, leads: bool, new: bool = False) -> None:
-        if name == GROUP_METADATA_TOPIC and self._leadership_changed is not None:
-            self._leadership_changed(number, leads, new)
+    def _tell_coordinator(self, topic: str, number: int, epoch: int | None, new: bool = False) -> None:
+        changed = self._leadership_changed.get(topic)
+        if changed is not None:
+            changed(number, epoch, new)
 
     async def stop(self) -> None:
         """Ends reports to the controller that are under way."""
@@ -186,10 +188,12 @@ class ReplicaManager:
                         # Reports of the data plane that the new state answers are for the old epoch.
                         self._isr.follows(TopicPartition(name, number))
             for spec, code in await asyncio.to_thread(self._open, specs):
-                codes[spec.topic][spec.partition] = code
+                # Also if the log is another topic's: nobody can serve the partition here.
+                codes[spec.topic][spec.partition] = NONE if code == NONE else KafkaStorageError.code
                 self._remember(spec, code)
                 leads = code == NONE and spec.leader_id == self._local
-                self._tell_groups(spec.topic, spec.partition, leads, spec.new)
+                epoch = spec.leader_epoch if leads else None
+                self._tell_coordinator(spec.topic, spec.partition, epoch, spec.new)
                 if leads:
                     partition = TopicPartition(spec.topic, spec.partition)
                     self._isr.leads(
@@ -265,7 +269,7 @@ class ReplicaManager:
         return [replica(broker) for broker in brokers]
 
     def _open(self, specs: Sequence[PartitionSpec]) -> list[tuple[PartitionSpec, int]]:
-        """Gives partitions to the data plane. Returns each one's error code."""
+        """Gives partitions to the data plane. Returns each one's error code of the data plane."""
         codes: list[tuple[PartitionSpec, int]] = []
         failed: list[tuple[PartitionSpec, Exception]] = []
         for spec in specs:
@@ -274,8 +278,7 @@ class ReplicaManager:
                 codes.append((spec, NONE))
             except Exception as error:
                 failed.append((spec, error))
-                # Also if the log is another topic's: nobody can serve the partition here.
-                codes.append((spec, KafkaStorageError.code))
+                codes.append((spec, getattr(error, "code", KafkaStorageError.code)))
         if failed:
             names = _names([TopicPartition(spec.topic, spec.partition) for spec, _ in failed])
             log.error("these partitions are offline: %s (the first: %s)", names, failed[0][1])
@@ -289,8 +292,11 @@ class ReplicaManager:
         if code == NONE:
             held.specs[spec.partition] = replace(spec, config={}, new=False)
             held.offline.discard(spec.partition)
+            held.on_failed_disk.discard(spec.partition)
         else:
             held.offline.add(spec.partition)
+        if code == KafkaStorageError.code:
+            held.on_failed_disk.add(spec.partition)
 
     def _show_offline(self, topics: Iterable[str]) -> None:
         """Tells the data plane the partitions that it answers with an error."""
@@ -409,9 +415,10 @@ class ReplicaManager:
                 name = topic["topic_name"]
                 for state in topic["partition_states"]:
                     number = state["partition_index"]
-                    refused = self._stop_refusal(name, number, state["leader_epoch"])
+                    delete = state["delete_partition"]
+                    refused = self._stop_refusal(name, number, state["leader_epoch"], delete)
                     if refused is None:
-                        stops.append((name, number, state["delete_partition"]))
+                        stops.append((name, number, delete))
                     else:
                         answers.append(_partition_error(name, number, refused))
             for (name, number, delete), code in zip(
@@ -419,7 +426,7 @@ class ReplicaManager:
             ):
                 answers.append(_partition_error(name, number, code))
                 self._isr.follows(TopicPartition(name, number))
-                self._tell_groups(name, number, leads=False)
+                self._tell_coordinator(name, number, None)
                 held = self._held.get(name)
                 if held is not None and code == NONE:
                     held.specs.pop(number, None)
@@ -430,10 +437,13 @@ class ReplicaManager:
             self._show_offline({name for name, _, _ in stops})
         return {"error_code": NONE, "partition_errors": answers}
 
-    def _stop_refusal(self, name: str, number: int, leader_epoch: int) -> int | None:
+    def _stop_refusal(self, name: str, number: int, leader_epoch: int, delete: bool) -> int | None:
         held = self._held.get(name)
         if held is None:
             return None
+        if delete and number in held.on_failed_disk:
+            # Its log comes back with the disk. Until then the topic's deletion waits.
+            return KafkaStorageError.code
         spec = held.specs.get(number)
         is_any = leader_epoch in (EPOCH_DURING_DELETE, _NO_EPOCH)
         if spec is not None and not is_any and leader_epoch < spec.leader_epoch:
@@ -476,7 +486,7 @@ class ReplicaManager:
             held = self._held.get(name)
             if held is not None:
                 held.offline.add(number)
-            self._tell_groups(name, number, leads=False)
+            self._tell_coordinator(name, number, None)
         if not failed:
             return
         self._show_offline({name for name, _ in failed})

@@ -35,6 +35,8 @@ class MetadataCache:
         self.brokers: dict[BrokerId, BrokerInfo] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._names: dict[TopicId, str] = {}
+        self.topics_version = 0
+        """It grows with each topic that appears, goes or gets partitions."""
         self._controller_changed: Callable[[], None] | None = None
 
     def on_controller_change(self, callback: Callable[[], None]) -> None:
@@ -50,6 +52,11 @@ class MetadataCache:
     def topic(self, name: str) -> TopicInfo | None:
         """The published topic of that name."""
         return self._topics.get(name)
+
+    def partitions(self, name: str) -> int | None:
+        """How many partitions a topic has; None if there is no such topic."""
+        topic = self.topic(name)
+        return None if topic is None else len(topic.assignment)
 
     def name_of(self, topic_id: TopicId) -> str | None:
         """The name of the topic with that id."""
@@ -107,6 +114,8 @@ class MetadataCache:
         if not assignment:
             self.forget(name)
             return None
+        if before is None or before.id != topic_id or len(before.assignment) != len(assignment):
+            self.topics_version += 1
         topic = self._topics[name] = TopicInfo(name, topic_id, assignment, states, offline=offline)
         if topic_id != NO_TOPIC_ID:
             self._names[topic_id] = name
@@ -116,4 +125,5 @@ class MetadataCache:
         """The topic is gone."""
         topic = self._topics.pop(name, None)
         if topic is not None:
+            self.topics_version += 1
             self._names.pop(topic.id, None)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use logcore_records::BatchBuilder;
 use logcore_records::compression::Compression;
 
 use crate::partitioner::Partitioner;
@@ -86,6 +87,17 @@ pub struct ProducerConfig {
     pub partitioner: Partitioner,
     /// `sticky.partitioning.linger.ms`: how long records without a key stay on one partition.
     pub sticky_linger: Duration,
+    /// `transactional.id`. With one, batches are transactional, and their producer id comes from outside.
+    pub transactional_id: Option<String>,
+}
+
+impl ProducerConfig {
+    /// A builder of batches with this compression, transactional or not.
+    pub(crate) fn batch_builder(&self) -> BatchBuilder {
+        let mut builder = BatchBuilder::new(self.compression, self.compression_level);
+        builder.set_transactional(self.transactional_id.is_some());
+        builder
+    }
 }
 
 impl Default for ProducerConfig {
@@ -107,6 +119,7 @@ impl Default for ProducerConfig {
             in_flight_max: 5,
             partitioner: Partitioner::ConsistentRandom,
             sticky_linger: Duration::from_millis(10),
+            transactional_id: None,
         }
     }
 }

@@ -143,6 +143,9 @@ pub enum ClientError {
         partition: i32,
         what: String,
     },
+    /// A record for a transactional producer that is in no transaction, or in one that can only be aborted.
+    #[error("a transactional producer takes records only in a transaction: {0}")]
+    NoTransaction(&'static str),
     /// Dropped by `purge`.
     #[error("purged before it was sent")]
     Purged,
@@ -193,7 +196,7 @@ impl ClientError {
             Self::NoOffset { .. } | Self::OffsetReset { .. } => local::AUTO_OFFSET_RESET,
             Self::Purged => local::PURGE_QUEUE,
             Self::Closed => local::DESTROY,
-            Self::Forked => local::STATE,
+            Self::Forked | Self::NoTransaction(_) => local::STATE,
             Self::Config(_) => local::INVALID_ARG,
         }
     }
@@ -230,6 +233,7 @@ impl ClientError {
             | Self::BadData { .. }
             | Self::Unsupported { .. }
             | Self::NoOffset { .. }
+            | Self::NoTransaction(_)
             | Self::Purged
             | Self::Closed
             | Self::Forked

@@ -86,6 +86,9 @@ pub enum ColumnsError {
     /// A row to append does not fit a batch.
     #[error(transparent)]
     Encode(#[from] RecordError),
+    /// Values cannot be decoded into the column that was asked for.
+    #[error("no typed column: {reason}")]
+    Typed { reason: String },
     /// Arrow refused the columns that this crate built, which is a defect of this crate.
     #[error("Arrow refused the built columns: {0}")]
     Arrow(#[from] arrow_schema::ArrowError),

@@ -227,13 +227,47 @@ pub fn partition_splits(
     split(&log, parts, start, end)
 }
 
-/// The earliest offset in a partition's directory, and the offset after its last whole batch.
+/// The earliest offset in a partition's directory, and the offset after its last whole batch. With `readable`
+/// the second is the end that such a reader may see ([`Log::find_readable_end`]).
 ///
 /// # Errors
 /// The directory cannot be read or has no log.
-pub fn partition_offsets(directory: &Path) -> Result<(i64, i64), ColumnsError> {
+pub fn partition_offsets(
+    directory: &Path,
+    readable: Option<IsolationLevel>,
+) -> Result<(i64, i64), ColumnsError> {
     let log = Log::open_read_only(directory)?;
-    Ok((log.log_start_offset(), log.log_end_offset()))
+    let end = match readable {
+        Some(isolation) => log.find_readable_end(isolation)?,
+        None => log.log_end_offset(),
+    };
+    Ok((log.log_start_offset(), end))
+}
+
+/// Whether the records `[start, end)`, which the partition's leader has declared readable, can be read from a
+/// replica's directory. `leader_epoch` is the leader's latest one.
+///
+/// Records of the same epoch are the leader's own, so a replica whose latest epoch that is has no others. Of
+/// any other replica only those up to its own high watermark are certain: the rest may yet be truncated.
+///
+/// # Errors
+/// As [`partition_offsets`].
+pub fn partition_covers(
+    directory: &Path,
+    (start, end): (i64, i64),
+    leader_epoch: i32,
+    isolation: IsolationLevel,
+) -> Result<bool, ColumnsError> {
+    let log = Log::open_read_only(directory)?;
+    let same_epoch = log.latest_epoch() == Some(leader_epoch);
+    // Its end is read after its epoch: what a truncation between the two left is the leader's.
+    log.refresh()?;
+    let readable = match isolation {
+        IsolationLevel::ReadUncommitted if same_epoch => log.log_end_offset(),
+        IsolationLevel::ReadCommitted if same_epoch => log.find_last_stable_offset()?,
+        isolation => log.find_readable_end(isolation)?,
+    };
+    Ok(log.log_start_offset() <= start && end <= readable)
 }
 
 /// The offset of the first record at or after `timestamp` (milliseconds since the epoch), `None` when there

@@ -72,7 +72,7 @@ use WaitsFor::{Coordinator, Members, Nothing};
 
 #[rustfmt::skip]
 const TABLE: &[Api] = &[
-    api(PRODUCE,                 "Produce",                      0..=11, Rust,   Nothing,     Short),
+    api(PRODUCE,                 "Produce",                      0..=12, Rust,   Nothing,     Short),
     api(FETCH,                   "Fetch",                        0..=17, Rust,   Nothing,     Short),
     api(LIST_OFFSETS,            "ListOffsets",                  0..=9,  Rust,   Nothing,     Short),
     api(METADATA,                "Metadata",                     0..=12, Python, Coordinator, Long),
@@ -95,6 +95,11 @@ const TABLE: &[Api] = &[
     api(21,                      "DeleteRecords",                0..=2,  Python, Nothing,     Short),
     api(22,                      "InitProducerId",               0..=5,  Python, Coordinator, Short),
     api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch",         0..=4,  Rust,   Nothing,     Short),
+    api(24,                      "AddPartitionsToTxn",           0..=5,  Python, Nothing,     Short),
+    api(25,                      "AddOffsetsToTxn",              0..=4,  Python, Coordinator, Short),
+    api(26,                      "EndTxn",                       0..=5,  Python, Nothing,     Short),
+    api(27,                      "WriteTxnMarkers",              0..=1,  Python, Nothing,     Short),
+    api(28,                      "TxnOffsetCommit",              0..=5,  Python, Nothing,     Short),
     api(32,                      "DescribeConfigs",              0..=4,  Python, Nothing,     Long),
     api(33,                      "AlterConfigs",                 0..=2,  Python, Coordinator, Short),
     api(34,                      "AlterReplicaLogDirs",          0..=2,  Python, Nothing,     Short),
@@ -105,13 +110,19 @@ const TABLE: &[Api] = &[
     api(44,                      "IncrementalAlterConfigs",      0..=1,  Python, Coordinator, Short),
     api(45,                      "AlterPartitionReassignments",  0..=0,  Python, Coordinator, Short),
     api(46,                      "ListPartitionReassignments",   0..=0,  Python, Coordinator, Long),
+    api(47,                      "OffsetDelete",                 0..=0,  Python, Nothing,     Short),
     api(48,                      "DescribeClientQuotas",         0..=1,  Python, Nothing,     Long),
     api(49,                      "AlterClientQuotas",            0..=1,  Python, Coordinator, Short),
     api(50,                      "DescribeUserScramCredentials", 0..=0,  Python, Nothing,     Long),
     api(56,                      "AlterPartition",               0..=3,  Python, Coordinator, Short),
+    api(57,                      "UpdateFeatures",               0..=1,  Python, Coordinator, Short),
     api(60,                      "DescribeCluster",              0..=1,  Python, Nothing,     Short),
     api(61,                      "DescribeProducers",            0..=0,  Python, Nothing,     Long),
+    api(65,                      "DescribeTransactions",         0..=0,  Python, Nothing,     Long),
+    api(66,                      "ListTransactions",             0..=1,  Python, Nothing,     Long),
     api(67,                      "AllocateProducerIds",          0..=0,  Python, Coordinator, Short),
+    api(68,                      "ConsumerGroupHeartbeat",       0..=1,  Python, Nothing,     Short),
+    api(69,                      "ConsumerGroupDescribe",        0..=1,  Python, Nothing,     Long),
 ];
 
 const fn api(
@@ -191,7 +202,7 @@ mod tests {
             assert_eq!(Api::of(api.key), Some(api));
             assert!(api.serves(api.last) && !api.serves(api.last + 1));
         }
-        for key in [i16::MIN, -1, 24, 62, 66, 68, i16::MAX] {
+        for key in [i16::MIN, -1, 29, 62, 64, 70, i16::MAX] {
             assert_eq!(Api::of(key), None);
         }
     }

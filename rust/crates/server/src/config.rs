@@ -139,6 +139,8 @@ pub(crate) struct DynamicConfig {
     /// `log.cleaner.*`
     pub(crate) cleaner: CleanerConfig,
     pub(crate) replication_rates: ReplicationRates,
+    /// `transaction.partition.verification.enable`
+    pub(crate) verify_transactions: bool,
     pub(crate) log_defaults: LogConfig,
 }
 
@@ -327,6 +329,7 @@ impl DynamicConfig {
             connections: of.connections()?,
             cleaner: of.cleaner()?,
             replication_rates: of.replication_rates()?,
+            verify_transactions: of.flag("transaction.partition.verification.enable", true)?,
             log_defaults: of.log_defaults()?,
         })
     }

@@ -22,8 +22,10 @@ use crate::control::facts::{ReplicaFact, ReplicaFacts};
 use crate::control::failures::{Failed, Failures};
 use crate::control::replicated::ReplicatedAppends;
 use crate::control::requests::{ControlQueue, ControlRequest};
+use crate::control::verifications::{VerificationQuestion, Verifications};
 use crate::descriptors::{Descriptors, logs_left_by_mappings, mapping_limit};
 use crate::error::{Result, ServerError};
+use crate::features::Features;
 use crate::housekeeping::Housekeeping;
 use crate::housekeeping::moves::Moves;
 use crate::log_lines::{LogLine, LogLines};
@@ -158,6 +160,7 @@ impl Server {
             replica_rules: ReplicaRules::new(config.replica.lag_max),
             replica_facts: ReplicaFacts::new(Arc::clone(&wake)),
             replicated_appends: ReplicatedAppends::new(Arc::clone(&wake)),
+            verifications: Verifications::new(Arc::clone(&wake)),
             broker_epoch: AtomicI64::new(-1),
             stopping: watch::Sender::new(false),
             connections: ConnectionQuotas::new(&config, dynamic.connections.clone()),
@@ -168,6 +171,7 @@ impl Server {
                 &dynamic.replication_rates,
             ),
             dynamic: RwLock::new(Arc::new(dynamic)),
+            features: RwLock::default(),
             config,
         });
         let moves = Arc::<Moves>::default();
@@ -328,6 +332,22 @@ impl Server {
     /// called after [`Self::take_requests`].
     pub fn take_replicated(&self) -> Vec<(u64, ErrorCode)> {
         self.shared.replicated_appends.take()
+    }
+
+    /// The questions about transactions since the last call, each to be answered with [`Self::verified`]. To
+    /// be called after [`Self::take_requests`].
+    pub fn take_verifications(&self) -> Vec<VerificationQuestion> {
+        self.shared.verifications.take()
+    }
+
+    /// The transaction coordinator's answer to a question.
+    pub fn verified(&self, number: u64, code: ErrorCode) {
+        self.shared.verifications.answer(number, code);
+    }
+
+    /// The features that clients are told of.
+    pub fn set_features(&self, features: Features) {
+        *self.shared.features.write() = features;
     }
 
     /// The log lines since the last call.

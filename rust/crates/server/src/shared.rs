@@ -15,6 +15,8 @@ use crate::control::facts::{ReplicaFact, ReplicaFactKind, ReplicaFacts};
 use crate::control::failures::Failures;
 use crate::control::replicated::ReplicatedAppends;
 use crate::control::requests::ControlQueue;
+use crate::control::verifications::Verifications;
+use crate::features::Features;
 use crate::log_lines::{Level, LogLines};
 use crate::memory::Budgets;
 use crate::memory::frames::FrameMemory;
@@ -34,6 +36,7 @@ pub(crate) struct Shared {
     /// The settings that can change while the server runs. They are read when logs are created or changed,
     /// not by requests.
     pub(crate) dynamic: RwLock<Arc<DynamicConfig>>,
+    pub(crate) features: RwLock<Features>,
     pub(crate) connections: ConnectionQuotas,
     pub(crate) quotas: Arc<ClientQuotas>,
     pub(crate) replication_quotas: ReplicationQuotas,
@@ -51,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) replica_rules: ReplicaRules,
     pub(crate) replica_facts: ReplicaFacts,
     pub(crate) replicated_appends: ReplicatedAppends,
+    pub(crate) verifications: Verifications,
     /// This broker's epoch for its leaders, -1 until Python sets it.
     pub(crate) broker_epoch: AtomicI64,
     /// Becomes true once, when the server stops.

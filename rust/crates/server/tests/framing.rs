@@ -9,7 +9,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use common::{Fetch, TestServer, batch, fetched, int, produce, produced, request};
-use logcore_server::apis;
+use logcore_server::{Features, apis};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -298,4 +298,30 @@ fn a_stop_answers_all_executed_requests() {
     });
     let again = TestServer::start_in(server.stop(), &[]);
     assert_eq!(again.server.offsets("t", 0).unwrap().log_end, answered);
+}
+
+// If this failed, clients would not use what the cluster has finalized, or old ones would fail at a version 0
+// (KAFKA-17011).
+#[test]
+fn features_are_told() {
+    let server = TestServer::start(&[]);
+    let told = |version| {
+        let mut message = request(18);
+        message
+            .set("client_software_name", "test")
+            .set("client_software_version", "1");
+        let body = server.client().call(18, version, message);
+        let body = body.as_struct().unwrap().clone();
+        let count = |name| body.get(name).unwrap().structs().count();
+        let epoch = int(&body, "finalized_features_epoch");
+        (count("supported_features"), count("finalized_features"), epoch)
+    };
+    assert_eq!(told(4), (0, 0, -1));
+    server.server.set_features(Features {
+        supported: vec![("a".to_owned(), 0, 2), ("b".to_owned(), 1, 1)],
+        finalized: vec![("a".to_owned(), 2)],
+        epoch: 7,
+    });
+    assert_eq!(told(4), (2, 1, 7));
+    assert_eq!(told(3), (1, 1, 7));
 }

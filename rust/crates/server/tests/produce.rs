@@ -4,14 +4,41 @@
 mod common;
 
 use common::{
-    Client, Fetch, TestServer, batch, current_leader, fetched, int, partition, produce, produced, records,
+    Client, Fetch, TestServer, batch, current_leader, fetched, int, is_readable, partition, produce,
+    produced, records,
 };
-use logcore_protocol::Struct;
+use logcore_protocol::{ErrorCode, Struct, Value};
 use logcore_records::{BatchBuilder, Compression};
 
 fn code(client: &mut Client, version: i16, topic: &str, index: i32, records: &[u8]) -> i64 {
     let body = client.call(0, version, produce(topic, 1, &[(index, records)]));
     int(&produced(&body), "error_code")
+}
+
+/// Sends a Produce request, and answers its one question whether a partition is in the transaction.
+fn call_asking(
+    server: &TestServer,
+    client: &mut Client,
+    version: i16,
+    request: Struct,
+    answer: i16,
+) -> Value {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            loop {
+                assert!(is_readable(server.server.wake_fd()), "no question");
+                server.server.take_requests(usize::MAX);
+                let asked = server.server.take_verifications();
+                if let [question] = &asked[..] {
+                    assert_eq!((&*question.transactional_id, question.producer_id), ("tx", 5));
+                    assert_eq!(question.adds, version >= 12);
+                    server.server.verified(question.number, ErrorCode(answer));
+                    return;
+                }
+            }
+        });
+        client.call(0, version, request)
+    })
 }
 
 fn built(build: impl FnOnce(&mut BatchBuilder)) -> Vec<u8> {
@@ -26,7 +53,7 @@ fn built(build: impl FnOnce(&mut BatchBuilder)) -> Vec<u8> {
 fn every_version_is_stored_and_acknowledged() {
     let server = TestServer::start(&[]);
     let mut client = server.client();
-    for version in 3..=11i16 {
+    for version in 3..=12i16 {
         let sent = batch(&[b"a", b"b"]);
         let body = client.call(0, version, produce("t", -1, &[(0, &sent)]));
         let answer = produced(&body);
@@ -39,7 +66,7 @@ fn every_version_is_stored_and_acknowledged() {
         assert_eq!(stored[12..16], 3i32.to_be_bytes(), "leader epoch");
         assert_eq!(stored[16..], sent[16..]);
     }
-    assert_eq!(server.server.offsets("t", 0).unwrap().high_watermark, 18);
+    assert_eq!(server.server.offsets("t", 0).unwrap().high_watermark, 20);
 }
 
 // If this failed, a damaged batch would be stored, or a client would get another error code than Kafka's.
@@ -97,9 +124,20 @@ fn refused_batches_are_not_stored_and_have_kafkas_codes() {
     assert_eq!(code(&mut client, 9, "t", 2, &good), 3);
     let body = client.call(0, 9, produce("t", 7, &[(0, &good)]));
     assert_eq!(int(&produced(&body), "error_code"), 21);
-    let mut with_id = produce("t", 1, &[(0, &transactional)]);
-    with_id.set("transactional_id", "tx");
-    assert_eq!(int(&produced(&client.call(0, 9, with_id)), "error_code"), 48);
+    for (version, answer, expected) in [
+        (9, 120, 48),
+        (11, 120, 120),
+        (9, 51, 19),
+        (12, 51, 51),
+        (12, 120, 120),
+        (9, 90, 47),
+        (9, 49, 49),
+    ] {
+        let mut with_id = produce("t", 1, &[(0, &transactional)]);
+        with_id.set("transactional_id", "tx");
+        let body = call_asking(&server, &mut client, version, with_id, answer);
+        assert_eq!(int(&produced(&body), "error_code"), expected, "{answer}");
+    }
     assert_eq!(server.server.offsets("t", 0).unwrap().log_end, 0);
     assert_eq!(code(&mut client, 9, "t", 0, &good), 0);
 }
@@ -118,7 +156,7 @@ fn partitions_of_one_request_are_independent() {
     });
     let mut with_unknown_id = produce("t", 1, &[(1, &good), (0, &transactional)]);
     with_unknown_id.set("transactional_id", "tx");
-    let body = client.call(0, 8, with_unknown_id);
+    let body = call_asking(&server, &mut client, 8, with_unknown_id, 120);
     let topic = body.get("responses").unwrap().structs().next().unwrap();
     let parts = topic.get("partition_responses").unwrap().structs();
     let codes: Vec<i64> = parts.map(|part| int(part, "error_code")).collect();

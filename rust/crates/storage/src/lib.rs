@@ -72,6 +72,7 @@ pub use log::loader::{LastKnown, LoadProgress, Recovery};
 pub use log::{IsolationLevel, Log, ProduceOptions, Retention, Searched, TimeSearch, TruncationPoint};
 pub use log_dir::{LogDir, Move, Moved, Opening, Partition, Progress, check_duplicates, finish_moves};
 pub use producers::ActiveProducer;
+pub use producers::verification::Verification;
 pub use record_faults::{Fault, RecordFault, RecordFaults};
 pub use slice::{Appended, LogSlice, TimestampOffset, first_batch, whole_batches};
 pub use standalone::StandaloneLog;

@@ -12,6 +12,7 @@ use super::partition_queue::PartitionQueue;
 use super::record::{NewRecord, PendingRecord};
 use super::report::Report;
 use super::topic_queue::{Appender, Refused, TopicQueue};
+use super::transaction::{self, Failures, Transaction};
 use crate::config::ProducerConfig;
 use crate::error::{ClientError, Result};
 use crate::metadata::Metadata;
@@ -27,6 +28,10 @@ pub(crate) struct Accumulator<T> {
     /// Requests in flight by broker.
     pub(super) broker_in_flight: HashMap<i32, usize>,
     pub(super) producer: Option<ProducerId>,
+    /// Of a transactional producer.
+    pub(super) transaction: Option<Transaction>,
+    /// Records that were not written since [`Accumulator::take_failures`].
+    pub(super) failures: Failures,
     /// Why there is no producer id.
     pub(super) producer_id_failure: Option<ClientError>,
     producer_id_lasting: Lasting,
@@ -78,12 +83,15 @@ pub(crate) enum Wake {
 
 impl<T> Accumulator<T> {
     pub(crate) fn new(config: ProducerConfig, propagation: Duration, retry_backoff: Duration) -> Self {
+        let transaction = config.transactional_id.as_ref().map(|_| Transaction::default());
         Self {
             config,
             propagation,
             topics: HashMap::new(),
             broker_in_flight: HashMap::new(),
             producer: None,
+            transaction,
+            failures: Failures::default(),
             producer_id_failure: None,
             producer_id_lasting: Lasting::default(),
             lasting: Vec::new(),
@@ -111,6 +119,11 @@ impl<T> Accumulator<T> {
         self.messages += messages;
     }
 
+    /// The records that were not written since the last call, with or without a report.
+    pub(crate) fn take_failures(&mut self) -> Failures {
+        std::mem::take(&mut self.failures)
+    }
+
     /// The accumulator's own copy of a topic's name.
     pub(crate) fn topic_name(&self, topic: &str) -> Option<Arc<str>> {
         self.topics.get_key_value(topic).map(|(name, _)| Arc::clone(name))
@@ -134,6 +147,11 @@ impl<T> Accumulator<T> {
         now: Instant,
     ) -> std::result::Result<Wake, Refused<T>> {
         let size = record.size();
+        if let Some(transaction) = &self.transaction
+            && let Err(error) = transaction.check_open()
+        {
+            return Err((error, context));
+        }
         if let Err(error) = self.check_limits(size) {
             return Err((error, context));
         }
@@ -219,6 +237,7 @@ impl<T> Accumulator<T> {
                 let since = pending.since;
                 let appended = pending.with_record(|record| queue.append(appender, record, context, since));
                 if let Err((error, context)) = appended {
+                    transaction::note_failure(&mut self.failures, &mut self.transaction, &error, 1);
                     pending.context = context;
                     let (size, report) = (pending.size(), pending.refused(&queue.name, error));
                     reports.extend(freed.add(1, size, report));
@@ -260,6 +279,7 @@ impl<T> Accumulator<T> {
         let mut freed = Freed::default();
         for queue in self.topics.values_mut() {
             for pending in std::mem::take(&mut queue.pending) {
+                transaction::note_failure(&mut self.failures, &mut self.transaction, error, 1);
                 let (size, report) = (pending.size(), pending.refused(&queue.name, error.clone()));
                 reports.extend(freed.add(1, size, report));
             }
@@ -267,6 +287,7 @@ impl<T> Accumulator<T> {
                 for batch in std::mem::take(&mut partition.batches) {
                     partition.needs_new_id |= batch.sequence.is_some();
                     let (count, bytes) = (batch.count as usize, batch.bytes);
+                    transaction::note_failure(&mut self.failures, &mut self.transaction, error, count);
                     let report = batch.report(&queue.name, index as i32, Err(error.clone()));
                     reports.extend(freed.add(count, bytes, report));
                 }

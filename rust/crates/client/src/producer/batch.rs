@@ -179,8 +179,7 @@ impl<T> Batch<T> {
     }
 
     fn empty_part(&self, config: &ProducerConfig) -> Self {
-        let builder = BatchBuilder::new(config.compression, config.compression_level);
-        let mut part = Self::new(self.order.0, builder, self.begun);
+        let mut part = Self::new(self.order.0, config.batch_builder(), self.begun);
         part.order = self.order;
         part.attempts = if self.attempts > 1 { self.attempts } else { 0 };
         part.last_failure.clone_from(&self.last_failure);

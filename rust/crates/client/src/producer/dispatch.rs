@@ -15,9 +15,10 @@ use logcore_protocol::ErrorCode;
 
 use super::accumulator::{Accumulator, Freed};
 use super::batch::{Batch, ProducerId};
-use super::partition_queue::{PartitionQueue, earlier};
+use super::partition_queue::{PartitionQueue, Standing, earlier};
 use super::report::Report;
 use super::topic_queue::{Missing, TopicQueue};
+use super::transaction::{self, Transaction};
 use crate::config::ProducerConfig;
 use crate::error::{ClientError, milliseconds};
 use crate::metadata::Metadata;
@@ -41,6 +42,8 @@ pub(crate) struct Drained<T> {
     pub(crate) needs_metadata: bool,
     /// A partition has batches to send, and no usable producer id.
     pub(crate) needs_producer_id: bool,
+    /// Partitions are to be added to the transaction.
+    pub(crate) adds_partitions: bool,
     /// Batches given up while draining.
     pub(crate) reports: Vec<Report<T>>,
     /// Failures that are tried again and have lasted.
@@ -65,15 +68,21 @@ impl<T> Accumulator<T> {
             next: None,
             needs_metadata: false,
             needs_producer_id: false,
+            adds_partitions: false,
             reports: Vec::new(),
             lasting: std::mem::take(&mut self.lasting),
         };
         self.expire(now, &mut drained);
-        let round = Round {
+        if self.transaction_failed() {
+            // It can only be aborted: its other records need not be written.
+            drained.reports.extend(self.give_up(&ClientError::Purged));
+        }
+        let mut round = Round {
             config: &self.config,
             metadata,
             broker_in_flight: &self.broker_in_flight,
             producer: self.producer,
+            transaction: self.transaction.as_mut(),
             flushing: self.flushing > 0,
             now,
         };
@@ -129,6 +138,7 @@ impl<T> Accumulator<T> {
                     Some(missing) => missing.error.clone(),
                     None => delivery_timed_out(timeout, None, "the topic's partitions are not known"),
                 };
+                transaction::note_failure(&mut self.failures, &mut self.transaction, &error, 1);
                 let (size, report) = (pending.size(), pending.refused(&queue.name, error));
                 drained.reports.extend(freed.add(1, size, report));
             }
@@ -149,7 +159,13 @@ impl<T> Accumulator<T> {
                     partition.needs_new_id |= batch.sequence.is_some();
                     let (count, bytes) = (batch.count as usize, batch.bytes);
                     let last = batch.last_failure.as_ref().or(self.producer_id_failure.as_ref());
-                    let error = delivery_timed_out(timeout, last, "its partition has no leader");
+                    let otherwise = if partition.standing == Standing::Asked {
+                        "the coordinator has not added its partition to the transaction"
+                    } else {
+                        "its partition has no leader"
+                    };
+                    let error = delivery_timed_out(timeout, last, otherwise);
+                    transaction::note_failure(&mut self.failures, &mut self.transaction, &error, count);
                     let report = batch.report(&queue.name, index as i32, Err(error));
                     drained.reports.extend(freed.add(count, bytes, report));
                 }
@@ -179,6 +195,7 @@ impl<T> Accumulator<T> {
             partition: id,
             mut batch,
         } = outgoing;
+        let transaction_failed = self.transaction_failed();
         let queue = self.topics.get_mut(&topic)?;
         let partition = queue.partitions.get_mut(usize::try_from(id).ok()?)?;
         partition.in_flight = partition.in_flight.saturating_sub(1);
@@ -203,7 +220,8 @@ impl<T> Accumulator<T> {
             }
             Outcome::Failed(error) => {
                 let spent = expired || batch.attempts > self.config.retries;
-                if !spent && partition.may_retry(&batch, &error) {
+                let may_wait = !spent && !transaction_failed;
+                if may_wait && partition.may_retry(&batch, &error, self.transaction.is_some()) {
                     // A broken connection is reported by itself.
                     if error.is_from_broker() {
                         let report = partition.lasting.tried_again("Produce", &error, now);
@@ -213,20 +231,28 @@ impl<T> Accumulator<T> {
                     partition.put_back(batch, Some(now + self.retry_backoff));
                     return None;
                 }
-                Err(if spent && error.is_retriable() {
+                Err(if transaction_failed && error.is_retriable() {
+                    ClientError::Purged
+                } else if spent && error.is_retriable() {
                     delivery_timed_out(self.config.delivery_timeout, Some(&error), "")
                 } else {
                     error
                 })
             }
         };
-        if outcome.is_ok() {
-            partition.note_written(&batch);
-            queue.limit.written(batch.bytes);
-        } else {
+        if let Err(error) = &outcome {
+            transaction::note_failure(
+                &mut self.failures,
+                &mut self.transaction,
+                error,
+                batch.count as usize,
+            );
             // The batches behind it are refused as out of order, and then numbered anew.
             partition.needs_new_id |= batch.sequence.is_some();
             partition.muted = true;
+        } else {
+            partition.note_written(&batch);
+            queue.limit.written(batch.bytes);
         }
         partition.muted &= partition.in_flight > 0;
         let (count, bytes) = (batch.count as usize, batch.bytes);
@@ -243,6 +269,7 @@ struct Round<'a> {
     metadata: &'a Metadata,
     broker_in_flight: &'a HashMap<i32, usize>,
     producer: Option<ProducerId>,
+    transaction: Option<&'a mut Transaction>,
     flushing: bool,
     now: Instant,
 }
@@ -251,12 +278,15 @@ impl Round<'_> {
     /// The leader that the partition's oldest batch can be sent to now. Otherwise notes in `drained` what is
     /// missing, or when to drain again.
     fn leader_for<T>(
-        &self,
+        &mut self,
         queue: &mut TopicQueue<T>,
         index: usize,
         drained: &mut Drained<T>,
     ) -> Option<i32> {
         let partition = queue.partitions.get_mut(index)?;
+        if !self.is_in_transaction(&queue.name, index, partition, drained) {
+            return None;
+        }
         if !partition.may_send(self.now, self.config.in_flight_max, &mut drained.next) {
             return None;
         }
@@ -281,6 +311,26 @@ impl Round<'_> {
             return None;
         };
         self.may_send_to(leader, partition, drained).then_some(leader)
+    }
+
+    /// Whether the partition's batches may be sent as to its transaction. Asks for the partition to be added
+    /// while its first batch still waits for more records.
+    fn is_in_transaction<T>(
+        &mut self,
+        topic: &Arc<str>,
+        index: usize,
+        partition: &mut PartitionQueue<T>,
+        drained: &mut Drained<T>,
+    ) -> bool {
+        let Some(transaction) = &mut self.transaction else {
+            return true;
+        };
+        if partition.standing == Standing::Outside && !partition.batches.is_empty() {
+            partition.standing = Standing::Asked;
+            transaction.add_later(topic, index as i32);
+            drained.adds_partitions = true;
+        }
+        partition.standing == Standing::Inside
     }
 
     fn may_send_to<T>(

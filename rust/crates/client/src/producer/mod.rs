@@ -14,6 +14,10 @@ mod record;
 mod report;
 mod sender;
 mod topic_queue;
+mod transaction;
+#[cfg(test)]
+mod transaction_tests;
+mod transactions;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,6 +30,8 @@ use tokio::sync::Notify;
 use self::accumulator::{Accumulator, Wake};
 pub use self::record::{HeaderSlice, NewRecord};
 pub use self::report::{Report, Tracked};
+pub use self::transaction::Failures;
+pub use self::transactions::{TransactionStatus, Transactions};
 use crate::cluster::Cluster;
 use crate::config::{ClientConfig, ProducerConfig};
 use crate::error::{ClientError, Result};
@@ -50,6 +56,8 @@ pub(crate) struct Shared<T> {
     pub(crate) cluster: Arc<Cluster>,
     accumulator: Mutex<Accumulator<T>>,
     wake: Notify,
+    /// Waits with the accumulator's lock: partitions are to be added to the transaction, or it is closed.
+    partitions_to_add: Condvar,
     reports: Arc<Reports<T>>,
     /// Set under the accumulator's lock: records taken before count as open, later ones are refused.
     closed: AtomicBool,
@@ -104,6 +112,7 @@ impl<T: Send + 'static> Producer<T> {
             config,
             cluster: Arc::clone(&cluster),
             wake: Notify::new(),
+            partitions_to_add: Condvar::new(),
             reports,
             closed: AtomicBool::new(false),
         });
@@ -144,6 +153,11 @@ impl<T: Send + 'static> Producer<T> {
             }
         }
         Ok(())
+    }
+
+    /// The records that were not written since the last call, with or without a report.
+    pub fn take_failures(&self) -> Failures {
+        self.shared.accumulator.lock().take_failures()
     }
 
     /// Takes the oldest event. Without one, waits for the next, at most `slice`.
@@ -205,6 +219,12 @@ impl<T: Send + 'static> Producer<T> {
         self.shared.batches_settled();
     }
 
+    /// The transactions of this producer; without `transactional.id` there are none.
+    #[must_use]
+    pub fn transactions(&self) -> Transactions<T> {
+        Transactions::new(Arc::clone(&self.shared))
+    }
+
     /// The cluster behind this producer.
     #[must_use]
     pub fn cluster(&self) -> &Arc<Cluster> {
@@ -222,6 +242,7 @@ impl<T: Send + 'static> Producer<T> {
     pub fn close(&self) -> usize {
         let accumulator = self.shared.accumulator.lock();
         self.shared.closed.store(true, Ordering::Release);
+        self.shared.partitions_to_add.notify_all();
         drop(accumulator);
         self.background.stop();
         // Threads that wait look again and find the producer closed.

@@ -29,6 +29,18 @@ pub(super) struct PartitionQueue<T> {
     written: Option<ProducerId>,
     /// Failures since the last batch that was written.
     pub(super) lasting: Lasting,
+    /// Whether the partition is in the transaction. Always outside without transactions.
+    pub(super) standing: Standing,
+}
+
+/// A partition and the producer's transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Standing {
+    #[default]
+    Outside,
+    /// It was asked for, and the coordinator has not confirmed it.
+    Asked,
+    Inside,
 }
 
 impl<T> Default for PartitionQueue<T> {
@@ -43,6 +55,7 @@ impl<T> Default for PartitionQueue<T> {
             needs_new_id: false,
             written: None,
             lasting: Lasting::default(),
+            standing: Standing::default(),
         }
     }
 }
@@ -116,6 +129,13 @@ impl<T> PartitionQueue<T> {
         true
     }
 
+    /// Numbers from 0 under a new producer id. No batch may wait or be in flight.
+    pub(super) fn number_anew(&mut self) {
+        self.needs_new_id = false;
+        self.next = None;
+        self.written = None;
+    }
+
     /// Takes the oldest batch out to be sent.
     pub(super) fn take(&mut self, idempotent: bool) -> Option<Batch<T>> {
         let mut batch = self.batches.pop_front()?;
@@ -132,7 +152,7 @@ impl<T> PartitionQueue<T> {
     }
 
     /// Whether a failed batch shall be sent again.
-    pub(super) fn may_retry(&mut self, batch: &Batch<T>, error: &ClientError) -> bool {
+    pub(super) fn may_retry(&mut self, batch: &Batch<T>, error: &ClientError, transactional: bool) -> bool {
         if error.is_retriable() {
             return true;
         }
@@ -146,7 +166,7 @@ impl<T> PartitionQueue<T> {
             // Out of order because an older batch failed; it is sent again after that one.
             return true;
         }
-        if unordered && batch.attempts == 1 {
+        if unordered && batch.attempts == 1 && !transactional {
             // The broker has lost the producer's state. It has not written the batch, and no other attempt
             // was made, so sending it under a new producer id cannot write it twice.
             self.needs_new_id = true;

@@ -50,7 +50,12 @@ pub(super) async fn run<T: Send + 'static>(shared: Arc<Shared<T>>) {
         if drained.needs_metadata {
             shared.cluster.refresh_soon();
         }
-        if drained.needs_producer_id && !asking_for_id {
+        if drained.adds_partitions {
+            shared.partitions_to_add.notify_all();
+        }
+        // The producer id of transactions comes from their coordinator, by way of `Transactions`.
+        let asks = drained.needs_producer_id && shared.config.transactional_id.is_none();
+        if asks && !asking_for_id {
             asking_for_id = true;
             tokio::spawn(obtain_producer_id(Arc::clone(&shared), id_sender.clone()));
         }
@@ -198,7 +203,12 @@ fn send<T>(
         .map(|(topic, _, batch)| batch.len() + topic.len() + 32)
         .sum();
     let timeout = i32::try_from(shared.config.ack_timeout.as_millis()).unwrap_or(i32::MAX);
+    let transactional_id = match &shared.config.transactional_id {
+        Some(id) => Value::from(id.as_str()),
+        None => Value::Null,
+    };
     let mut message = api::request(api::PRODUCE)
+        .with("transactional_id", transactional_id)
         .with("acks", shared.config.acks)
         .with("timeout_ms", timeout);
     let mut batches = encoded.into_iter().peekable();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use logcore_protocol::ErrorCode;
-use logcore_records::BatchBuilder;
 
 use super::batch::Batch;
 use super::partition_queue::PartitionQueue;
@@ -158,9 +157,10 @@ impl<T> TopicQueue<T> {
                 && (batch.count as usize) < config.batch_messages
         });
         if !fits {
-            let builder = BatchBuilder::new(config.compression, config.compression_level);
             *next_batch += 1;
-            partition.batches.push_back(Batch::new(*next_batch, builder, now));
+            partition
+                .batches
+                .push_back(Batch::new(*next_batch, config.batch_builder(), now));
         }
         let Some(batch) = partition.batches.back_mut() else {
             return Ok(false);

@@ -161,7 +161,9 @@ impl Dispatch<'_> {
             (list_offsets::KEY, _) => {
                 list_offsets::handle(self.shared, header, message, (&mut permit, size)).await
             }
-            (api_versions::KEY, Some(request)) => api_versions::handle(header, request),
+            (api_versions::KEY, Some(request)) => {
+                api_versions::handle(&self.shared.features.read(), header, request)
+            }
             (offset_for_leader_epoch::KEY, Some(request)) => {
                 offset_for_leader_epoch::handle(self.shared, header, request)
             }

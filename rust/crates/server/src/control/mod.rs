@@ -4,3 +4,4 @@ pub(crate) mod facts;
 pub(crate) mod failures;
 pub(crate) mod replicated;
 pub(crate) mod requests;
+pub(crate) mod verifications;

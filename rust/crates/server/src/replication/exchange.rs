@@ -76,7 +76,8 @@ impl Link {
         while self.reporter.next().is_some() {}
     }
 
-    /// Asks for partitions and applies the answers. A leader without new records answers after `wait`.
+    /// Asks for partitions and applies the answers. A leader without new records answers after `wait`. At the
+    /// end of `patience` a Fetch that it may still hold is given up.
     ///
     /// # Errors
     /// Why the whole request failed. The link must be restarted.
@@ -85,6 +86,7 @@ impl Link {
         address: &BrokerAddress,
         due: Vec<(Arc<Following>, Asked)>,
         wait: Duration,
+        patience: impl Future<Output = ()>,
     ) -> Result<(), String> {
         let connection = match self.connection.take().filter(Connection::is_open) {
             Some(open) => open,
@@ -104,12 +106,9 @@ impl Link {
         let version = connection.version(FETCH).map_err(text)?;
         let version = if has_ids { version } else { WITHOUT_IDS };
         let turn = self.session.next(wanted, version > WITHOUT_IDS);
-        // A request that is given up leaves the session that it opens behind, so it is answered before that.
-        let wait = if turn.opens_session {
-            wait.min(OPENING_WAIT)
-        } else {
-            wait
-        };
+        // A request that is given up leaves the session behind that it opens.
+        let is_held = !turn.opens_session;
+        let wait = if is_held { wait } else { wait.min(OPENING_WAIT) };
         let message = messages::fetch(
             version,
             self.replica(),
@@ -118,7 +117,14 @@ impl Link {
             wait,
         );
         let hint = PARTITION_BYTES * (1 + turn.wanted.len());
-        let body = self.ask(&connection, FETCH, version, &message, hint).await?;
+        let answer = self.ask(&connection, FETCH, version, &message, hint);
+        let body = tokio::select! {
+            body = answer => body?,
+            () = patience, if is_held => {
+                self.restart();
+                return Ok(());
+            }
+        };
         drop(message);
         let fetched = messages::fetched(version, &body).map_err(text)?;
         drop(body);

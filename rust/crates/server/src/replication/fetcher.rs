@@ -135,15 +135,12 @@ impl Fetcher {
             let current = address.borrow_and_update().clone();
             let failed = match current {
                 Some(current) => {
-                    let exchange = link.exchange(&current, work.due, self.wait(work.next));
+                    let patience = outlasts_an_addition(&mut added);
+                    let exchange = link.exchange(&current, work.due, self.wait(work.next), patience);
                     tokio::select! {
                         result = exchange => result.err(),
                         // What it asks may never be answered.
                         _ = address.changed() => {
-                            link.restart();
-                            continue;
-                        }
-                        () = outlasts_an_addition(&mut added) => {
                             link.restart();
                             continue;
                         }

@@ -14,7 +14,8 @@ use crate::partitions::registry::Partition;
 use crate::shared::now_ms;
 
 impl Server {
-    /// Appends whole batches as the partition's leader and returns the offset of the first record. Blocks.
+    /// Appends a coordinator's whole batches as the partition's leader, transaction markers too, and returns
+    /// the offset of the first record. Blocks.
     ///
     /// # Errors
     /// As Produce with acks=all would answer.
@@ -96,7 +97,7 @@ impl Server {
         let mut batches = batches.to_vec();
         let append = || {
             let appended = self.shared.registry.append(&found, |log| {
-                let appended = log.append_as_leader(&mut batches, leadership.epoch, now_ms())?;
+                let appended = log.append_as_coordinator(&mut batches, leadership.epoch, now_ms())?;
                 self.shared.note_append(&found, log, appended.bytes);
                 Ok(appended)
             });

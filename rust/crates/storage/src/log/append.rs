@@ -20,6 +20,7 @@ use crate::error::{Result, StorageError};
 use crate::files;
 use crate::log::loader;
 use crate::producers::snapshot;
+use crate::producers::verification::Verification;
 use crate::producers::{Duplicate, Origin, Staged};
 use crate::segment::{OpenSegment, Placed, Segment};
 use crate::slice::Appended;
@@ -59,6 +60,8 @@ pub struct ProduceOptions {
     /// disk, rolling a segment. Not the fsync of what is appended, nor of its epoch
     /// ([`Log::has_saved_epoch`]).
     pub offload: Offload,
+    /// How the first batch of a transaction is let in.
+    pub verification: Verification,
 }
 
 impl ProduceOptions {
@@ -70,6 +73,7 @@ impl ProduceOptions {
             check_compressed: true,
             buffer_max: DECOMPRESSED_MAX,
             offload: in_place,
+            verification: Verification::Off,
         }
     }
 }
@@ -92,6 +96,7 @@ struct Assigned {
     log_append_time: Option<i64>,
     now: Now,
     offload: Offload,
+    verification: Verification,
 }
 
 /// What the choice of a segment depends on.
@@ -110,6 +115,26 @@ pub(super) struct Written {
     pub(super) until: i64,
     /// How many truncations there had been.
     pub(super) truncations: u64,
+}
+
+impl Writer {
+    /// A batch of a transaction that is not open here needs a verification.
+    fn check_verified(&self, header: &BatchHeader, verification: Verification) -> Result<()> {
+        let guard = match verification {
+            Verification::Off => return Ok(()),
+            Verification::Open => None,
+            Verification::Guarded(guard) => Some(guard),
+        };
+        let producer_id = header.producer_id;
+        let is_verified = !header.is_transactional()
+            || self.producers.is_open(producer_id, header.producer_epoch)
+            || guard.is_some_and(|guard| self.verifications.holds(producer_id, guard));
+        if is_verified {
+            Ok(())
+        } else {
+            Err(StorageError::InvalidTxnState { producer_id })
+        }
+    }
 }
 
 impl Log {
@@ -145,6 +170,7 @@ impl Log {
             check_compressed: options.check_compressed,
             buffer_max: options.buffer_max,
             offload: options.offload,
+            verification: options.verification,
         };
         let leader_epoch = Some(options.leader_epoch);
         self.append_on(batches, parsed, Mode { rules, leader_epoch })
@@ -278,6 +304,7 @@ impl Log {
                 log_append_time,
                 now: mode.rules.now,
                 offload: mode.rules.offload,
+                verification: mode.rules.verification,
             }),
         }
     }
@@ -299,6 +326,7 @@ impl Log {
         let mut staged = Staged::default();
         for (index, header) in checked.headers.iter().enumerate() {
             let marker = checked.marker(index);
+            writer.check_verified(header, assigned.verification)?;
             writer
                 .producers
                 .stage(&mut staged, header, marker, assigned.origin)?;
@@ -320,7 +348,25 @@ impl Log {
                 .map_err(|e| self.fail_unless_full(e))?;
         }
         validation::write_assigned(bytes, headers, assigned.log_append_time.is_some());
-        self.append_staged(writer, config, bytes, placed(headers), staged, assigned.now)
+        let written = self.append_staged(writer, config, bytes, placed(headers), staged, assigned.now)?;
+        for header in headers.iter().filter(|header| header.is_transactional()) {
+            writer.verifications.end(header.producer_id);
+        }
+        Ok(written)
+    }
+
+    /// Begins to verify that this partition is in a producer's transaction. Returns the guard for
+    /// [`ProduceOptions::verification`]; `None` if the transaction is open here, so that nothing is to
+    /// verify. Waits for the writer's lock.
+    pub fn begin_verification(&self, producer_id: i64, producer_epoch: i16) -> Option<u64> {
+        let mut writer = self.writer.lock();
+        let is_open = writer.producers.is_open(producer_id, producer_epoch);
+        (!is_open).then(|| writer.verifications.begin(producer_id))
+    }
+
+    /// Nothing is appended with this guard any more.
+    pub fn give_up_verification(&self, producer_id: i64, guard: u64) {
+        self.writer.lock().verifications.give_up(producer_id, guard);
     }
 
     /// Writes batches whose producers are staged to the active segment, and publishes them.

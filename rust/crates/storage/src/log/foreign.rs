@@ -17,10 +17,10 @@ use std::time::SystemTime;
 
 use parking_lot::MutexGuard;
 
-use super::Log;
+use super::{IsolationLevel, Log};
 use crate::config::LogConfig;
 use crate::error::{Result, StorageError};
-use crate::files::checkpoints::{LOG_START_FILE, read_offsets};
+use crate::files::checkpoints::{HIGH_WATERMARK_FILE, LOG_START_FILE, read_offsets};
 use crate::files::partition_dir::parse_partition_dir;
 use crate::files::single_log::own_log_start;
 use crate::files::{self, LOG_SUFFIX, offset_of};
@@ -135,8 +135,28 @@ impl Log {
         if self.access == Access::Owned {
             return Ok(self.last_stable_offset());
         }
+        self.find_stable_before(i64::MAX)
+    }
+
+    /// [`Log::readable_end`], also of a log that was opened read-only. What its broker wrote last in its
+    /// checkpoint is the high watermark then, some seconds old; without a checkpoint it is the log end.
+    pub fn find_readable_end(&self, isolation: IsolationLevel) -> Result<i64> {
+        if self.access == Access::Owned {
+            return self.readable_end(isolation);
+        }
+        let (start, end) = (self.log_start_offset(), self.log_end_offset());
+        let noted = noted_offset(&self.dir(), HIGH_WATERMARK_FILE)?;
+        let high_watermark = noted.unwrap_or(end).clamp(start, end);
+        match isolation {
+            IsolationLevel::ReadUncommitted => Ok(high_watermark),
+            IsolationLevel::ReadCommitted => self.find_stable_before(high_watermark),
+        }
+    }
+
+    /// The last stable offset of the records before `end`; the log end if that is lower.
+    fn find_stable_before(&self, end: i64) -> Result<i64> {
         self.check_open()?;
-        let (known, log_start) = self.look_at_transactions()?;
+        let (known, log_start) = self.look_at_transactions(end)?;
         let log_end = known.end;
         let undecided = known.producers.first_undecided_offset().unwrap_or(log_end);
         Ok(undecided.max(log_start).min(log_end))
@@ -146,16 +166,16 @@ impl Log {
     pub(super) fn foreign_aborted(&self) -> Result<Vec<AbortedTxn>> {
         match self.access {
             Access::Owned => Ok(Vec::new()),
-            Access::Foreign => Ok(self.look_at_transactions()?.0.aborted.clone()),
+            Access::Foreign => Ok(self.look_at_transactions(i64::MAX)?.0.aborted.clone()),
         }
     }
 
-    /// The transactions up to the log end, and the log start.
-    fn look_at_transactions(&self) -> Result<(MutexGuard<'_, ForeignTransactions>, i64)> {
+    /// The transactions before `end` or the log end, and the log start.
+    fn look_at_transactions(&self, end: i64) -> Result<(MutexGuard<'_, ForeignTransactions>, i64)> {
         let mut known = self.foreign.lock();
         let segments = self.segments();
         let (log_start, log_end) = span(&segments, self.log_start_offset());
-        known.look(&self.dir, &segments, log_end)?;
+        known.look(&self.dir, &segments, log_end.min(end))?;
         Ok((known, log_start))
     }
 }
@@ -266,19 +286,21 @@ fn open_all(dir: &Path, bases: &[i64], known: &[Arc<Segment>]) -> Result<Option<
 fn bounds(dir: &Path, segments: &[Arc<Segment>]) -> Result<(i64, i64)> {
     let first = segments.first().map_or(0, |first| first.base_offset);
     let end = segments.last().map_or(first, |last| last.next_offset());
-    let checkpoint = dir
-        .canonicalize()
-        .ok()
-        .and_then(|dir| Some((dir.parent()?.join(LOG_START_FILE), partition_of(&dir)?)));
-    let start = match checkpoint {
-        // The owner reports a damaged checkpoint.
-        Some((path, key)) => read_offsets(&path)
-            .ok()
-            .and_then(|offsets| offsets.get(&key).copied()),
-        None => None,
-    };
+    // The owner reports a damaged checkpoint.
+    let start = noted_offset(dir, LOG_START_FILE).unwrap_or_default();
     let start = start.or_else(|| own_log_start(dir));
     Ok((start.unwrap_or(first).clamp(first, end), end))
+}
+
+/// The offset of this log in a checkpoint file of the log directory that it is in.
+fn noted_offset(dir: &Path, checkpoint: &str) -> Result<Option<i64>> {
+    let Ok(dir) = dir.canonicalize() else {
+        return Ok(None);
+    };
+    match (dir.parent(), partition_of(&dir)) {
+        (Some(parent), Some(key)) => Ok(read_offsets(&parent.join(checkpoint))?.get(&key).copied()),
+        _ => Ok(None),
+    }
 }
 
 fn partition_of(dir: &Path) -> Option<(String, i32)> {

@@ -59,6 +59,7 @@ use crate::files::failure::DirFailure;
 use crate::files::flushed_mark::FlushedMark;
 use crate::leader_epochs::SharedEpochs;
 use crate::log::cleaning::gate::Cleaning;
+use crate::producers::verification::Verifications;
 use crate::producers::{ActiveProducer, ProducerState};
 use crate::segment::{Access, OpenSegment, Segment};
 
@@ -129,6 +130,7 @@ pub struct Log {
 #[derive(Debug)]
 struct Writer {
     producers: ProducerState,
+    verifications: Verifications,
     /// The time of the last check for idle producers.
     producers_checked_ms: Option<i64>,
     /// The active segment as the last append left it; `None` after a roll or a truncation.
@@ -205,6 +207,7 @@ impl Log {
             config: RwLock::new(config),
             segments: RwLock::new(Arc::new(loaded.segments)),
             writer: Mutex::new(Writer {
+                verifications: Verifications::default(),
                 producers: loaded.producers,
                 producers_checked_ms: None,
                 active: None,

@@ -45,6 +45,7 @@ impl LogDir {
                 path: there.log.dir(),
             });
         }
+        self.refresh_checkpoints()?;
         let name = partition_dir::with_suffix(topic, partition, Kind::Future)?;
         let created = self.create_log(&self.path.join(name), key.clone(), topic_id, config)?;
         self.futures.write().insert(key, created.clone());

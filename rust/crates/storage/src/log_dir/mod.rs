@@ -286,9 +286,7 @@ impl LogDir {
     ) -> Result<Arc<Partition>> {
         let _changing = self.changing.lock();
         self.check_usable()?;
-        if self.checkpoints_stale.load(Ordering::Relaxed) {
-            self.write_checkpoints(None)?;
-        }
+        self.refresh_checkpoints()?;
         let key = (topic.to_owned(), partition);
         let dir = partition_path(&self.path, &key);
         let created = self.create_log(&dir, key.clone(), Some(topic_id), config)?;
@@ -363,6 +361,14 @@ impl LogDir {
         let _changing = self.changing.lock();
         self.check_usable()?;
         self.write_checkpoints(None)
+    }
+
+    /// Writes the checkpoints if they may have entries of logs that are gone.
+    fn refresh_checkpoints(&self) -> Result<()> {
+        if self.checkpoints_stale.load(Ordering::Relaxed) {
+            self.write_checkpoints(None)?;
+        }
+        Ok(())
     }
 
     /// Writes the checkpoints, with no entry of the partition in `cut` above its offset.

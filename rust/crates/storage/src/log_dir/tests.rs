@@ -189,6 +189,41 @@ fn deleting() {
     assert!(partition_dirs(dir.path()).unwrap().is_empty());
 }
 
+// Broken if it failed: the deletion of a large topic would take a disk's time for each partition, or a new
+// log would lose records after a crash, because it was taken for the deleted one of its name.
+#[test]
+fn a_deletion_leaves_the_checkpoints_to_the_next_log_of_any_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = open(dir.path()).unwrap();
+    for partition in 0..2 {
+        let log = &logs
+            .create("t", partition, [7; 16], LogConfig::default())
+            .unwrap()
+            .log;
+        for _ in 0..3 {
+            append(log, b"v");
+        }
+        log.advance_log_start_offset(2).unwrap();
+        log.flush().unwrap();
+    }
+    logs.checkpoint().unwrap();
+    let starts = || read(dir.path(), "log-start-offset-checkpoint");
+    let before = starts();
+    logs.delete("t", 0).unwrap();
+    assert_eq!(starts(), before);
+    let created = logs.create("t", 0, [8; 16], LogConfig::default()).unwrap();
+    assert_eq!(starts(), "0\n1\nt 1 2\n");
+    append(&created.log, b"w");
+    drop((created, logs));
+    let logs = open(dir.path()).unwrap();
+    let log = &logs.get("t", 0).unwrap().log;
+    assert_eq!((log.log_start_offset(), log.log_end_offset()), (0, 1));
+    // A log that moves here begins without the entries too.
+    logs.delete("t", 1).unwrap();
+    logs.create_future("t", 1, None, LogConfig::default()).unwrap();
+    assert!(!read(dir.path(), "recovery-point-offset-checkpoint").contains("t 1 3"));
+}
+
 // Broken if it failed: two brokers, or two clusters, would write into one directory.
 #[test]
 fn a_foreign_directory_is_refused() {

@@ -10,6 +10,7 @@
 //! snapshot is read and the batches after it are replayed, so no acknowledged batch is lost.
 
 pub(crate) mod snapshot;
+pub(crate) mod verification;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -288,6 +289,13 @@ impl ProducerState {
             last_offset: batch.last_offset,
             timestamp: batch.timestamp,
         })
+    }
+
+    /// The producer has an open transaction in this epoch.
+    pub(crate) fn is_open(&self, producer_id: i64, epoch: i16) -> bool {
+        self.producers
+            .get(&producer_id)
+            .is_some_and(|entry| entry.epoch == epoch && entry.transaction_start.is_some())
     }
 
     /// Checks a batch of an append, after those already in `staged`, and adds it. `header` has its offsets;

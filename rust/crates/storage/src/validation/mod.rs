@@ -20,6 +20,7 @@ use crate::clock::Now;
 use crate::config::{DECOMPRESSED_MAX, LogConfig};
 use crate::error::{Result, StorageError};
 use crate::producers::Origin;
+use crate::producers::verification::Verification;
 
 type Headers = SmallVec<[BatchHeader; 1]>;
 
@@ -78,6 +79,7 @@ pub(crate) struct Rules {
     /// The most memory to decompress one batch with.
     pub(crate) buffer_max: usize,
     pub(crate) offload: Offload,
+    pub(crate) verification: Verification,
 }
 
 impl Rules {
@@ -89,6 +91,7 @@ impl Rules {
             check_compressed: true,
             buffer_max: DECOMPRESSED_MAX,
             offload: |work| work(),
+            verification: Verification::Off,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The records of one partition on their way into its log.
 
 use logcore_records::{Compression, RecordError, legacy};
-use logcore_storage::{Appended, Log, LogConfig, ParsedBatches, ProduceOptions, RecordFaults, StorageError};
+use logcore_storage::{
+    Appended, Log, LogConfig, ParsedBatches, ProduceOptions, RecordFaults, StorageError, Verification,
+};
 
 use super::batches::{Records, refuse_records};
 use super::{ALL, Done, Part, Refused, Request, Result};
@@ -21,6 +23,7 @@ pub(super) async fn append_part(
     request: &Request,
     part: &Part,
     bytes: &mut [u8],
+    verification: Verification,
 ) -> Result<Done> {
     let partition = part.partition.as_ref().ok_or_else(|| {
         let topic = &request.topics[part.topic];
@@ -32,7 +35,7 @@ pub(super) async fn append_part(
     }
     let sent = bytes.len() as u64;
     let bytes = &mut bytes[..records.size()];
-    let done = append_records(shared, partition, request, &records, bytes).await;
+    let done = append_records(shared, partition, request, &records, bytes, verification).await;
     match &done {
         Ok(done) => partition.counts.produced(done.records(), sent),
         Err(refused) => partition.counts.produce_refused(refused.code, sent),
@@ -46,11 +49,8 @@ async fn append_records(
     request: &Request,
     records: &Records,
     bytes: &mut [u8],
+    verification: Verification,
 ) -> Result<Done> {
-    if records.is_transactional() {
-        // The broker has no transaction coordinator, so no transaction is open.
-        return Err(ErrorCode::INVALID_TXN_STATE.into());
-    }
     if !request.may_write_internal && INTERNAL_TOPICS.contains(&&*partition.topic) {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION.into());
     }
@@ -58,7 +58,16 @@ async fn append_records(
         leader: current_leader(partition, code),
         ..code.into()
     })?;
-    let done = append_as_leader(shared, partition, leadership, request.acks, records, bytes).await;
+    let done = append_as_leader(
+        shared,
+        partition,
+        leadership,
+        request.acks,
+        records,
+        bytes,
+        verification,
+    )
+    .await;
     done.map_err(|refused| with_log_start(partition, refused))
 }
 
@@ -74,6 +83,7 @@ async fn append_as_leader(
     acks: i16,
     records: &Records,
     bytes: &mut [u8],
+    verification: Verification,
 ) -> Result<Done> {
     if acks == ALL && !partition.replicas.has_min_in_sync(&partition.log) {
         return Err(ErrorCode::NOT_ENOUGH_REPLICAS.into());
@@ -90,6 +100,7 @@ async fn append_as_leader(
         leadership,
         records,
         bytes,
+        verification,
     };
     let appended = append.run().await.map_err(|failed| match failed {
         Failed::Unreadable(error) => refuse_records(&error),
@@ -138,6 +149,7 @@ struct Append<'a> {
     leadership: Leadership,
     records: &'a Records,
     bytes: &'a mut [u8],
+    verification: Verification,
 }
 
 /// Why an append failed.
@@ -222,6 +234,7 @@ impl Append<'_> {
             check_compressed: self.shared.config.check_compressed,
             buffer_max,
             offload: |work| tokio::task::block_in_place(work),
+            verification: self.verification,
         };
         let (registry, partition) = (&self.shared.registry, self.partition);
         let append = |bytes: &mut [u8], parsed: &ParsedBatches, options| {

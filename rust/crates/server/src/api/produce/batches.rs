@@ -39,16 +39,6 @@ impl Records {
         }
     }
 
-    pub(super) fn is_transactional(&self) -> bool {
-        match self {
-            Self::Legacy(_) => false,
-            Self::Batches(parsed) => parsed
-                .headers()
-                .first()
-                .is_some_and(|batch| batch.is_transactional()),
-        }
-    }
-
     /// Producers send base offset 0: the broker gives offsets.
     pub(super) fn check_base_offsets(&self) -> Result<()> {
         match self {

@@ -15,6 +15,7 @@
 mod answer;
 mod append;
 mod batches;
+mod verification;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -25,7 +26,7 @@ use bytes::{Bytes, BytesMut};
 
 use logcore_protocol::{RequestHeader, Struct, Value};
 use logcore_records::is_transactional;
-use logcore_storage::RecordFaults;
+use logcore_storage::{RecordFaults, Verification};
 
 use super::{Fields, Outcome, numbered};
 use crate::apis;
@@ -205,10 +206,21 @@ async fn append_all(
     if let Some(code) = refuse_whole(request, memory) {
         return refuse_all(request, code);
     }
+    let verified = verification::verify(shared, version, request, memory).await;
     let mut results = Vec::with_capacity(request.parts.len());
-    for part in &request.parts {
+    for (part, verified) in request.parts.iter().zip(verified) {
+        let verified = match verified.transpose() {
+            Ok(verified) => verified,
+            Err(code) => {
+                results.push(Err(code.into()));
+                continue;
+            }
+        };
+        let how = verified
+            .as_ref()
+            .map_or(Verification::Off, |verified| verified.verification);
         let records = &mut memory[part.records.clone()];
-        results.push(append_part(shared, version, request, part, records).await);
+        results.push(append_part(shared, version, request, part, records, how).await);
     }
     results
 }

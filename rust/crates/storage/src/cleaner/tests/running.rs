@@ -199,6 +199,7 @@ fn the_dirtiest_log_is_cleaned_first_and_its_offset_remembered() {
     assert_eq!((kept[&key("whole")], kept[&key("half")], kept.len()), (11, 10, 2));
 
     logs.delete("half", 0).unwrap();
+    logs.checkpoint().unwrap();
     let kept = read_offsets(&dir.path().join(CLEANER_FILE)).unwrap();
     assert_eq!(kept.keys().collect::<Vec<_>>(), [&key("whole")]);
     logs.close().unwrap();

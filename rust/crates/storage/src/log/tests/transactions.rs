@@ -6,6 +6,7 @@ use logcore_records::{EndTxnMarker, end_txn_marker};
 use super::*;
 use crate::AbortedTxn;
 use crate::files::{INDEX_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file};
+use crate::producers::verification::Verification;
 
 fn transactional(producer_id: i64, epoch: i16, sequence: i32, count: usize) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Compression::None, None);
@@ -454,4 +455,48 @@ fn a_reader_beside_the_writer_follows_every_transaction() {
         }
     }
     assert!(log.segment_count() > 4);
+}
+
+// Broken if it failed: a batch that comes after its transaction's abort marker would begin a transaction that
+// nothing ends, and readers of committed records would stop there for ever.
+#[test]
+fn a_batch_is_let_in_by_a_verification_that_no_marker_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = Log::open(dir.path(), keeps_producers(), false, 0).unwrap();
+    let append = |sequence, verification| {
+        let options = ProduceOptions {
+            verification,
+            ..ProduceOptions::new(0, 0)
+        };
+        produce(&log, &mut transactional(7, 0, sequence, 1), options)
+    };
+    let refused =
+        |result: Result<crate::Appended>| matches!(result, Err(StorageError::InvalidTxnState { .. }));
+    assert!(refused(append(0, Verification::Open)));
+    let guard = log.begin_verification(7, 0).unwrap();
+    assert_eq!(
+        log.begin_verification(7, 0),
+        Some(guard),
+        "requests of one producer share it"
+    );
+    try_end(&log, 7, false).unwrap();
+    assert!(
+        refused(append(0, Verification::Guarded(guard))),
+        "after the marker"
+    );
+
+    let guard = log.begin_verification(7, 0).unwrap();
+    append(0, Verification::Guarded(guard)).unwrap();
+    assert_eq!(log.begin_verification(7, 0), None, "the transaction is open");
+    assert!(log.begin_verification(7, 1).is_some(), "not in the next epoch");
+    append(1, Verification::Open).unwrap();
+    // What was appended already is answered again, whatever became of the transaction.
+    try_end(&log, 7, true).unwrap();
+    assert!(append(1, Verification::Open).unwrap().duplicate);
+    assert!(refused(append(2, Verification::Open)));
+
+    let given_up = log.begin_verification(7, 0).unwrap();
+    log.give_up_verification(7, given_up);
+    assert!(refused(append(2, Verification::Guarded(given_up))));
+    append(2, Verification::Off).unwrap();
 }
