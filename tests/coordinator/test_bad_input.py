@@ -435,8 +435,10 @@ def send_behind_a_stalled_write(
     StalledLog.go_on = None
     write = Writer().i32(1).i32(Op.CREATE).finish() + create("/stalled")
     raw.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in (write, *frames)))
-    [connection] = server.server.connections
-    server.thread.wait(lambda: StalledLog.go_on is not None and connection.outstanding == outstanding)
+    connections = server.server.connections
+    server.thread.wait(
+        lambda: StalledLog.go_on is not None and sum(each.outstanding for each in connections) == outstanding
+    )
 
 
 def test_reads_behind_a_write_do_not_delay_others(
@@ -456,6 +458,31 @@ def test_reads_behind_a_write_do_not_delay_others(
     closed = raw.request(3, Op.CLOSE_SESSION)
     assert closed[2] == 0, "the connection ended before the last answer"
     raw.close()
+
+
+def test_a_write_is_answered_before_an_event_of_a_later_write(
+    start_coordinator: StartCoordinator, tmp_path: Path
+) -> None:
+    """If this failed, a client whose time slice is over would see zxids go back."""
+    server = start_coordinator(tmp_path / "stalled", open_log=StalledLog, clock=RushingClock())
+    raw, other = RawClient(server.port), RawClient(server.port)
+    raw.connect(timeout_ms=40_000)
+    other.connect(timeout_ms=40_000)
+    watch = Writer().string("/watched").boolean(True).finish()
+    assert raw.request(1, Op.EXISTS, watch)[2] == Code.NO_NODE
+    writes = [Writer().i32(2).i32(Op.CREATE).finish() + create(path) for path in ("/b", "/c")]
+    send_behind_a_stalled_write(server, raw, writes, 3)
+    # These three are appended together when the stalled one is, so their outcomes come in one step.
+    other.send(Writer().i32(1).i32(Op.CREATE).finish() + create("/watched"))
+    server.thread.wait(lambda: sum(each.outstanding for each in server.server.connections) == 4)
+    assert StalledLog.go_on is not None
+    server.thread.call(StalledLog.go_on)
+    received = [raw.reply() for _ in range(4)]
+    zxids = [zxid for _xid, zxid, _code, _body in received]
+    assert zxids == sorted(zxids), received
+    assert received[-1][0] == -1, "the watch has not fired"
+    raw.close()
+    other.close()
 
 
 def test_no_request_is_taken_behind_a_slow_read(start_coordinator: StartCoordinator, tmp_path: Path) -> None:

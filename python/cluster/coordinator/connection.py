@@ -502,7 +502,7 @@ class Connection(asyncio.Protocol):
         if self.is_read_only:
             if op is Op.CLOSE_SESSION:
                 pending.answer = replies.reply(xid, self._server.machine.last_zxid, Code.OK, b"")
-                self._answer(always=True)
+                self._answer(at_least=pending)
                 self.close()
             else:
                 self._refuse(pending, Code.NOT_READ_ONLY)
@@ -566,12 +566,12 @@ class Connection(asyncio.Protocol):
 
     # ---- answers ----
 
-    def _answer(self, always: bool = False) -> None:
-        """Answers requests in order, while the client reads its replies and its time slice lasts, or
-        ``always``."""
+    def _answer(self, at_least: Pending | None = None) -> None:
+        """Answers requests in order, while the client reads its replies and its time slice lasts. Those up to
+        ``at_least`` are answered in any case."""
         began_ms = self._server.clock.monotonic_ms()
         while self._pending and self.phase is _OPEN:
-            if not always and (self._yielded or not self._writable):
+            if at_least is None and (self._yielded or not self._writable):
                 return
             pending = self._pending[0]
             if pending.waits:
@@ -585,6 +585,8 @@ class Connection(asyncio.Protocol):
             else:
                 self.respond(pending.answer)
             self._pending.popleft()
+            if pending is at_least:
+                at_least = None
             self._outstanding_bytes -= pending.size
             now_ms = self._server.clock.monotonic_ms()
             self._answered(pending, now_ms)
@@ -610,17 +612,17 @@ class Connection(asyncio.Protocol):
     def catch_up(self) -> None:
         """Answers the reads before the client's next write, which is about to take effect, even if the client
         is slow (``CommitProcessor``)."""
-        if self._yielded or not self._writable:
-            self._answer(always=True)
+        if self._writes and (self._yielded or not self._writable):
+            self._answer(at_least=self._writes[0])
 
     def complete_write(self, zxid: int, code: Code, body: bytes) -> None:
-        """The oldest write of this client is durable and applied."""
+        """The oldest write of this client is durable and applied. Its answer is sent before any event of a
+        later write (``FinalRequestProcessor``)."""
         if self._writes:
             pending = self._writes.popleft()
             pending.answer = replies.reply(pending.xid, zxid, code, body)
             pending.is_refused = code is not _OK
-            # The server closes the connection after the answer to this request.
-            self._answer(always=pending.op is _CLOSE_SESSION)
+            self._answer(at_least=pending)
 
     def _authenticate(self, xid: int, request: Auth) -> None:
         if self._identity.authenticate(request):
