@@ -33,7 +33,8 @@ NO_CONNECTION = [
     r"slow request: ",
     r"refuses connections: (others lead its partitions|another one is elected)",
     r"cannot be fetched from it now: \S+ (cannot connect|receiving failed|the broker closed the connection)",
-    r"does not answer the controller, which tries again: .*(closed the connection|Connection reset)",
+    r"does not answer the controller, which tries again: "
+    r".*(closed the connection|Connection reset|Connect call failed)",
     r"the controller did not change in-sync replicas and is asked again: .*Connect call failed",
     # Of Apache's, and the exceptions that it names below them.
     r"could not be established. Node may not be available",
