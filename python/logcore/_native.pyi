@@ -1001,6 +1001,11 @@ def partition_offsets(
     to 5 s ago (`replica.high.watermark.checkpoint.interval.ms`).
     """
 
+def partition_topic_id(directory: str | os.PathLike[str]) -> bytes | None:
+    """The id of the topic to which a partition's directory belongs, 16 bytes, as the broker has noted it in
+    `partition.metadata`; None if it has not.
+    """
+
 def partition_covers(
     directory: str | os.PathLike[str],
     start_offset: int,

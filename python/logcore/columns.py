@@ -52,6 +52,7 @@ from logcore._native import (
     partition_offset_for_timestamp,
     partition_offsets,
     partition_splits,
+    partition_topic_id,
     protobuf_schema,
 )
 
@@ -65,5 +66,6 @@ __all__ = [
     "partition_offset_for_timestamp",
     "partition_offsets",
     "partition_splits",
+    "partition_topic_id",
     "protobuf_schema",
 ]

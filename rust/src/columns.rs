@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use logcore_columns::{self as columns, DecodeOptions, LogSource, Projection, ScanReader};
+use logcore_storage::metadata;
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
+use pyo3::types::PyBytes;
 use pyo3_arrow::{PyRecordBatch, PyRecordBatchReader, PySchema};
 
-use crate::errors::columns_error;
+use crate::errors::{columns_error, storage_error};
 use crate::log::{AbortedList, BytesArg, PyLog, aborted_transactions, isolation};
 
 /// A partition, as a Python caller names it.
@@ -170,6 +172,14 @@ fn partition_offsets(
 }
 
 #[pyfunction]
+fn partition_topic_id(py: Python<'_>, directory: PathBuf) -> PyResult<Option<Bound<'_, PyBytes>>> {
+    let id = py
+        .detach(|| metadata::read_topic_id(&directory))
+        .map_err(|error| storage_error(py, &error))?;
+    Ok(id.map(|id| PyBytes::new(py, &id)))
+}
+
+#[pyfunction]
 fn partition_covers(
     py: Python<'_>,
     directory: PathBuf,
@@ -231,6 +241,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode_batches, module)?)?;
     module.add_function(wrap_pyfunction!(partition_splits, module)?)?;
     module.add_function(wrap_pyfunction!(partition_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(partition_topic_id, module)?)?;
     module.add_function(wrap_pyfunction!(partition_covers, module)?)?;
     module.add_function(wrap_pyfunction!(partition_offset_for_timestamp, module)?)?;
     Ok(())

@@ -22,6 +22,7 @@ from logcore.columns import (
     partition_offset_for_timestamp,
     partition_offsets,
     partition_splits,
+    partition_topic_id,
 )
 from pyspark_logcore._options import TopicChoice
 from pyspark_logcore._plan import Bounds, Key, OffsetRange, cut_evenly, say_lost
@@ -122,6 +123,9 @@ class DirectoryLog:
                 problems.append(f"{path} has no such partition")
                 continue
             try:
+                if task.topic_id and partition_topic_id(directory) not in (None, task.topic_id):
+                    problems.append(f"{directory} is of another topic of this name, which was deleted")
+                    continue
                 if partition_covers(directory, task.start, task.end, task.leader_epoch, self.isolation):
                     return directory
                 start, end = partition_offsets(directory, self.isolation)

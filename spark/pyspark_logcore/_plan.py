@@ -34,6 +34,8 @@ class OffsetRange(InputPartition):
     end: int
     leader_epoch: int = -1
     """The leader's latest epoch when it declared `end` readable; -1 when no broker was asked."""
+    topic_id: bytes = b""
+    """The topic's id at the brokers; empty when they have none or were not asked."""
 
     @property
     def size(self) -> int:
@@ -50,6 +52,8 @@ class Bounds(NamedTuple):
     """The leader's latest epoch; -1 when no broker was asked."""
     log_end: int = -1
     """Of a directory, the offset after the last record, replicated or not; -1 at brokers."""
+    topic_id: bytes = b""
+    """The topic's id at the brokers; empty when they have none or were not asked."""
 
 
 Key: TypeAlias = tuple[str, int]
@@ -131,7 +135,7 @@ def _resolve(
 ) -> OffsetRange:
     starting, ending = limits
     topic, partition = key
-    earliest, latest, leader_epoch, _ = bounds
+    earliest, latest = bounds.earliest, bounds.latest
     start = start_of(options, starting, catalog, key, bounds)
     end = offset_of(ending, catalog, key, bounds)
     if end is None:
@@ -147,7 +151,8 @@ def _resolve(
             f"{topic}-{partition}: the start {start} (option {starting.option!r}) is after "
             f"the end {end} (option {ending.option!r})"
         )
-    return OffsetRange(topic, partition, max(start, earliest), min(end, latest), leader_epoch)
+    start, end = max(start, earliest), min(end, latest)
+    return OffsetRange(topic, partition, start, end, bounds.leader_epoch, bounds.topic_id)
 
 
 def say_lost(task: OffsetRange, offset: int, earliest: int) -> None:

@@ -86,7 +86,7 @@ def ranges(
         if key not in end or key not in bounds:
             lost(f"{name} was deleted; the stream had read it up to offset {start.get(key, 0)}")
             continue
-        earliest, _, leader_epoch, _ = bounds[key]
+        found_at, earliest = bounds[key], bounds[key].earliest
         first, until = start.get(key), end[key]
         if first is None:
             if earliest > 0:
@@ -100,5 +100,5 @@ def ranges(
             lost(f"offsets [{first}, {gone}) of {name} were deleted before the stream had read them")
             first = gone
         if until > first:
-            found.append(OffsetRange(*key, first, until, leader_epoch))
+            found.append(OffsetRange(*key, first, until, found_at.leader_epoch, found_at.topic_id))
     return found

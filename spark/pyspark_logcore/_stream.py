@@ -103,6 +103,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query with Trigger.AvailableNow ends."""
         self._admitted: float | None = None
         """When the last micro-batch was begun, in seconds of the monotonic clock."""
+        self._ids: dict[str, bytes] = {}
+        """The ids of topics, where brokers have told them."""
 
     def initialOffset(self) -> Json:
         if self._initial is None:
@@ -232,7 +234,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _bounds(self) -> dict[Key, Bounds]:
         catalog = self._catalog()
-        return catalog.bounds(catalog.partitions(self._options.choice))
+        bounds = catalog.bounds(catalog.partitions(self._options.choice))
+        for topic, number in {key[0]: one.topic_id for key, one in bounds.items()}.items():
+            before, self._ids[topic] = self._ids.get(topic, number), number
+            if before != number:
+                self._lost(f"topic {topic} was deleted and made anew while the stream ran")
+        return bounds
 
     def _catalog(self) -> Catalog:
         if self._open is None:

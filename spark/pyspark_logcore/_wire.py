@@ -73,11 +73,13 @@ class _BrokerCatalog:
     def __init__(self, client: BatchClient, servers: str) -> None:
         self._client = client
         self._servers = servers
+        self._ids: dict[str, bytes] = {}
 
     def partitions(self, choice: TopicChoice) -> list[Key]:
         named = sorted({topic for topic, _ in choice.required()})
         chosen = []
-        for topic, (internal, partitions) in self._client.topics(named or None).items():
+        for topic, (internal, partitions, topic_id) in self._client.topics(named or None).items():
+            self._ids[topic] = topic_id
             # As in Kafka's consumer, a pattern does not match the cluster's own topics.
             if not (internal and choice.pattern):
                 chosen += [(topic, number) for number in partitions if choice.wants(topic, number)]
@@ -92,7 +94,10 @@ class _BrokerCatalog:
             self._client.offsets(partitions, EARLIEST),
             self._client.offsets(partitions, LATEST),
         )
-        return {key: Bounds(earliest[key].offset, *latest[key]) for key in partitions}
+        return {
+            key: Bounds(earliest[key].offset, *latest[key], topic_id=self._ids.get(key[0], b""))
+            for key in partitions
+        }
 
     def stored_bytes(self, partitions: Sequence[Key]) -> dict[Key, int]:
         return self._client.stored_bytes(partitions)

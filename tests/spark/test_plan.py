@@ -155,6 +155,22 @@ def test_records_that_were_deleted_after_the_plan(tmp_path: Path) -> None:
         assert [row["offset"] for batch in read for row in batch.to_pylist()] == expected
 
 
+# Broken if it failed: a job would count records of a deleted topic, which no broker has any more.
+def test_a_directory_of_a_deleted_topic_of_the_same_name_is_left_out(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    write_partition(directory, sample(30))
+    log = DirectoryLog((str(tmp_path),), "read_uncommitted")
+    task, other = OffsetRange("t", 0, 0, 20, topic_id=bytes(15) + b"\1"), bytes(15) + b"\2"
+    assert log.directory_with(task, []) == directory, "a broker before Kafka 2.8 has noted no id"
+    (directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    problems: list[str] = []
+    assert log.directory_with(task, problems) == directory
+    assert log.directory_with(dataclasses.replace(task, topic_id=b""), problems) == directory
+    assert problems == []
+    assert log.directory_with(dataclasses.replace(task, topic_id=other), problems) is None
+    assert problems == [f"{directory} is of another topic of this name, which was deleted"]
+
+
 # Broken if it failed: a query would read offsets that its filters exclude. The plan keeps the value that a
 # strict comparison names.
 @pytest.mark.parametrize(

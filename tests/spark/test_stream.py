@@ -33,6 +33,39 @@ from tests.spark.streams import (
 pytestmark = pytest.mark.timeout(600)
 
 
+# Broken if it failed: a stream would go on in the middle of another topic, which has the name of a deleted
+# one and is longer.
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_that_is_made_anew_while_a_stream_runs(
+    broker: BrokerProcess, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    topic = f"anew-{fails}"
+    create_topic(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, range(10))
+    options = {
+        "kafka.bootstrap.servers": broker.bootstrap,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "failOnDataLoss": str(fails).lower(),
+    }
+    reader = LogStreamReader(options, kafka_schema(False))
+    start = reader.latestOffset(reader.initialOffset(), None)
+    assert start == {topic: {"0": 5, "1": 5}}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([topic])[topic].result(TIMEOUT)
+    admin.close()
+    create_topic(broker.bootstrap, topic)
+    produce(broker.bootstrap, topic, range(30))
+    said = f"topic {topic} was deleted and made anew while the stream ran"
+    if fails:
+        with pytest.raises(ValueError, match=said):
+            reader.latestOffset(start, None)
+    else:
+        assert reader.latestOffset(start, None) == {topic: {"0": 15, "1": 15}}
+        assert said in caplog.text
+    reader.stop()
+
+
 # Broken if it failed: a stream would begin anew after a restart, or take more than its trigger allows.
 @needs_limits
 def test_a_stream_goes_on_from_its_checkpoint(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,8 @@ from cluster import AdminClient, TopicPartition
 from cluster.client import batches, delete_records
 from cluster.errors import OffsetOutOfRange
 from logcore import _native, build_batch
+from pyspark_logcore._directory import DirectoryLog
+from pyspark_logcore._mixed import MixedLog
 from pyspark_logcore._options import parse_options
 from pyspark_logcore._plan import OffsetRange, plan
 from pyspark_logcore._wire import BrokerLog
@@ -54,6 +57,30 @@ def test_records_that_were_deleted_after_the_plan(broker: BrokerProcess) -> None
         list(log.read(task, ["offset"]))
     read = dataclasses.replace(log, may_lose=True).read(task, ["offset"])
     assert [row["offset"] for batch in read for row in batch.to_pylist()] == list(range(12, 30))
+
+
+# Broken if it failed: a job would count records of a deleted topic, because a machine has still its files.
+def test_files_of_a_deleted_topic_of_the_same_name_are_not_read(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    produce(broker.bootstrap, "anew", [b"old"] * 3, partition=0)
+    shutil.copytree(next(broker.data_dir.rglob("anew-0")), tmp_path / "anew-0")
+    admin.delete_topics(["anew"])["anew"].result(30)
+    produce(broker.bootstrap, "anew", [b"new"] * 3, partition=0)
+    options = parse_options(
+        {
+            "kafka.bootstrap.servers": broker.bootstrap,
+            "path": str(tmp_path),
+            "assign": '{"anew":[0]}',
+        }
+    )
+    log = MixedLog(DirectoryLog(options.paths, "read_uncommitted"), BrokerLog(dict(options.client)), False)
+    with log.catalog() as catalog:
+        [task] = plan(options, catalog)
+    values = [value for batch in log.read(task, ["value"]) for value in batch.column("value").to_pylist()]
+    assert values == [b"new"] * 3
+    admin.close()
 
 
 class _Leader:

@@ -55,7 +55,7 @@ class SubscribedTopics:
         Reports each missing name once.
         """
         answer = self._ask(None if subscription.patterns else subscription.topics)
-        existing = {name for name, (code, _, _) in answer.items() if code == 0}
+        existing = {name for name, (code, *_) in answer.items() if code == 0}
         matched = {
             name
             for name in existing
@@ -74,11 +74,11 @@ class SubscribedTopics:
     def count_partitions(self, topics: list[str]) -> dict[str, int]:
         """The number of partitions of each topic that exists."""
         return {
-            name: len(partitions) for name, (code, _, partitions) in self._ask(topics).items() if code == 0
+            name: len(partitions) for name, (code, _, partitions, _) in self._ask(topics).items() if code == 0
         }
 
-    def _ask(self, topics: list[str] | None) -> dict[str, tuple[int, bool, list[Any]]]:
-        """Topic -> error code, whether it is internal, partitions."""
+    def _ask(self, topics: list[str] | None) -> dict[str, tuple[int, bool, list[Any], bytes | None]]:
+        """Topic -> error code, whether it is internal, partitions, id."""
         answer = self._network.metadata(topics, create=self._create, timeout=REQUEST_TIMEOUT)
-        found: dict[str, tuple[int, bool, list[Any]]] = answer["topics"]
+        found: dict[str, tuple[int, bool, list[Any], bytes | None]] = answer["topics"]
         return found

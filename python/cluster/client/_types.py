@@ -198,7 +198,7 @@ def cluster_metadata(answer: dict[str, Any]) -> ClusterMetadata:
     found = ClusterMetadata(cluster_id=answer["cluster_id"], controller_id=answer["controller"])
     for node, (host, port) in answer["brokers"].items():
         found.brokers[node] = BrokerMetadata(node, host, port)
-    for name, (code, _internal, partitions) in answer["topics"].items():
+    for name, (code, _internal, partitions, _id) in answer["topics"].items():
         topic = TopicMetadata(name, error=error_of(code))
         for number, partition_code, leader, _epoch, replicas, isr in partitions:
             topic.partitions[number] = PartitionMetadata(

@@ -56,6 +56,9 @@ class TopicPartitions(NamedTuple):
     internal: bool
     """Whether it is one of the cluster's own, as `__consumer_offsets` is."""
     partitions: list[int]
+    id: bytes
+    """16 bytes, which a topic of the same name that is made later does not share. Empty from a broker before
+    Apache Kafka 2.8, which has none."""
 
 
 class ListedOffset(NamedTuple):
@@ -124,8 +127,8 @@ class BatchClient:
         asked = None if names is None else list(names)
         topics: dict[str, Any] = self._network.metadata(asked, timeout=ANSWER_TIMEOUT)["topics"]
         return {
-            name: TopicPartitions(internal, [partition[0] for partition in partitions])
-            for name, (_, internal, partitions) in topics.items()
+            name: TopicPartitions(internal, [partition[0] for partition in partitions], topic_id or b"")
+            for name, (_, internal, partitions, topic_id) in topics.items()
             if partitions
         }
 

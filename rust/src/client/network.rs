@@ -242,7 +242,8 @@ fn metadata_dict<'py>(py: Python<'py>, metadata: &Metadata) -> PyResult<Bound<'p
                 &partition.isr,
             ))?;
         }
-        topics.set_item(&*topic.name, (topic.error, topic.internal, partitions))?;
+        let id = topic.id.map(|id| PyBytes::new(py, &id));
+        topics.set_item(&*topic.name, (topic.error, topic.internal, partitions, id))?;
     }
     let dict = PyDict::new(py);
     dict.set_item("cluster_id", metadata.cluster_id.as_deref())?;

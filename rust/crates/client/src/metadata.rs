@@ -35,6 +35,8 @@ pub struct Topic {
     /// The broker's error code, 0 for none.
     pub error: i16,
     pub name: Arc<str>,
+    /// Another one once the topic is deleted and made anew. `None` from a broker that has no ids.
+    pub id: Option<[u8; 16]>,
     pub internal: bool,
     /// Sorted by id; ids are 0 to n-1 when there is no error.
     pub partitions: Vec<Partition>,
@@ -77,7 +79,8 @@ impl Metadata {
     }
 
     /// Merges a newer response; topics it does not name stay. A leader epoch that goes backwards comes from a
-    /// broker that lags behind: the partition stays as it was.
+    /// broker that lags behind: the partition stays as it was, unless the topic was made anew
+    /// (`Metadata.updateLatestMetadata`).
     pub(crate) fn merge(&mut self, newer: Self) {
         self.cluster_id = newer.cluster_id.or_else(|| self.cluster_id.take());
         self.controller = newer.controller;
@@ -87,6 +90,7 @@ impl Metadata {
         for (name, mut topic) in newer.topics {
             if let Some(known) = self.topics.get(&name)
                 && known.partitions.len() == topic.partitions.len()
+                && (known.id.is_none() || topic.id.is_none() || known.id == topic.id)
             {
                 let topic = Arc::make_mut(&mut topic);
                 for (partition, before) in topic.partitions.iter_mut().zip(&known.partitions) {
@@ -138,7 +142,60 @@ fn read_topic(topic: &Struct) -> Topic {
     Topic {
         error: topic.i16("error_code"),
         name: Arc::from(topic.text("name")),
+        id: topic.field("topic_id").as_uuid().filter(|id| *id != [0; 16]),
         internal: topic.field("is_internal").as_bool().unwrap_or_default(),
         partitions,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_topic(id: Option<[u8; 16]>, leader: i32, leader_epoch: i32) -> Metadata {
+        let partition = Partition {
+            error: 0,
+            id: 0,
+            leader,
+            leader_epoch,
+            replicas: vec![1, 2],
+            isr: vec![1, 2],
+        };
+        let topic = Topic {
+            error: 0,
+            name: Arc::from("t"),
+            id,
+            internal: false,
+            partitions: vec![partition],
+        };
+        Metadata {
+            topics: HashMap::from([(Arc::clone(&topic.name), Arc::new(topic))]),
+            ..Metadata::default()
+        }
+    }
+
+    /// The leader that is known after two answers.
+    fn leader_after(first: Metadata, second: Metadata) -> Option<(i32, i32)> {
+        let mut metadata = first;
+        metadata.merge(second);
+        metadata.leader("t", 0)
+    }
+
+    #[test]
+    fn a_broker_that_lags_behind_does_not_bring_an_old_leader_back() {
+        let id = Some([1; 16]);
+        for (one, other) in [(id, id), (None, id), (id, None), (None, None)] {
+            let newer = leader_after(with_topic(one, 1, 5), with_topic(other, 2, 6));
+            assert_eq!(newer, Some((2, 6)));
+            let older = leader_after(with_topic(one, 1, 5), with_topic(other, 2, 4));
+            assert_eq!(older, Some((1, 5)));
+        }
+    }
+
+    /// If this failed, a long-lived producer would go on asking the leader of a deleted topic.
+    #[test]
+    fn a_topic_that_was_made_anew_begins_with_the_first_leader_epoch() {
+        let found = leader_after(with_topic(Some([1; 16]), 1, 5), with_topic(Some([2; 16]), 2, 0));
+        assert_eq!(found, Some((2, 0)));
     }
 }

@@ -34,6 +34,7 @@ fn metadata(partitions: i32, leader: i32) -> Metadata {
     let topic = Topic {
         error: 0,
         name: Arc::clone(&name),
+        id: None,
         internal: false,
         partitions: (0..partitions).map(partition).collect(),
     };

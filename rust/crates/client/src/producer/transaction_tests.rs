@@ -44,6 +44,7 @@ impl World {
         let topic = Topic {
             error: 0,
             name: Arc::clone(&name),
+            id: None,
             internal: false,
             partitions: (0..2).map(partition).collect(),
         };
