@@ -15,8 +15,9 @@ the group have the name `<prefix>-<query>-<task>`, so that
 So nothing hangs on the driver's commit, which may come twice or never. A repeated micro-batch must give each
 task the rows it gave it before. Spark does so for every plan that is deterministic, as long as the options
 that split a read into tasks stay. The marker has a `_Content` of the rows, and another one is an error. So is
-a marker of a later micro-batch: Spark only repeats the last one, so the checkpoint is an old copy. Source of
-the scheme: KIP-98 and KIP-447, as Kafka Streams uses them.
+a marker of a later micro-batch: Spark only repeats the last one, so the checkpoint is an old copy. When a
+batch job is over, one marker of the job takes the place of its tasks' markers: a slow speculative attempt may
+still come. Source of the scheme: KIP-98 and KIP-447, as Kafka Streams uses them.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ class Written(WriterCommitMessage):
 
     rows: int
     marker: str | None
-    """Its group, with exactly once."""
+    """With exactly once, the marker's group."""
+    topic: str = ""
+    """The marker's topic."""
     repeated: bool = False
     """An earlier attempt had written the rows."""
 
@@ -138,10 +141,11 @@ class LogWriter(DataSourceArrowWriter):
         return _write(self._options, iterator, Place(self._job, 0, task_context().partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        # No attempt of this job can come any more.
-        markers = [one.marker for one in messages if isinstance(one, Written) and one.marker is not None]
+        markers = {
+            one.marker: one.topic for one in messages if isinstance(one, Written) and one.marker is not None
+        }
         if markers:
-            _forget(self._options, markers)
+            _mark_job(self._options, self._job, markers)
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
@@ -201,7 +205,9 @@ def _write_once(
         if marker is not None and marker.offset > place.batch:
             _check_same(marker, place, content, batches)
             logger.info("micro-batch %d: the rows of task %d are written already", place.batch, place.task)
-            return Written(0, name, repeated=True)
+            return Written(0, name, marker.topic, repeated=True)
+        if marker is None and _marker(options, _job_marker(options, place.query)) is not None:
+            raise RuntimeError(f"job {place.query} is over: this attempt of task {place.task} came too late")
         producer.begin_transaction()
         try:
             rows = _produce(producer, options, batches)
@@ -211,7 +217,7 @@ def _write_once(
         except BaseException:
             _abort(producer)
             raise
-    return Written(rows, name)
+    return Written(rows, name, topic)
 
 
 def _abort(producer: Producer) -> None:
@@ -284,11 +290,25 @@ def _bytes_of(column: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.uint8(), last - first, [None, data], offset=first)
 
 
-def _forget(options: SinkOptions, markers: list[str]) -> None:
-    """Deletes the markers. One that stays expires with offsets.retention.minutes."""
+def _job_marker(options: SinkOptions, job: str) -> str:
+    """The group that says that a batch job is over."""
+    return f"{options.prefix}-{job}"
+
+
+def _mark_job(options: SinkOptions, job: str, markers: Mapping[str, str]) -> None:
+    """Marks a batch job as over, then deletes the markers of its tasks, which are given with their topics.
+    Those that stay expire with offsets.retention.minutes.
+    """
+    name, topic = _job_marker(options, job), next(iter(markers.values()))
     admin = _admin(options)
     try:
-        for name, deleted in admin.delete_consumer_groups(markers).items():
+        over = ConsumerGroupTopicPartitions(name, [TopicPartition(topic, 0, 1)])
+        try:
+            admin.alter_consumer_group_offsets([over])[name].result(_TIMEOUT)
+        except KafkaException as error:
+            logger.info("the markers of job %s stay: %s", job, error)
+            return
+        for name, deleted in admin.delete_consumer_groups(list(markers)).items():
             try:
                 deleted.result(_TIMEOUT)
             except KafkaException as error:

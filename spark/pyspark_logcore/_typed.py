@@ -7,16 +7,11 @@ schema when the query is planned, those of writers in the tasks.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -42,6 +37,8 @@ from pyspark.sql.types import (
 )
 
 from logcore.columns import TypedDecoder, avro_schema, protobuf_schema
+from pyspark_logcore import _registry
+from pyspark_logcore._registry import Registry, parse_registry
 from pyspark_logcore._schema import kafka_schema
 
 logger = logging.getLogger("pyspark_logcore")
@@ -59,7 +56,8 @@ OPTIONS = (
     "key.descriptor",
     "key.message",
     "key.framing",
-    "schema.registry.url",
+    _registry.URL,
+    _registry.USER,
     "sep",
     "mode",
     "columnNameOfCorruptRecord",
@@ -73,9 +71,6 @@ _CORRUPT = {
     "value": ("columnNameOfCorruptRecord", "_corrupt_record"),
     "key": ("columnNameOfCorruptKey", "_corrupt_key"),
 }
-
-_REGISTRY_TIMEOUT = 30.0
-"""Seconds for each question to the registry."""
 
 _PLAIN: dict[type[DataType], pa.DataType] = {
     BooleanType: pa.bool_(),
@@ -91,61 +86,6 @@ _PLAIN: dict[type[DataType], pa.DataType] = {
     TimestampType: pa.timestamp("us", tz="UTC"),
     TimestampNTZType: pa.timestamp("us"),
 }
-
-
-_schemas: dict[tuple[str, int], str] = {}
-"""Schemas of registries, by the URL and the id."""
-
-
-@dataclass(frozen=True)
-class Registry:
-    """A registry of schemas, in Confluent's REST API."""
-
-    url: str
-
-    def latest(self, subject: str) -> str:
-        """The Avro schema of a subject's latest version."""
-        found = self._get(f"subjects/{quote(subject, safe='')}/versions/latest")
-        schema = None if found is None else _avro_text(found)
-        if schema is None:
-            raise ValueError(f"option 'schema.registry.url': {self.url} has no Avro schema {subject!r}")
-        return schema
-
-    def by_id(self, number: int) -> str | None:
-        """The Avro schema with this id, None if the registry has none. It never changes, so that it is asked
-        for once a process.
-        """
-        known = _schemas.get((self.url, number))
-        if known is None:
-            found = self._get(f"schemas/ids/{number}")
-            known = None if found is None else _avro_text(found)
-            if known is not None:
-                _schemas[self.url, number] = known
-        return known
-
-    def _get(self, path: str) -> dict[str, Any] | None:
-        url = f"{self.url}/{path}"
-        try:
-            # The scheme was checked: http or https.
-            with urllib.request.urlopen(url, timeout=_REGISTRY_TIMEOUT) as response:
-                found = json.load(response)
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            raise RuntimeError(f"the schema registry refused {url}: {error}") from None
-        except (OSError, ValueError) as error:
-            raise RuntimeError(f"the schema registry does not answer {url}: {error}") from None
-        if not isinstance(found, dict):
-            raise RuntimeError(f"{url} is not a schema registry's: it answered {found!r}")
-        return found
-
-
-def _avro_text(found: Mapping[str, Any]) -> str | None:
-    if found.get("schemaType", "AVRO") != "AVRO" or not isinstance(found.get("schema"), str):
-        return None
-    if found.get("references"):
-        raise ValueError("a schema of the registry refers to others, which is not supported")
-    return str(found["schema"])
 
 
 @dataclass(frozen=True)
@@ -394,7 +334,7 @@ def parse_typed(options: Mapping[str, str], topics: Collection[str]) -> TypedOpt
     _refuse_useless(options, formats)
     if not formats:
         return None
-    registry = _registry(options)
+    registry = parse_registry(options)
     schemas = {column: options[f"{column}.schema"] for column in formats if f"{column}.schema" in options}
     subjects: dict[str, str] = {}
     for column, name in formats.items():
@@ -449,16 +389,6 @@ def _refuse_useless(options: Mapping[str, str], formats: Mapping[str, str]) -> N
             raise ValueError(f"option {name!r} needs option '{column}.format'")
         if not formats:
             raise ValueError(f"option {name!r} needs option 'value.format' or 'key.format'")
-
-
-def _registry(options: Mapping[str, str]) -> Registry | None:
-    url = options.get("schema.registry.url")
-    if url is None:
-        return None
-    parts = urlsplit(url.strip())
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ValueError(f"option 'schema.registry.url' must be http://... or https://..., not {url!r}")
-    return Registry(url.strip().rstrip("/"))
 
 
 def _check_names(corrupt: Mapping[str, str]) -> None:

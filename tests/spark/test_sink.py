@@ -7,11 +7,16 @@ producer.
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from cluster import AdminClient
+from pyspark_logcore import _sink
+from pyspark_logcore._sink import LogWriter
 from tests.conftest import BrokerProcess
 from tests.spark.streams import TIMEOUT, batches, consume, create_topic, needs_limits, produce, read_stream
 
@@ -28,19 +33,32 @@ def written(bootstrap: str, topic: str) -> list[int]:
     return sorted(int(value or -1) for part in consume(bootstrap, topic).values() for value in part)
 
 
-# Broken if it failed: a batch job would lose or repeat rows.
+# Broken if it failed: a batch job would lose or repeat rows, also by a speculative task that comes after its
+# end.
 @pytest.mark.parametrize("options", [{}, ONCE], ids=["plain", "once"])
-def test_every_row_is_written(spark: SparkSession, broker: BrokerProcess, options: dict[str, str]) -> None:
+def test_every_row_is_written(
+    spark: SparkSession, broker: BrokerProcess, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = f"batch-{len(options)}"
     create_topic(broker.bootstrap, topic)
     writer = rows(spark, 5_000).write.format("logcore").mode("append").options(**options)
     writer.option("kafka.bootstrap.servers", broker.bootstrap).option("topic", topic).save()
     assert written(broker.bootstrap, topic) == list(range(5_000))
-    # The markers of a batch job are deleted with it.
+    # One marker of the job stays, those of its tasks are deleted.
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     groups = admin.list_consumer_groups().result(timeout=TIMEOUT).valid
-    assert not [group.group_id for group in groups if group.group_id.startswith("spark-job-")]
+    markers = [group.group_id for group in groups if group.group_id.startswith("spark-job-")]
     admin.close()
+    assert len(markers) == len(options)
+    if not markers:
+        return
+    job = markers[0].removeprefix("spark-")
+    servers = {"kafka.bootstrap.servers": broker.bootstrap, "topic": topic}
+    late = LogWriter(_sink._parse({**servers, **options}, StructType().add("value", "string")), job)
+    monkeypatch.setattr(_sink, "task_context", lambda: SimpleNamespace(partitionId=lambda: 1))
+    with pytest.raises(RuntimeError, match=f"job {job} is over: this attempt of task 1 came too late"):
+        late.write(iter([pa.record_batch({"value": ["again"]})]))
+    assert written(broker.bootstrap, topic) == list(range(5_000))
 
 
 # Broken if it failed: a column would be lost or get into the wrong place.

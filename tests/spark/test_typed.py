@@ -10,10 +10,12 @@ import json
 import logging
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -232,19 +234,20 @@ def test_avro(spark: SparkSession, tmp_path: Path) -> None:
         read(spark, tmp_path, "value struct<b:int>", value_format="avro", value_schema=AVRO).collect()
 
 
-@pytest.fixture
-def registry() -> Iterator[str]:
-    """A registry with schema 7, which is also the latest of the subject t-value, and its older version 6."""
-    old = '{"type":"record","name":"Flight","fields":[{"name":"a","type":"int"}]}'
-    known = {"/schemas/ids/7": AVRO, "/schemas/ids/6": old, "/subjects/t-value/versions/latest": AVRO}
+@contextmanager
+def answering(answers: Mapping[str, object], user: str | None = None) -> Iterator[str]:
+    """A registry with these answers, for this user only. Yields its URL."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            schema = known.get(self.path)
-            body = json.dumps({"schema": schema} if schema else {"error_code": 40403}).encode()
-            self.send_response(200 if schema else 404)
+            may = (
+                user is None
+                or self.headers["Authorization"] == f"Basic {base64.b64encode(user.encode()).decode()}"
+            )
+            found = answers.get(self.path) if may else None
+            self.send_response(401 if not may else 200 if found else 404)
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(json.dumps(found or {"error_code": 40403}).encode())
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -256,6 +259,15 @@ def registry() -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    """A registry with schema 7, which is also the latest of the subject t-value, and its older version 6."""
+    old = '{"type":"record","name":"Flight","fields":[{"name":"a","type":"int"}]}'
+    known = {"/schemas/ids/7": AVRO, "/schemas/ids/6": old, "/subjects/t-value/versions/latest": AVRO}
+    with answering({path: {"schema": schema} for path, schema in known.items()}) as url:
+        yield url
 
 
 # Broken if it failed: topics whose producers use a registry would be read by a wrong schema, or not at all.
@@ -279,6 +291,46 @@ def test_avro_of_a_registry(spark: SparkSession, tmp_path: Path, registry: str) 
         spark.read.format("logcore").options(**options, mode="failfast").load(str(tmp_path)).collect()
     with pytest.raises(Exception, match=r"option 'schema.registry.url': .* has no Avro schema 'absent'"):
         spark.read.format("logcore").options(**{**options, "value.subject": "absent"}).load(str(tmp_path))
+
+
+# Broken if it failed: topics could not be read whose schemas refer to those of other subjects, or whose
+# registry wants a password.
+def test_a_registry_with_a_password_and_references(spark: SparkSession, tmp_path: Path) -> None:
+    place = '{"type":"record","name":"Place","namespace":"p","fields":[{"name":"city","type":"Name"}]}'
+    name = '{"type":"record","name":"p.Name","fields":[{"name":"text","type":"string"}]}'
+    trip = (
+        '{"type":"record","name":"Trip","namespace":"p","fields":[{"name":"from","type":["null","Place"]},'
+        '{"name":"to","type":"p.Place"}]}'
+    )
+    answers: dict[str, dict[str, Any]] = {
+        "/subjects/t-value/versions/latest": {
+            "schema": trip,
+            "references": [{"name": "p.Place", "subject": "place", "version": 2}],
+        },
+        "/subjects/place/versions/2": {
+            "schema": place,
+            "references": [{"name": "p.Name", "subject": "name", "version": 1}],
+        },
+        "/subjects/name/versions/1": {"schema": name},
+    }
+    answers["/schemas/ids/9"] = answers["/subjects/t-value/versions/latest"]
+    with answering(answers, "user:pass word") as url:
+        write(tmp_path, [struct.pack(">bi", 0, 9) + b"\x02\x02A\x04BC"])
+
+        def load(registry: str, **user: str) -> DataFrame:
+            options = {"value.format": "avro", "subscribe": "t", "schema.registry.url": registry}
+            password = {f"schema.registry.basic.auth.{name}": text for name, text in user.items()}
+            return spark.read.format("logcore").options(**options, **password).load(str(tmp_path))
+
+        with pytest.raises(Exception, match=r"401.*set option 'schema.registry.basic.auth.user.info'"):
+            load(url)
+        with_password = url.replace("http://", "http://user:pass%20word@")
+        for found in (load(url, **{"user.info": "user:pass word"}), load(with_password)):
+            values = [(row.value["from"].city.text, row.value.to.city.text) for row in found.collect()]
+            assert values == [("A", "BC")]
+        del answers["/subjects/name/versions/1"]
+        with pytest.raises(Exception, match="no version 1 of 'name', to which a schema refers"):
+            load(with_password)
 
 
 def field(number: int, body: bytes) -> bytes:
@@ -346,6 +398,11 @@ def test_protobuf(spark: SparkSession, tmp_path: Path) -> None:
         ),
         ({"value.format": "avro", "schema.registry.url": "file:///x"}, "'schema.registry.url' must be http"),
         ({"value.format": "avro", "schema.registry.url": "http://h"}, "'value.subject': no single topic"),
+        ({"value.format": "avro", "schema.registry.url": "http://u@h"}, "must be user:password"),
+        (
+            {"value.format": "json", "schema.registry.basic.auth.user.info": "u:p"},
+            "needs option 'schema.registry.url'",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
