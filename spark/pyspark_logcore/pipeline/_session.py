@@ -95,7 +95,10 @@ def start(name: str, log: Path, given: Mapping[str, str], *, delta: bool = False
         settings.setdefault(
             "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         )
-        builder = configure_spark_with_delta_pip(builder)
+        # A user without a way to Maven Central has the jars on disk.
+        if "spark.jars" not in settings:
+            others = [one for one in settings.pop("spark.jars.packages", "").split(",") if one]
+            builder = configure_spark_with_delta_pip(builder, others)
     for setting, value in settings.items():
         builder = builder.config(setting, value)
     with _errors_to(log):
