@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = ROOT / "build/build.log"
-USUAL = {"release": "6 to 11 minutes", "dist": "10 to 14 minutes"}
+USUAL = {"release": "4 to 11 minutes", "dist": "4 to 14 minutes"}
 """How long a first build takes on two cores."""
 EVERY_S = 20
 
