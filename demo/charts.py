@@ -10,43 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from html import escape
-from math import floor, log10, sqrt
+from math import sqrt
+
+from pyspark_logcore.pipeline._svg import line, rect, svg, text, ticks
 
 MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-
-
-def svg(width: float, height: float, body: Sequence[str], label: str) -> str:
-    """A drawing that scales with the page; `label` is for screen readers."""
-    return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" '
-        f'preserveAspectRatio="xMinYMin meet">{"".join(body)}</svg>'
-    )
-
-
-def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def rect(x: float, y: float, width: float, height: float, kind: str, title: str = "", extra: str = "") -> str:
-    tip = f"<title>{escape(title)}</title>" if title else ""
-    return (
-        f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(width, 0):.2f}" height="{max(height, 0):.2f}" '
-        f'class="{kind}" {extra}>{tip}</rect>'
-    )
-
-
-def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
-
-
-def ticks(top: float, wanted: int = 4) -> list[float]:
-    """Round numbers from 0 to about `top`."""
-    if top <= 0:
-        return [0.0]
-    rough = top / wanted
-    power = 10.0 ** floor(log10(rough))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
-    return [step * index for index in range(int(top / step + 1e-9) + 1)]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ TIMEOUT = 60.0
 async def producer(wire: Wire) -> dict[str, int]:
     """A producer of the transactional id `x`."""
     while (await wire.ask("FindCoordinator", 3, key="x", key_type=1))["error_code"] in PASSING:
-        await asyncio.sleep(0)
+        pass
     body = {
         "transactional_id": "x",
         "transaction_timeout_ms": 60_000,
@@ -35,7 +35,7 @@ async def producer(wire: Wire) -> dict[str, int]:
         "producer_epoch": -1,
     }
     while (answer := await wire.ask("InitProducerId", 4, **body))["error_code"] in PASSING:
-        await asyncio.sleep(0)
+        pass
     assert answer["error_code"] == NONE
     return {key: answer[key] for key in ("producer_id", "producer_epoch")}
 
@@ -46,7 +46,6 @@ async def described(wire: Wire, *passing: int) -> int:
         [found] = (await wire.ask("DescribeTransactions", 0, transactional_ids=["x"]))["transaction_states"]
         if found["error_code"] not in passing:
             return int(found["error_code"])
-        await asyncio.sleep(0)
 
 
 def test_an_unused_transactional_id_expires_for_good(tmp_path: Path) -> None:

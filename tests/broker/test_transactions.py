@@ -56,7 +56,7 @@ async def settled(ask: Callable[[], Awaitable[int]], *passing: int) -> int:
     """Asks until the code is none of those that pass by themselves."""
     async with asyncio.timeout(TIMEOUT):
         while (code := await ask()) in passing:
-            await asyncio.sleep(0)
+            pass
     return code
 
 
@@ -86,7 +86,7 @@ async def init(wire: Wire, name: str | None = "x", version: int = 4, **changed: 
 async def producer(wire: Wire, name: str = "x") -> Body:
     """A new producer of a transactional id."""
     while (answer := await init(wire, name))["error_code"] == ConcurrentTransactions.code:
-        await asyncio.sleep(0)
+        pass
     assert answer["error_code"] == NONE
     return {key: answer[key] for key in ("producer_id", "producer_epoch")}
 
@@ -106,7 +106,7 @@ async def add(
         return [one["partition_error_code"] for one in found["results_by_partition"]]
 
     while (codes := await ask()) and set(codes) == {ConcurrentTransactions.code}:
-        await asyncio.sleep(0)
+        pass
     return codes
 
 
@@ -158,7 +158,7 @@ async def ends(wire: Wire, isolation: int, partition: int = 0) -> int:
 async def until_stable(wire: Wire, offset: int) -> None:
     async with asyncio.timeout(TIMEOUT):
         while await ends(wire, 1) < offset:
-            await asyncio.sleep(0)
+            pass
 
 
 async def describe(wire: Wire, name: str = "x") -> Body:
@@ -293,7 +293,7 @@ def test_offsets_count_with_their_transaction(tmp_path: Path, committed: bool) -
         assert await end(wire, of, committed) == NONE
         async with asyncio.timeout(TIMEOUT):
             while (found := await fetched(stable=True))[0] == UnstableOffsetCommit.code:
-                await asyncio.sleep(0)
+                pass
         assert found == (NONE, 5 if committed else -1)
 
     play(tmp_path, script)

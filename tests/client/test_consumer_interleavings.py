@@ -7,7 +7,6 @@ A director stops the group thread at every request and every event, where the te
 from __future__ import annotations
 
 import logging
-import random
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -16,7 +15,7 @@ import pytest
 from cluster import AdminClient, Consumer, TopicPartition
 from tests.client.conftest import NewConsumer, NewTopicFactory, produce
 from tests.client.director import Director
-from tests.client.test_interleavings import CALLS, Application, NewApplication, check_end
+from tests.client.test_interleavings import CALLS, Application, NewApplication, check_end, play_history
 from tests.conftest import BrokerProcess
 
 pytestmark = pytest.mark.timeout(300)
@@ -106,26 +105,9 @@ def test_each_call_at_each_point_of_a_join(
 def test_no_history_of_calls_and_steps_goes_wrong(
     admin: AdminClient, new_application: NewApplication, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
-    print("seed", seed)
-    chance = random.Random(seed)
     group, application, director = new_application()
-    application.subscribe()
     # An incremental rebalance keeps what the application assigns by hand; the end would be another one.
     calls = [call for call in CALLS if call not in (Application.close, Application.assign)]
-    for _ in range(60):
-        print(director.wait())
-        match chance.randrange(12):
-            case 0 | 1 | 2 | 3 | 4 | 5:
-                director.step()
-            case 6:
-                director.fence()
-            case 7:
-                director.remove_member()
-            case 8 | 9:
-                application.poll()
-            case _:
-                call = chance.choice(calls)
-                print(call.__name__)
-                call(application)
+    play_history(seed, application, director, calls, director.fence)
     check_end(admin, group, application, director)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

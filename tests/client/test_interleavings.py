@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -272,22 +272,24 @@ def test_each_call_while_the_coordinator_waits_for_another_member(
         poll_until([other, application.consumer], lambda: application.owned == application.reads != set())
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_no_history_of_calls_and_steps_goes_wrong(
-    admin: AdminClient, new_application: NewApplication, caplog: pytest.LogCaptureFixture, seed: int
+def play_history(
+    seed: int,
+    application: Application,
+    director: Director,
+    calls: Sequence[Callable[[Application], object]],
+    disturb: Callable[[], None],
 ) -> None:
+    """Calls, polls, steps of the thread, removals of the member and what `disturb` does, by chance."""
     print("seed", seed)
     chance = random.Random(seed)
-    group, application, director = new_application()
     application.subscribe()
-    calls = [call for call in CALLS if call is not Application.close]
     for _ in range(60):
         print(director.wait())
         match chance.randrange(12):
             case 0 | 1 | 2 | 3 | 4 | 5:
                 director.step()
             case 6:
-                director.rebalance()
+                disturb()
             case 7:
                 director.remove_member()
             case 8 | 9:
@@ -296,5 +298,14 @@ def test_no_history_of_calls_and_steps_goes_wrong(
                 call = chance.choice(calls)
                 print(call.__name__)
                 call(application)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_history_of_calls_and_steps_goes_wrong(
+    admin: AdminClient, new_application: NewApplication, caplog: pytest.LogCaptureFixture, seed: int
+) -> None:
+    group, application, director = new_application()
+    calls = [call for call in CALLS if call is not Application.close]
+    play_history(seed, application, director, calls, director.rebalance)
     check_end(admin, group, application, director)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -91,7 +91,7 @@ def commit(admin: AdminClient, group: str, offsets: list[tuple[str, int, int]]) 
 
 
 def rows(done: Done) -> list[list[str]]:
-    """The words of each line; the order of a table's rows is that of a Java hash table."""
+    """The words of each line, sorted: Kafka's tool prints rows in the order of a Java hash table."""
     return sorted(line.split() for line in done.out if line.strip())
 
 

@@ -27,7 +27,6 @@ from cluster.errors import (
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     RecordListTooLarge,
-    RequestTimedOut,
     UnknownServerError,
     UnknownTopicOrPartition,
 )
@@ -57,7 +56,7 @@ from cluster.groups.messages import (
 from cluster.groups.partition import PartitionGroups
 from cluster.groups.records import encode_write
 from cluster.model import GROUP_METADATA_TOPIC, TopicPartition
-from cluster.state_topics import Batch, Clock, Coordinators, Producer, StateLog
+from cluster.state_topics import WRITE_ERRORS, Batch, Clock, Coordinators, Producer, StateLog
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +70,7 @@ _COMMIT_ERRORS = {
     RecordListTooLarge.code: InvalidCommitOffsetSize.code,
     InvalidFetchSize.code: InvalidCommitOffsetSize.code,
 }
-_GROUP_ERRORS = _COMMIT_ERRORS | {
-    RequestTimedOut.code: CoordinatorNotAvailable.code,
-    MessageTooLarge.code: UnknownServerError.code,
-    RecordListTooLarge.code: UnknownServerError.code,
-    InvalidFetchSize.code: UnknownServerError.code,
-}
+_GROUP_ERRORS = {**WRITE_ERRORS, InvalidFetchSize.code: UnknownServerError.code}
 
 _WARN_INTERVAL_MS = 60_000
 

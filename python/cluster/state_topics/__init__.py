@@ -9,10 +9,21 @@ Source: CoordinatorRuntime (KIP-848).
 """
 
 from cluster.state_topics.log import StateTopicLog, partition_of
-from cluster.state_topics.messages import Batch, Entry, Machine, Marker, Producer, Respond, Token, Write
+from cluster.state_topics.messages import (
+    WRITE_ERRORS,
+    Batch,
+    Entry,
+    Machine,
+    Marker,
+    Producer,
+    Respond,
+    Token,
+    Write,
+)
 from cluster.state_topics.runtime import Clock, Coordinators, Rules, StateLog
 
 __all__ = [
+    "WRITE_ERRORS",
     "Batch",
     "Clock",
     "Coordinators",

@@ -6,8 +6,36 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from cluster.errors import (
+    CoordinatorNotAvailable,
+    KafkaStorageError,
+    MessageTooLarge,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    RecordListTooLarge,
+    RequestTimedOut,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+
 Token = int
 """The runtime's number of a waiting request."""
+
+WRITE_ERRORS = {
+    UnknownTopicOrPartition.code: CoordinatorNotAvailable.code,
+    NotEnoughReplicas.code: CoordinatorNotAvailable.code,
+    NotEnoughReplicasAfterAppend.code: CoordinatorNotAvailable.code,
+    RequestTimedOut.code: CoordinatorNotAvailable.code,
+    NotLeaderOrFollower.code: NotCoordinator.code,
+    KafkaStorageError.code: NotCoordinator.code,
+    MessageTooLarge.code: UnknownServerError.code,
+    RecordListTooLarge.code: UnknownServerError.code,
+}
+"""What a client of a coordinator gets for the error of a write
+(`CoordinatorOperationExceptionHelper`, `TransactionStateManager`).
+"""
 
 
 @dataclass(frozen=True, slots=True)

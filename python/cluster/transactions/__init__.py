@@ -1,4 +1,4 @@
-"""Transactions: who may write under a transactional id, and which partitions a commit or abort reaches.
+"""The transaction coordinator. It fences producers, and ends their transactions in all partitions.
 
 - `machine.py`: the pure state machine of one partition of __transaction_state; `messages.py`: its data.
 - `records.py`: the records of __transaction_state.

@@ -9,21 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import cast
 
 from cluster.errors import (
-    CoordinatorNotAvailable,
     InvalidRequest,
-    KafkaStorageError,
-    MessageTooLarge,
-    NotCoordinator,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    NotLeaderOrFollower,
-    RecordListTooLarge,
-    RequestTimedOut,
-    UnknownServerError,
-    UnknownTopicOrPartition,
 )
 from cluster.model import TRANSACTION_STATE_TOPIC, BrokerId, TopicPartition
-from cluster.state_topics import Batch, Clock, Coordinators, Producer, StateLog, Token
+from cluster.state_topics import WRITE_ERRORS, Batch, Clock, Coordinators, Producer, StateLog, Token
 from cluster.transactions.machine import Action, TransactionMachine
 from cluster.transactions.markers import Leaders, MarkerSender
 from cluster.transactions.messages import (
@@ -42,17 +31,6 @@ _ProducerCall = Callable[[TransactionMachine, Token, int | None, int], list[Acti
 
 NewProducerId = Callable[[], Awaitable[int]]
 """An unused producer id. Raises KafkaProtocolError."""
-
-_ERRORS = {
-    UnknownTopicOrPartition.code: CoordinatorNotAvailable.code,
-    NotEnoughReplicas.code: CoordinatorNotAvailable.code,
-    NotEnoughReplicasAfterAppend.code: CoordinatorNotAvailable.code,
-    RequestTimedOut.code: CoordinatorNotAvailable.code,
-    NotLeaderOrFollower.code: NotCoordinator.code,
-    KafkaStorageError.code: NotCoordinator.code,
-    MessageTooLarge.code: UnknownServerError.code,
-    RecordListTooLarge.code: UnknownServerError.code,
-}
 
 
 class _TransactionRules:
@@ -81,7 +59,7 @@ class _TransactionRules:
         return f"transactional id {write.transactional_id}"
 
     def code(self, write: Write, code: int) -> int:
-        return _ERRORS.get(code, code)
+        return WRITE_ERRORS.get(code, code)
 
     def carry_out(self, partition: int, action: object) -> None:
         self._send(partition, cast(SendMarkers, action))

@@ -1,7 +1,8 @@
 """The way of transaction markers to the leaders of partitions, this broker's own by the same road.
 
-One connection a broker. What is queued for a broker goes out in one WriteTxnMarkers request. A partition
-whose leader is unknown, cannot be reached or refuses for now is tried again, at its leader of that time.
+One connection a broker. What is queued for a broker goes out in one WriteTxnMarkers request. A marker is
+sent again, to the leader of that time, after a partition had no known leader, or its leader did not answer or
+refused.
 Lives on the event loop. Source: TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandler.
 """
 

@@ -134,7 +134,7 @@ impl Encoder {
             .map_err(|error| record_error(py, &error))
     }
 
-    /// What is pushed is part of this producer's transaction.
+    /// Makes the batch a part of this producer's transaction.
     pub(super) fn set_transaction(&mut self, producer_id: i64, producer_epoch: i16) {
         self.builder.set_producer_state(producer_id, producer_epoch, -1);
         self.builder.set_transactional(true);

@@ -8,9 +8,11 @@ repeated parts are bounded; a response without repeats is never refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from cluster.errors import InvalidRequest
+from cluster.time_slice import TimeSlice
 
 REPEATED_MAX = 1 << 20
 """Repeated bytes of a response. The last repeated part may exceed it. No tool needs any."""
@@ -51,6 +53,23 @@ class RepeatBudget:
     def count(self, part: object) -> None:
         """Takes a repeated part from the budget."""
         self._left -= _size(part, self._left)
+
+
+async def describe_each(
+    names: Iterable[str], describe: Callable[[str], Part], refused: Callable[[str, int], Part]
+) -> list[Part]:
+    """Describes each name, or calls `refused` with the code when the budget is used up. Lets other tasks run
+    meanwhile.
+    """
+    repeats, time_slice = RepeatBudget(), TimeSlice()
+    parts = []
+    for name in names:
+        try:
+            parts.append(repeats.described(name, partial(describe, name)))
+        except InvalidRequest as error:
+            parts.append(refused(name, error.code))
+        await time_slice.yield_if_over()
+    return parts
 
 
 def _size(value: object, most: int) -> int:

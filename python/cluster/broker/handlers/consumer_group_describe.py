@@ -8,10 +8,9 @@ from functools import cache, partial
 
 from cluster.broker.context import GROUP_OPERATIONS, OPERATIONS_NOT_REQUESTED, Body, Context, Request
 from cluster.broker.group_settings import consumer_protocol
-from cluster.broker.handlers._repeats import RepeatBudget
-from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, UnsupportedVersion
+from cluster.broker.handlers._repeats import describe_each
+from cluster.errors import NONE, KafkaProtocolError, UnsupportedVersion
 from cluster.groups import Assignment, ConsumerMemberView
-from cluster.time_slice import TimeSlice
 
 API = "ConsumerGroupDescribe"
 
@@ -23,16 +22,8 @@ async def handle(context: Context, request: Request) -> Body:
     """Answers at once. A group that is named repeatedly is described once and repeated."""
     if not consumer_protocol(context.config):
         return failure(request, UnsupportedVersion.code)
-    repeats = RepeatBudget()
     describe = cache(partial(_group, context, request))
-    groups, time_slice = [], TimeSlice()
-    for name in request.body["group_ids"]:
-        try:
-            groups.append(repeats.described(name, partial(describe, name)))
-        except InvalidRequest as error:
-            groups.append(_failed(name, error.code))
-        await time_slice.yield_if_over()
-    return {"groups": groups}
+    return {"groups": await describe_each(request.body["group_ids"], describe, _failed)}
 
 
 def _group(context: Context, request: Request, name: str) -> Body:

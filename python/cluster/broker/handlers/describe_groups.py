@@ -5,25 +5,16 @@ from __future__ import annotations
 from functools import cache, partial
 
 from cluster.broker.context import GROUP_OPERATIONS, OPERATIONS_NOT_REQUESTED, Body, Context, Request
-from cluster.broker.handlers._repeats import RepeatBudget
-from cluster.errors import NONE, InvalidRequest
-from cluster.time_slice import TimeSlice
+from cluster.broker.handlers._repeats import describe_each
+from cluster.errors import NONE
 
 API = "DescribeGroups"
 
 
 async def handle(context: Context, request: Request) -> Body:
     """Answers at once. A group that is named repeatedly is described once and repeated."""
-    repeats = RepeatBudget()
     describe = cache(partial(_group, context, request))
-    groups, time_slice = [], TimeSlice()
-    for name in request.body["groups"]:
-        try:
-            groups.append(repeats.described(name, partial(describe, name)))
-        except InvalidRequest as error:
-            groups.append(_failed(name, error.code))
-        await time_slice.yield_if_over()
-    return {"groups": groups}
+    return {"groups": await describe_each(request.body["groups"], describe, _failed)}
 
 
 def _group(context: Context, request: Request, name: str) -> Body:

@@ -5,24 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from cluster.broker.context import Body, Context, Request
-from cluster.broker.handlers._repeats import RepeatBudget
-from cluster.errors import NONE, InvalidRequest, KafkaProtocolError, TransactionalIdNotFound
-from cluster.time_slice import TimeSlice
+from cluster.broker.handlers._repeats import describe_each
+from cluster.errors import NONE, KafkaProtocolError, TransactionalIdNotFound
 
 API = "DescribeTransactions"
 
 
 async def handle(context: Context, request: Request) -> Body:
     """Describes each transactional id. One that is named repeatedly is described once and repeated."""
-    repeats, time_slice = RepeatBudget(), TimeSlice()
-    states = []
-    for name in request.body["transactional_ids"]:
-        try:
-            states.append(repeats.described(name, partial(_describe, context, name)))
-        except InvalidRequest as error:
-            states.append(_failed(name, error.code))
-        await time_slice.yield_if_over()
-    return {"transaction_states": states}
+    names = request.body["transactional_ids"]
+    return {"transaction_states": await describe_each(names, partial(_describe, context), _failed)}
 
 
 def _describe(context: Context, name: str) -> Body:

@@ -59,7 +59,7 @@ def _assign_equal(
     owned: dict[str, list[_Partition]] = {}
     taken: set[_Partition] = set()
     for member, kept in _kept(members, partitions):
-        # The members that have an extra partition keep it, as long as there are extras.
+        # A member keeps its extra partition while there are extras left.
         has_extra = len(kept) > quota and extras > 0
         extras -= has_extra
         if len(kept) > quota + has_extra:

@@ -16,16 +16,9 @@ from cluster.errors import (
     NONE,
     CoordinatorNotAvailable,
     InvalidFetchSize,
-    KafkaStorageError,
-    MessageTooLarge,
-    NotCoordinator,
-    NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
-    NotLeaderOrFollower,
-    RecordListTooLarge,
     RequestTimedOut,
     UnknownServerError,
-    UnknownTopicOrPartition,
 )
 from cluster.groups.consumer.group import ConsumerGroup, Draft, Kind
 from cluster.groups.consumer.messages import (
@@ -41,23 +34,13 @@ from cluster.groups.memory import MemoryUse
 from cluster.groups.messages import Snapshot, StoredGroup
 from cluster.groups.outbox import Outbox
 from cluster.groups.timers import TimerKey, Timers
-from cluster.state_topics import Token
+from cluster.state_topics import WRITE_ERRORS, Token
 
 _IN_LOG = frozenset({RequestTimedOut.code, NotEnoughReplicasAfterAppend.code})
 """Errors of writes that are in the log of this broker."""
 
-_WRITE_ERRORS = {
-    UnknownTopicOrPartition.code: CoordinatorNotAvailable.code,
-    NotEnoughReplicas.code: CoordinatorNotAvailable.code,
-    NotEnoughReplicasAfterAppend.code: CoordinatorNotAvailable.code,
-    RequestTimedOut.code: CoordinatorNotAvailable.code,
-    NotLeaderOrFollower.code: NotCoordinator.code,
-    KafkaStorageError.code: NotCoordinator.code,
-    MessageTooLarge.code: UnknownServerError.code,
-    RecordListTooLarge.code: UnknownServerError.code,
-    InvalidFetchSize.code: UnknownServerError.code,
-}
-"""What clients get for the error of a write (CoordinatorOperationExceptionHelper)."""
+_WRITE_ERRORS = {**WRITE_ERRORS, InvalidFetchSize.code: UnknownServerError.code}
+"""What members get for the error of a write."""
 
 
 class Classic(Protocol):
