@@ -9,10 +9,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from cluster.broker.context import Context
 from cluster.broker.handlers import HANDLERS
 from cluster.broker.verification import TransactionVerification
-from cluster.errors import NONE, InvalidTxnState
+from cluster.errors import NONE, InvalidTxnState, TransactionAbortable
+from cluster.groups.messages import Commit, CommitResult
 from cluster.model import GROUP_METADATA_TOPIC, BrokerId, TopicPartition
 
 from .test_handlers import FakeRequest
@@ -78,9 +81,31 @@ def test_a_group_learns_of_a_marker_although_its_sender_is_gone() -> None:
     asyncio.run(asyncio.wait_for(run(), TIMEOUT))
 
 
-def test_an_offset_that_was_verified_before_the_marker_is_not_written_after_it() -> None:
+@pytest.mark.parametrize(
+    ("verified", "code"),
+    [
+        ([(False, NONE)], NONE),
+        ([(True, NONE), (False, NONE)], NONE),
+        ([(True, NONE), (False, TransactionAbortable.code)], TransactionAbortable.code),
+        ([(True, NONE), (True, NONE)], InvalidTxnState.code),
+    ],
+    ids=["no-marker", "marker-of-the-one-before", "own-marker", "two-markers"],
+)
+def test_a_marker_during_the_verification_has_it_repeated(
+    verified: list[tuple[bool, int]], code: int
+) -> None:
+    """For each verification: a marker comes meanwhile, and the coordinator's answer. The marker may be that
+    of the transaction before. After a transaction's own marker nothing may be written in it.
+    """
+
     async def run() -> None:
         verification = TransactionVerification(cast(Any, None), lambda: 1, BrokerId(0), 1000, cast(Any, None))
+        commits = []
+
+        async def commit(request: Commit) -> CommitResult:
+            commits.append(request)
+            return CommitResult()
+
         context = SimpleNamespace(
             config=SimpleNamespace(number=lambda name: 30_000, flag=lambda name: True),
             state_log=SimpleNamespace(append_encoded=lambda *arguments: None),
@@ -93,16 +118,22 @@ def test_an_offset_that_was_verified_before_the_marker_is_not_written_after_it()
                 status=lambda group: NONE,
                 now=lambda: 0,
                 transaction_ended=lambda *arguments: None,
+                commit=commit,
             ),
         )
+        answers = iter(verified)
 
         async def verify(*_: object, **__: object) -> int:
-            await handling(context, "WriteTxnMarkers", 1, {"markers": [MARKER]})
-            return NONE
+            is_marked, answer = next(answers)
+            if is_marked:
+                await handling(context, "WriteTxnMarkers", 1, {"markers": [MARKER]})
+            return answer
 
         verification.verify = verify  # type: ignore[assignment]
-        answer = await handling(context, "TxnOffsetCommit", 3, COMMIT)
-        assert answer["topics"][0]["partitions"][0]["error_code"] == InvalidTxnState.code
+        answer = await handling(context, "TxnOffsetCommit", 4, COMMIT)
+        assert answer["topics"][0]["partitions"][0]["error_code"] == code
+        assert next(answers, None) is None
+        assert len(commits) == (code == NONE)
         assert not verification._guards
 
     asyncio.run(asyncio.wait_for(run(), TIMEOUT))

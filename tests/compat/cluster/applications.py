@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from cluster.state_topics import partition_of
 from tests.compat.cluster.brokers import Cluster
 from tests.compat.conftest import ROOT
-from tests.compat.load import PATIENCE_SECONDS
+from tests.compat.load import PATIENCE_SECONDS, until
 
 REPLICAS = [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
 """The partitions of each topic here."""
@@ -45,6 +45,15 @@ class Application:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait(PATIENCE_SECONDS)
+
+    def stacks(self) -> str:
+        """The program's output, with the stack of each thread at its end. Java writes them at SIGQUIT, and
+        Python where `faulthandler` is registered for it.
+        """
+        size = self.log.stat().st_size
+        self._process.send_signal(signal.SIGQUIT)
+        until(lambda: not self.lives() or self.log.stat().st_size > size, "the program writes its stacks")
+        return self.log.read_text(errors="replace")
 
 
 def coordinator_of(made: Cluster, topic: str, key: str) -> int:
@@ -95,8 +104,8 @@ class Reader:
         while self.count() < count or (at_end and len(self._at_end) < len(REPLICAS)):
             message = self._consumer.poll(1.0)
             if message is None:
-                assert time.monotonic() < patience, f"{self.count()} of {count} records came"
                 assert writer is None or writer.lives(), writer.log.read_text()
+                assert time.monotonic() < patience, self._missing(count, writer)
                 continue
             patience = time.monotonic() + PATIENCE_SECONDS
             error = message.error()
@@ -109,6 +118,16 @@ class Reader:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 self._at_end.add(partition)
         return self.records
+
+    def _missing(self, count: int, writer: Application | None) -> str:
+        """What is known when nothing more comes."""
+        at = self._consumer.position(self._consumer.assignment())
+        ends = {
+            each.partition: (each.offset, self._consumer.get_watermark_offsets(each, timeout=10.0))
+            for each in at
+        }
+        text = f"{self.count()} of {count} records came; by partition, position and ends: {ends}"
+        return text if writer is None else f"{text}\n{writer.stacks()}"
 
 
 def committed(made: Cluster, topic: str, count: int, writer: Application | None = None) -> Records:

@@ -57,7 +57,9 @@ class Source:
 
     def __init__(self, made: Cluster, topic: str) -> None:
         self._topic, self._errors = topic, list[KafkaError]()
-        self._producer = Producer({"bootstrap.servers": made.bootstrap, "acks": "all", "log_level": 0})
+        self._producer = Producer(
+            {"bootstrap.servers": made.bootstrap, "enable.idempotence": True, "log_level": 0}
+        )
         self._written = 0
 
     def write_up_to(self, count: int) -> None:

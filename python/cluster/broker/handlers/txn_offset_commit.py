@@ -33,6 +33,10 @@ _CODES = {
     NetworkException.code: CoordinatorLoadInProgress.code,
     ProducerFenced.code: InvalidProducerEpoch.code,
 }
+_ATTEMPTS = 2
+"""How often the transaction's coordinator is asked when a marker comes meanwhile. Kafka asks once and answers
+INVALID_TXN_STATE, at which a Java producer ends.
+"""
 _KNOWS_LOADING = 2
 """Older producers fail at COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
 
@@ -90,9 +94,13 @@ async def _verified(context: Context, request: Request) -> int:
         return CoordinatorNotAvailable.code
     producer = Producer(body["producer_id"], body["producer_epoch"])
     partition = TopicPartition(GROUP_METADATA_TOPIC, number)
-    with context.verification.guard(producer.id, partition) as guard:
-        code = await context.verification.verify(body["transactional_id"], producer, partition, adds=adds)
-    if code == NONE and guard.ended:
+    for _ in range(_ATTEMPTS):
+        with context.verification.guard(producer.id, partition) as guard:
+            code = await context.verification.verify(body["transactional_id"], producer, partition, adds=adds)
+        if code != NONE or not guard.ended:
+            break
+        # The marker may be that of the transaction before, or of this one.
+    else:
         return InvalidTxnState.code
     if code == TransactionAbortable.code and request.api_version < _KNOWS_ABORTABLE:
         return InvalidTxnState.code

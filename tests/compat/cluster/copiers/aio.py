@@ -6,6 +6,8 @@ usage: aio.py BOOTSTRAP FROM TO GROUP TRANSACTIONAL_ID BATCH
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import signal
 import sys
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -54,4 +56,5 @@ async def main(bootstrap: str, source: str, target: str, group: str, name: str, 
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGQUIT)
     asyncio.run(main(*sys.argv[1:]))

@@ -5,7 +5,9 @@ usage: confluent.py MODULE BOOTSTRAP FROM TO GROUP TRANSACTIONAL_ID BATCH
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +40,9 @@ class Copier:
                 "bootstrap.servers": bootstrap,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": 10_000,
+                # librdkafka 2.16 looks again for a group's coordinator that left the cluster only when a
+                # connection opens or closes, and else waits for ever (its issue 5511).
+                "connections.max.idle.ms": 1000,
             }
         )
 
@@ -98,4 +103,5 @@ def main(module: str, bootstrap: str, source: str, target: str, group: str, name
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGQUIT)
     main(*sys.argv[1:])
