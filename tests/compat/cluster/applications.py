@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cluster.state_topics import partition_of
 from tests.compat.cluster.brokers import Cluster
@@ -48,7 +48,7 @@ class Application:
 
     def stacks(self) -> str:
         """The program's output, with the stack of each thread at its end. Java writes them at SIGQUIT, and
-        Python where `faulthandler` is registered for it.
+        Python after `print_stacks_on_quit`.
         """
         size = self.log.stat().st_size
         self._process.send_signal(signal.SIGQUIT)
@@ -121,12 +121,13 @@ class Reader:
 
     def _missing(self, count: int, writer: Application | None) -> str:
         """What is known when nothing more comes."""
-        at = self._consumer.position(self._consumer.assignment())
-        ends = {
-            each.partition: (each.offset, self._consumer.get_watermark_offsets(each, timeout=10.0))
-            for each in at
-        }
-        text = f"{self.count()} of {count} records came; by partition, position and ends: {ends}"
+        text = f"{self.count()} of {count} records came"
+        for at in self._consumer.position(self._consumer.assignment()):
+            try:
+                ends: object = self._consumer.get_watermark_offsets(at, timeout=10.0)
+            except KafkaException as error:
+                ends = error
+            text += f"\npartition {at.partition}: position {at.offset}, the log's ends {ends}"
         return text if writer is None else f"{text}\n{writer.stacks()}"
 
 

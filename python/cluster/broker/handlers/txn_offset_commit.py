@@ -99,7 +99,7 @@ async def _verified(context: Context, request: Request) -> int:
             code = await context.verification.verify(body["transactional_id"], producer, partition, adds=adds)
         if code != NONE or not guard.ended:
             break
-        # The marker may be that of the transaction before, or of this one.
+        # The coordinator's next answer tells which transaction the marker ended.
     else:
         return InvalidTxnState.code
     if code == TransactionAbortable.code and request.api_version < _KNOWS_ABORTABLE:

@@ -6,12 +6,12 @@ usage: aio.py BOOTSTRAP FROM TO GROUP TRANSACTIONAL_ID BATCH
 from __future__ import annotations
 
 import asyncio
-import faulthandler
-import signal
 import sys
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError, ProducerFenced
+
+from cluster.process import print_stacks_on_quit
 
 from . import transformed
 
@@ -56,5 +56,5 @@ async def main(bootstrap: str, source: str, target: str, group: str, name: str, 
 
 
 if __name__ == "__main__":
-    faulthandler.register(signal.SIGQUIT)
+    print_stacks_on_quit()
     asyncio.run(main(*sys.argv[1:]))

@@ -5,12 +5,12 @@ usage: confluent.py MODULE BOOTSTRAP FROM TO GROUP TRANSACTIONAL_ID BATCH
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from cluster.process import print_stacks_on_quit
 
 from . import transformed
 
@@ -40,8 +40,8 @@ class Copier:
                 "bootstrap.servers": bootstrap,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": 10_000,
-                # librdkafka 2.16 looks again for a group's coordinator that left the cluster only when a
-                # connection opens or closes, and else waits for ever (its issue 5511).
+                # When a group's coordinator has left the cluster, librdkafka 2.16 looks for the new one only
+                # after a connection opens or closes (its issue 5511). Idle ones close soon here.
                 "connections.max.idle.ms": 1000,
             }
         )
@@ -103,5 +103,5 @@ def main(module: str, bootstrap: str, source: str, target: str, group: str, name
 
 
 if __name__ == "__main__":
-    faulthandler.register(signal.SIGQUIT)
+    print_stacks_on_quit()
     main(*sys.argv[1:])
